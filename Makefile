@@ -1,0 +1,39 @@
+# Everything sets itself up in .venv; only Python >= 3.11 is needed. On Windows use the commands in README.md.
+PYTHON ?= python3
+PORT ?= 8000
+BUNDLE ?= demo
+VENV := .venv
+BIN := $(VENV)/bin
+SERVE := $(VENV)/serve.stamp
+DEV := $(VENV)/dev.stamp
+
+.PHONY: serve test lint bench clean
+
+serve: $(SERVE)
+	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
+
+test: $(DEV)
+	$(BIN)/python -m pytest
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(DEV)
+	$(BIN)/hexserve bench --bundle $(BUNDLE)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hexserve needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+$(SERVE): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[compile]"
+	touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@ $(SERVE)

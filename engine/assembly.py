@@ -1,0 +1,110 @@
+"""Building the engine of one bundle: shapes, runtime, costs, pools, mode, scheduler, loop."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
+from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.cache.pages import PagePool
+from engine.config import PAGE_COLUMNS, EngineConfig
+from engine.errors import BundleError
+from engine.graphs.calibration import cost_file, load_times, measure, save_times
+from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.runtime import Runtime
+from engine.loop import EngineLoop
+from engine.messages import Ready
+from engine.modes.autoregressive import Autoregressive
+from engine.modes.mode import Mode
+from engine.modes.prompt_lookup import PromptLookup
+from engine.scheduling.admission import Capacity
+from engine.scheduling.costs import CostTable
+from engine.scheduling.scheduler import Rules, Scheduler
+
+DEFAULT_COLUMNS = 4096
+POOL_BUDGET_BYTES = 4 * 1024**3
+PINNED_ROWS = 32
+COPY_BYTES_PER_MS = 4e6  # of a strided copy; only the order of magnitude matters
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A loop ready to step, and what to tell the parent about it."""
+
+    loop: EngineLoop
+    runtime: OnnxRuntime
+    ready: Ready
+
+
+def assemble(config: EngineConfig) -> Assembled:
+    """Load a bundle and put the parts together. BundleError when it cannot be served as configured."""
+    folder = Path(config.bundle)
+    manifest = load_manifest(folder)
+    shapes = choose_shapes(manifest, config)
+    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, config.threads)
+    costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
+    scheduler = make_scheduler(manifest, config, shapes, costs)
+    loop = EngineLoop(scheduler, runtime, time.monotonic)
+    variants = ("free",) if shapes.free else tuple(str(shape) for shape in shapes.fixed)
+    ready = Ready(
+        bundle=manifest.name,
+        device=runtime.device,
+        max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
+        pools=config.pools,
+        columns_per_pool=scheduler.rules.capacity.columns,
+        variants=variants,
+        pool_bytes=config.pools * scheduler.rules.capacity.columns * manifest.kv_bytes_per_token,
+    )
+    return Assembled(loop, runtime, ready)
+
+
+def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
+    """The shapes to use: what the bundle has, a free past sized by the settings, one pinned shape if deterministic."""
+    shapes = shape_table(manifest, config.max_rows)
+    if shapes.free:
+        columns = config.pool_columns or _default_columns(manifest, config)
+        step = shapes.past_step
+        shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
+    elif config.pool_columns:
+        raise BundleError("pool_columns cannot be set for a bundle of fixed shapes: the widest graph decides it")
+    return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
+
+
+def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
+    """Room for one sequence of full length, at least 4,096 columns, at most 4 GiB over all pools."""
+    longest = min(config.max_context or manifest.max_context, manifest.max_context)
+    affordable = POOL_BUDGET_BYTES // (manifest.kv_bytes_per_token * config.pools)
+    return max(PAGE_COLUMNS, min(max(longest, DEFAULT_COLUMNS), affordable))
+
+
+def make_scheduler(manifest: Manifest, config: EngineConfig, shapes: ShapeTable, costs: CostTable) -> Scheduler:
+    """Pools and scheduler for shapes; needs no runtime, so tests build it alone."""
+    pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
+    columns = pools[0].page_count * PAGE_COLUMNS
+    context = min(config.max_context or manifest.max_context, manifest.max_context)
+    if columns < PAGE_COLUMNS:
+        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
+    rules = Rules(
+        capacity=Capacity(columns, context),
+        max_running=config.max_running,
+        max_gap_ms=config.max_gap_ms,
+        prefix_cache=config.prefix_cache,
+        lookup_rows=config.lookup_rows,
+        shelf_pages=config.shelf_mb * 1024**2 // (PAGE_COLUMNS * manifest.kv_bytes_per_token),
+    )
+    mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
+    return Scheduler(shapes, costs, pools, mode, rules)
+
+
+def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
+    if config.deterministic:
+        return {}
+    if not config.cost_cache:
+        return measure(runtime, time.perf_counter)
+    identity = (folder / MANIFEST_FILE).read_bytes()
+    path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
+    times = load_times(path)
+    if times is None:
+        times = measure(runtime, time.perf_counter)
+        save_times(path, times)
+    return times

@@ -1,0 +1,1 @@
+"""What was compiled: the only place where compile time and serve time meet."""

@@ -1,0 +1,183 @@
+"""`hexserve inspect`: a bundle drawn for a reader. Reads the manifest only; never opens a graph."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest, verify_hashes
+from engine.bundle.variant import PassShape, shape_of
+from engine.errors import BundleError
+
+POOL_COLUMNS = (256, 1024, 4096, 16_384)
+_BAR_CELLS = 40
+
+
+def describe(
+    folder: Path, graph: str | None = None, pool_columns: Sequence[int] = POOL_COLUMNS, check_hashes: bool = False
+) -> RenderableType:
+    """Everything about a bundle as one rich renderable.
+
+    graph: name of a graph whose tensors are listed too. pool_columns: sizes to give the memory of a pool for.
+    check_hashes: read every file and compare (slow). Raises BundleError for a damaged bundle or an unknown graph.
+    """
+    manifest = load_manifest(folder)
+    parts: list[RenderableType] = [_headline(manifest), _graph_table(manifest), _shape_bars(manifest)]
+    parts += [_memory_table(manifest, pool_columns), _files_table(manifest)]
+    if graph is not None:
+        parts.append(_tensor_table(_find(manifest, graph)))
+    if check_hashes:
+        parts.append(_hash_line(verify_hashes(folder, manifest)))
+    return Group(*parts)
+
+
+def pool_bytes(manifest: Manifest, columns: int) -> int:
+    """Bytes of keys and values of one pool of so many columns, over all layers."""
+    return columns * manifest.kv_bytes_per_token
+
+
+def size_text(count: float) -> str:
+    """Bytes as a reader says them: '312 B', '1.5 KB', '684.2 MB'."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def _headline(manifest: Manifest) -> RenderableType:
+    model, rope = manifest.model, manifest.model.rope
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold cyan")
+    grid.add_column()
+    heads = f"{model.heads} heads on {model.kv_heads} of {model.head_dim}"
+    rows = [
+        ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
+        ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
+        ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
+        ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
+        ("context", f"{manifest.max_context:,} tokens a sequence"),
+        ("cache", f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})"),
+        ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
+        ("parity", _parity_text(manifest.parity)),
+        ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+    ]
+    for name, value in rows:
+        grid.add_row(name, Text(value))
+    return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
+
+
+def _parity_text(parity: dict[str, float]) -> str:
+    if not parity:
+        return "not measured"
+    top1 = f"top-1 {100 * parity.get('top1', 0.0):.1f} %"
+    error = f"KL {parity.get('kl', 0.0):.1e}, largest error {parity.get('relative_error', 0.0):.1e}"
+    return f"{top1}, {error} over {parity.get('tokens', 0.0):.0f} tokens"
+
+
+def _graph_table(manifest: Manifest) -> RenderableType:
+    table = Table(title="graphs", title_justify="left", title_style="bold")
+    table.add_column("name")
+    table.add_column("kind", style="cyan")
+    for heading in ("rows", "context", "layers", "inputs", "outputs", "graph", "weights"):
+        table.add_column(heading, justify="right")
+    for spec in manifest.graphs:
+        layers = "" if spec.first_layer is None else f"{spec.first_layer}-{spec.last_layer}"
+        data = manifest.files.get(f"part_{spec.part}_of_{spec.parts}.data")
+        table.add_row(
+            Text(spec.name),
+            spec.kind.value,
+            "free" if spec.rows is None else str(spec.rows),
+            _context_text(spec),
+            layers,
+            str(len(spec.inputs)),
+            str(len(spec.outputs)),
+            size_text(manifest.files[spec.file].bytes) if spec.file in manifest.files else "?",
+            size_text(data.bytes) if data else "",
+        )
+    return table
+
+
+def _context_text(spec: GraphSpec) -> str:
+    if spec.context is not None:
+        return str(spec.context)
+    return "free" if spec.rows is None and spec.kind in (GraphKind.DECODER, GraphKind.DEFAULT) else ""
+
+
+def _shape_bars(manifest: Manifest) -> RenderableType:
+    """One bar for each fixed shape: past columns, then the rows' own at its end."""
+    found = {shape_of(spec) for spec in manifest.graphs}
+    shapes = sorted(shape for shape in found if shape is not None)
+    if not shapes:
+        return Text("shapes: free (any number of rows and columns)", style="bold")
+    widest = max(shape.context for shape in shapes)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="bold")
+    table.add_column()
+    table.add_column(justify="right", style="dim")
+    for shape in shapes:
+        table.add_row(str(shape), _bar(shape, widest), f"{shape.past} past + {shape.rows} rows")
+    return Panel(table, title="shapes", title_align="left", expand=False)
+
+
+def _bar(shape: PassShape, widest: int) -> Text:
+    cells = max(1, round(_BAR_CELLS * shape.context / widest))
+    own = min(cells, max(1, round(cells * shape.rows / shape.context)))
+    return Text("█" * (cells - own), style="blue") + Text("█" * own, style="green")
+
+
+def _memory_table(manifest: Manifest, pool_columns: Sequence[int]) -> RenderableType:
+    table = Table(title="memory of one pool", title_justify="left", title_style="bold")
+    table.add_column("columns", justify="right")
+    table.add_column("keys and values", justify="right")
+    for columns in pool_columns:
+        table.add_row(f"{columns:,}", size_text(pool_bytes(manifest, columns)))
+    return table
+
+
+def _files_table(manifest: Manifest) -> RenderableType:
+    table = Table(title="files", title_justify="left", title_style="bold")
+    table.add_column("name")
+    table.add_column("size", justify="right")
+    table.add_column("sha256", style="dim")
+    for name, entry in sorted(manifest.files.items()):
+        table.add_row(Text(name), size_text(entry.bytes), f"{entry.sha256[:16]}...")
+    table.add_row("[bold]together", size_text(sum(entry.bytes for entry in manifest.files.values())), "")
+    return table
+
+
+def _find(manifest: Manifest, name: str) -> GraphSpec:
+    for spec in manifest.graphs:
+        if spec.name == name:
+            return spec
+    raise BundleError(f"the bundle has no graph {name}; it has {', '.join(spec.name for spec in manifest.graphs)}")
+
+
+def _tensor_table(spec: GraphSpec) -> RenderableType:
+    table = Table(title=f"tensors of {spec.name}", title_justify="left", title_style="bold")
+    table.add_column("")
+    table.add_column("name")
+    table.add_column("type", style="cyan")
+    table.add_column("shape")
+    table.add_column("scale", justify="right")
+    for arrow, tensors in (("in", spec.inputs), ("out", spec.outputs)):
+        for tensor in tensors:
+            table.add_row(arrow, Text(tensor.name), tensor.dtype, Text(_shape_text(tensor)), _scale_text(tensor))
+    return table
+
+
+def _shape_text(tensor: TensorSpec) -> str:
+    return "[" + ", ".join(map(str, tensor.shape)) + "]"
+
+
+def _scale_text(tensor: TensorSpec) -> str:
+    return "" if tensor.scale is None else f"{tensor.scale:g} ({tensor.zero_point or 0})"
+
+
+def _hash_line(damaged: list[str]) -> RenderableType:
+    if damaged:
+        return Text(f"sha256 differs: {', '.join(damaged)}", style="bold red")
+    return Text("sha256 of every file is the manifest's", style="green")

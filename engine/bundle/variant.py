@@ -1,0 +1,90 @@
+"""The shapes a bundle can run, and which of them fits. Pure arithmetic."""
+
+from dataclasses import dataclass
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.errors import BundleError
+
+FREE_PAST_STEP = 64
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PassShape:
+    """One runnable shape: `rows` fresh tokens (AR) beside `past` cached columns (P); the key axis is their sum (CL)."""
+
+    rows: int
+    past: int
+
+    @property
+    def context(self) -> int:
+        """Width of the key axis."""
+        return self.rows + self.past
+
+    def __str__(self) -> str:
+        return f"ar{self.rows}_cl{self.context}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTable:
+    """Either the fixed shapes of a bundle, or `free`: any rows up to max_rows and any past up to max_past.
+
+    A free past is rounded up to `past_step` columns so that buffers are not re-laid for every token.
+    """
+
+    fixed: tuple[PassShape, ...]
+    max_rows: int
+    max_past: int
+    past_step: int = FREE_PAST_STEP
+
+    @property
+    def free(self) -> bool:
+        """True when no fixed shapes are listed."""
+        return not self.fixed
+
+    def round_past(self, columns: int) -> int:
+        """Smallest past that a pass over `columns` cached columns can use; 0 columns still take one step."""
+        if not self.free:
+            fitting = [shape.past for shape in self.fixed if shape.past >= columns]
+            return min(fitting) if fitting else self.max_past
+        step = self.past_step if columns <= 16 * self.past_step else max(self.past_step, self.max_past // 16)
+        return min(self.max_past, max(1, -(-columns // step)) * step)
+
+    def candidates(self, columns: int) -> tuple[PassShape, ...]:
+        """Fixed shapes able to hold `columns`, fewest rows first and, for equal rows, the narrowest past only."""
+        narrowest: dict[int, PassShape] = {}
+        for shape in sorted(self.fixed):
+            if shape.past >= columns and shape.rows not in narrowest:
+                narrowest[shape.rows] = shape
+        return tuple(narrowest.values())
+
+
+def shape_of(graph: GraphSpec) -> PassShape | None:
+    """The fixed shape of a graph, None when it is free."""
+    if graph.rows is None or graph.context is None:
+        return None
+    return PassShape(graph.rows, graph.context - graph.rows)
+
+
+def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
+    """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
+    layers = [graph for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
+    if not layers:
+        raise BundleError("the bundle has no decoder graph")
+    shapes = {shape_of(graph) for graph in layers}
+    fixed = tuple(sorted(shape for shape in shapes if shape is not None))
+    if None in shapes and fixed:
+        raise BundleError("the bundle mixes free and fixed graphs")
+    if fixed:
+        return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed))
+    return ShapeTable((), max_rows, -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP)
+
+
+def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
+    """One shape for every pass: the fewest rows >= `rows` (else the most) at the widest past."""
+    if shapes.free:
+        only = PassShape(min(rows, shapes.max_rows), shapes.max_past)
+    else:
+        widest = max(shape.past for shape in shapes.fixed)
+        fitting = [shape for shape in shapes.fixed if shape.past == widest]
+        only = next((shape for shape in sorted(fitting) if shape.rows >= rows), max(fitting))
+    return ShapeTable((only,), only.rows, only.past)

@@ -1,0 +1,140 @@
+"""The pages of one past-KV pool: which are free, shared, or kept for their contents. No column ever moves."""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.cache.prefix import PageKey
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """A read-only copy for invariant checks: reference counts by page, free pages, kept pages, keys by page."""
+
+    references: tuple[int, ...]
+    free: frozenset[int]
+    kept: frozenset[int]
+    keys: dict[int, PageKey]
+
+
+class PagePool:
+    """Pages of `page_columns` columns, handed out lowest first.
+
+    A page is in exactly one state: free; referenced by one or more sequences; or kept - unreferenced, but its
+    contents are known by key - until it is needed, least recently used first, or `keep_limit` pages are kept.
+    """
+
+    def __init__(self, columns: int, page_columns: int, keep_limit: int | None = None) -> None:
+        self.page_columns = page_columns
+        self.page_count = columns // page_columns
+        self.keep_limit = self.page_count if keep_limit is None else keep_limit
+        # Sole owner of these five; every method leaves them consistent (see scheduling/invariants.py).
+        self._free = list(range(self.page_count))
+        self._references = [0] * self.page_count
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._key_of: dict[int, PageKey] = {}
+        self._page_of: dict[PageKey, int] = {}
+
+    @property
+    def available(self) -> int:
+        """Pages an allocation could get now: free ones and kept ones."""
+        return len(self._free) + len(self._kept)
+
+    @property
+    def referenced(self) -> int:
+        """Pages at least one sequence uses."""
+        return self.page_count - self.available
+
+    def allocate(self, count: int) -> tuple[int, ...] | None:
+        """Take `count` pages with one reference each: lowest free first, then least recently used; None if short."""
+        if count > self.available:
+            return None
+        while len(self._free) < count:
+            self._forget(next(iter(self._kept)))
+        pages = tuple(heapq.heappop(self._free) for _ in range(count))
+        for page in pages:
+            self._references[page] = 1
+        return pages
+
+    def claim_lowest(self, count: int) -> tuple[tuple[int, ...], dict[int, PageKey]] | None:
+        """Like `allocate`, but the lowest pages, kept or free; also what the kept ones among them contained."""
+        if count > self.available:
+            return None
+        lowest = heapq.nsmallest(count, [*self._free, *self._kept])
+        contents = {page: self._key_of[page] for page in lowest if page in self._kept}
+        for page in contents:
+            self._forget(page)
+        pages = self.allocate(count)
+        assert pages is not None
+        return pages, contents
+
+    def acquire(self, pages: Iterable[int]) -> None:
+        """Add a reference to pages found by `lookup`."""
+        for page in pages:
+            self._kept.pop(page, None)
+            self._references[page] += 1
+
+    def release(self, pages: Iterable[int]) -> None:
+        """Drop one reference of each page; the last one leaves it kept (if its contents are keyed) or free."""
+        # Reversed, so that the end of a prefix is forgotten before its beginning.
+        for page in reversed(tuple(pages)):
+            assert self._references[page] > 0, f"page {page} released twice"
+            self._references[page] -= 1
+            if self._references[page]:
+                continue
+            if page in self._key_of:
+                self._kept[page] = None
+            else:
+                heapq.heappush(self._free, page)
+        while len(self._kept) > self.keep_limit:
+            self._forget(next(iter(self._kept)))
+
+    def register(self, page: int, key: PageKey) -> None:
+        """Say what a full, referenced page contains. The first page with a key wins; a duplicate stays private."""
+        if key not in self._page_of and page not in self._key_of:
+            self._key_of[page] = key
+            self._page_of[key] = page
+
+    def lookup(self, keys: Sequence[PageKey]) -> tuple[int, ...]:
+        """Pages of the longest known prefix of `keys`."""
+        pages = []
+        for key in keys:
+            page = self._page_of.get(key)
+            if page is None:
+                break
+            pages.append(page)
+        return tuple(pages)
+
+    def key(self, page: int) -> PageKey | None:
+        """What a page is known to contain."""
+        return self._key_of.get(page)
+
+    def kept_above(self, columns: int) -> tuple[int, ...]:
+        """Kept pages that lie, even in part, at or above `columns`; least recently used first."""
+        return tuple(page for page in self._kept if (page + 1) * self.page_columns > columns)
+
+    def trim(self, columns: int) -> None:
+        """Forget kept pages that lie, even in part, at or above `columns`."""
+        for page in self.kept_above(columns):
+            self._forget(page)
+
+    def high_water(self, with_kept: bool) -> int:
+        """Columns up to the end of the highest referenced (or also kept) page."""
+        for page in range(self.page_count - 1, -1, -1):
+            if self._references[page] or (with_kept and page in self._kept):
+                return (page + 1) * self.page_columns
+        return 0
+
+    def snapshot(self) -> PoolSnapshot:
+        """Copy the state for a check."""
+        return PoolSnapshot(tuple(self._references), frozenset(self._free), frozenset(self._kept), dict(self._key_of))
+
+    def __repr__(self) -> str:
+        used, kept, free = self.referenced, len(self._kept), len(self._free)
+        return f"<PagePool {self.page_count} pages: {used} used, {kept} kept, {free} free>"
+
+    def _forget(self, page: int) -> None:
+        del self._kept[page]
+        del self._page_of[self._key_of.pop(page)]
+        heapq.heappush(self._free, page)

@@ -1,0 +1,21 @@
+"""Keys of cached prefixes: a chain of hashes over whole pages of token ids."""
+
+import struct
+from collections.abc import Sequence
+from hashlib import blake2b
+
+PageKey = bytes
+
+
+def page_keys(tokens: Sequence[int], page_columns: int, known: Sequence[PageKey] = ()) -> list[PageKey]:
+    """One key per full page of `tokens`; a key covers every token up to the end of its page.
+
+    `known` are the keys of the first pages, computed before; they are taken as they are.
+    """
+    keys = list(known)
+    for page in range(len(keys), len(tokens) // page_columns):
+        span = tokens[page * page_columns : (page + 1) * page_columns]
+        digest = blake2b(keys[-1] if keys else b"", digest_size=16)
+        digest.update(struct.pack(f"<{page_columns}I", *span))
+        keys.append(digest.digest())
+    return keys

@@ -1,0 +1,32 @@
+"""Which page contents lie on the shelf: copies outside the pools, so that a cached prefix costs no pass any width."""
+
+from collections import OrderedDict
+
+from engine.cache.prefix import PageKey
+
+
+class Shelf:
+    """Keys of the copies, least recently used first. The runtime holds the bytes and follows what this says."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._keys: OrderedDict[PageKey, None] = OrderedDict()
+
+    def __contains__(self, key: PageKey) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def put(self, key: PageKey) -> tuple[PageKey, ...]:
+        """Add or refresh a key; the keys that must go so that `limit` holds."""
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        dropped = []
+        while len(self._keys) > self.limit:
+            dropped.append(self._keys.popitem(last=False)[0])
+        return tuple(dropped)
+
+    def touch(self, key: PageKey) -> None:
+        """Mark a key as just used."""
+        self._keys.move_to_end(key)

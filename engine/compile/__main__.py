@@ -1,0 +1,79 @@
+"""`python -m engine.compile SOURCE -o DIR`: argument parsing only."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from engine.compile.arguments import BLOCKS, EMBEDDING_BITS, CompileArguments, Quant, Split, Target
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import RichProgress
+from engine.errors import CompileError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile as the command line says; 0, or 1 after one line on stderr."""
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        with RichProgress(Console(stderr=True)) as progress:
+            compile_bundle(arguments, progress)
+    except CompileError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse(argv: Sequence[str]) -> CompileArguments:
+    """The command line as CompileArguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.compile", description="Compile a Hugging Face folder into a bundle."
+    )
+    parser.add_argument("source", type=Path, help="folder with config.json, safetensors and tokenizer.json")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="bundle folder to make")
+    parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
+    parser.add_argument("--quant", type=Quant, choices=list(Quant), default=Quant.INT4)
+    parser.add_argument("--split", type=Split, choices=list(Split), default=Split.LMHEAD)
+    parser.add_argument("--block", type=int, choices=BLOCKS, default=32, help="int4: inputs that share a scale")
+    parser.add_argument("--asymmetric", action="store_true", help="int4: a zero point for each block")
+    parser.add_argument("--embedding", type=int, choices=EMBEDDING_BITS, default=0, help="bits of the table")
+    parser.add_argument("--head", type=Quant, choices=list(Quant), help="how the LM head is stored (as --quant)")
+    parser.add_argument("--rows", type=_numbers, default=(), help="fixed variants: rows, such as 1,8,32,128")
+    parser.add_argument("--context", type=_numbers, default=(), help="fixed variants: key axis widths, 256,1024")
+    parser.add_argument("--same-past", type=_numbers, default=(), help="instead of --context: past columns")
+    parser.add_argument("--max-context", type=int, default=0, help="most tokens of one sequence")
+    parser.add_argument("--parity-tokens", type=int, default=48, help="length of the final check")
+    parser.add_argument("--name", default="", help="name of the model (the source folder's)")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    options = parser.parse_args(argv)
+    return CompileArguments(
+        source=options.source,
+        output=options.output,
+        target=options.target,
+        quant=options.quant,
+        split=options.split,
+        block=options.block,
+        asymmetric=options.asymmetric,
+        embedding_bits=options.embedding,
+        head=options.head,
+        rows=options.rows,
+        context=options.context,
+        same_past=options.same_past,
+        max_context=options.max_context,
+        parity_tokens=options.parity_tokens,
+        force=options.force,
+        name=options.name,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """'1,8,32' as a sorted tuple without repeats."""
+    return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

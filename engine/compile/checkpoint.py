@@ -1,0 +1,136 @@
+"""A Hugging Face folder, read lazily: one tensor, or some rows of it, at a time, as float32."""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import CompileError
+
+Float32 = NDArray[np.float32]
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+MAX_JSON_BYTES = 64 * 1024 * 1024
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """An object from a JSON file; CompileError names the file."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise CompileError(f"{path} is larger than {MAX_JSON_BYTES} bytes")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CompileError(f"{path} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CompileError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise CompileError(f"{path} must hold a JSON object")
+    return value
+
+
+def read_optional_json(path: Path) -> dict[str, object]:
+    """As `read_json`, empty when there is no such file."""
+    return read_json(path) if path.is_file() else {}
+
+
+class Checkpoint:
+    """The tensors of one folder. Use as a context manager; files stay open (mapped) meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._files: dict[str, Any] = {}
+        self._home = _tensor_files(folder)
+
+    def __enter__(self) -> "Checkpoint":
+        # Importing ml_dtypes teaches numpy the name that safetensors gives to bfloat16.
+        assert ml_dtypes.bfloat16 is not None
+        try:
+            for name in sorted(set(self._home.values())) or [SINGLE_FILE]:
+                self._files[name] = self._stack.enter_context(safe_open(self._folder / name, framework="numpy"))
+            if not self._home:
+                self._home = dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
+        except (OSError, SafetensorError) as error:
+            self._stack.close()
+            raise CompileError(f"the weights in {self._folder} cannot be opened: {error}") from error
+        return self
+
+    def __exit__(self, *exit_info: object) -> None:
+        self._stack.close()
+        self._files.clear()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
+    def total_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return sum(self.stored_bytes(name) for name in self._home)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor as stored."""
+        return tuple(self._slice(name).get_shape())
+
+    def stored_bytes(self, name: str) -> int:
+        """Bytes of a tensor as stored."""
+        return int(np.prod(self.shape(name), dtype=np.int64)) * _ITEM_BYTES[self._dtype(name)]
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        """A whole tensor as float32; CompileError when it is missing or has another shape."""
+        self.require(name, shape)
+        return _as_float32(self._file(name).get_tensor(name))
+
+    def rows(self, name: str, start: int, stop: int) -> Float32:
+        """Rows start..stop of a matrix as float32."""
+        return _as_float32(self._slice(name)[start:stop])
+
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
+        """CompileError unless the tensor is there with this shape and a float type."""
+        if self.shape(name) != shape:
+            raise CompileError(f"tensor {name} has shape {self.shape(name)}, the config makes it {shape}")
+        self._dtype(name)
+
+    def _dtype(self, name: str) -> str:
+        dtype = str(self._slice(name).get_dtype())
+        if dtype not in _ITEM_BYTES:
+            raise CompileError(f"tensor {name} has type {dtype}; supported are {', '.join(_ITEM_BYTES)}")
+        return dtype
+
+    def _file(self, name: str) -> Any:
+        if name not in self._home:
+            raise CompileError(f"the checkpoint has no tensor {name}")
+        return self._files[self._home[name]]
+
+    def _slice(self, name: str) -> Any:
+        try:
+            return self._file(name).get_slice(name)
+        except SafetensorError as error:
+            raise CompileError(f"tensor {name} cannot be read: {error}") from error
+
+
+def _tensor_files(folder: Path) -> dict[str, str]:
+    """Tensor name -> file name from the index; empty for a single file, whose own header tells."""
+    if (folder / SINGLE_FILE).is_file():
+        return {}
+    if not (folder / INDEX_FILE).is_file():
+        raise CompileError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE} (only safetensors can be read)")
+    table = read_json(folder / INDEX_FILE).get("weight_map")
+    if not isinstance(table, Mapping) or not table:
+        raise CompileError(f"{folder / INDEX_FILE} has no weight_map")
+    for value in table.values():
+        if not isinstance(value, str) or Path(value).name != value or not value.endswith(".safetensors"):
+            raise CompileError(f"{folder / INDEX_FILE} names {value!r}, which is not a safetensors file beside it")
+    return cast(dict[str, str], dict(table))
+
+
+def _as_float32(array: NDArray[Any]) -> Float32:
+    if array.dtype == ml_dtypes.bfloat16:
+        # A bfloat16 is the upper half of a float32: a shift is several times faster than a cast.
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32, copy=False)

@@ -1,0 +1,91 @@
+"""The graphs of a part: which shapes it needs, its inputs in the contract's order, and the ONNX file of each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.variant import PassShape
+from engine.compile.graph_builder import LOGIT_ROWS, GraphBuilder
+from engine.compile.layers import MASK_INPUT, LayerWriter
+from engine.compile.linear import embed, linear
+from engine.compile.lowering import COS_INPUT, SIN_INPUT, Lowering
+from engine.compile.packed import PackedPart
+from engine.compile.parts import PartPlan
+from engine.models.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """One graph to write. shape None = free. sees_context: its name and spec carry a context width."""
+
+    name: str
+    part: PartPlan
+    shape: PassShape | None
+
+    @property
+    def sees_context(self) -> bool:
+        """False for a part without layers: only its number of rows matters."""
+        return bool(self.part.layers)
+
+
+def plan_graphs(part: PartPlan, shapes: tuple[PassShape, ...]) -> tuple[GraphPlan, ...]:
+    """Every shape for a part with layers; one shape for each number of rows otherwise. No shapes = one free graph."""
+    if not shapes:
+        return (GraphPlan(f"free_{part.number}_of_{part.count}", part, None),)
+    # The widest context names a graph that has none, so that names keep the contract's pattern.
+    wanted = shapes if part.layers else tuple({shape.rows: shape for shape in sorted(shapes)}.values())
+    return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape) for shape in wanted)
+
+
+def write_graph(
+    plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str, folder: Path
+) -> GraphSpec:
+    """Write `folder/<name>.onnx` and return its description."""
+    graph = build_graph(plan, packed, network, lowering, dtype)
+    file = f"{plan.name}.onnx"
+    (folder / file).write_bytes(graph.model(plan.name).SerializeToString())
+    shape, layers = plan.shape, plan.part.layers
+    return GraphSpec(
+        name=plan.name,
+        file=file,
+        kind=plan.part.kind,
+        part=plan.part.number,
+        parts=plan.part.count,
+        inputs=tuple(graph.inputs),
+        outputs=tuple(graph.outputs),
+        rows=shape.rows if shape else None,
+        context=shape.context if shape and plan.sees_context else None,
+        first_layer=layers[0] if layers else None,
+        last_layer=layers[-1] if layers else None,
+    )
+
+
+def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str) -> GraphBuilder:
+    """The nodes of one graph; inputs: ids or hidden state, mask, cos, sin, then the caches layer by layer."""
+    graph, part, spec = GraphBuilder(dtype, plan.shape), plan.part, network.spec
+    writer = LayerWriter(graph, lowering, network)
+    rows = LOGIT_ROWS if part.kind is GraphKind.LMHEAD else "rows"
+    if part.has_table:
+        graph.add_input(part.source, "int32", 1, rows)
+    else:
+        graph.add_input(part.source, dtype, 1, rows, spec.hidden)
+    if part.layers:
+        half = spec.rope.rotary_dim // 2
+        graph.add_input(MASK_INPUT, dtype, 1, 1, "rows", "context")
+        graph.add_input(COS_INPUT, dtype, 1, 1, "rows", half)
+        graph.add_input(SIN_INPUT, dtype, 1, 1, "rows", half)
+    x = embed(graph, part.source, packed.table) if packed.table else part.source
+    for index, layer in zip(part.layers, packed.layers, strict=True):
+        x = writer.layer(x, layer, index)
+    if packed.head is not None and packed.final_norm is not None:
+        x = linear(graph, writer.norm(x, graph.parameter(packed.final_norm)), packed.head)
+    graph.op("Identity", [x], name=part.result)
+    graph.add_output(part.result, dtype, 1, rows, spec.vocab if part.has_head else spec.hidden)
+    return graph
+
+
+def check_graph(path: Path) -> None:
+    """Have onnx check a written file against its own rules (contrib operators are outside them)."""
+    onnx.checker.check_model(str(path))

@@ -1,0 +1,60 @@
+"""The network's weights as the graphs will read them: every matrix with its storage form."""
+
+from dataclasses import dataclass
+
+from engine.compile.arguments import Quant
+from engine.compile.weight_file import StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """One linear layer, perhaps several stacked along their outputs.
+
+    weight: fp32 [inputs, outputs]; int8 [inputs, outputs] with scales [outputs]; int4 as `Int4Blocks`.
+    """
+
+    quant: Quant
+    inputs: int
+    outputs: int
+    weight: StoredTensor
+    scales: StoredTensor | None = None
+    zero_points: StoredTensor | None = None
+    bias: StoredTensor | None = None
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """The embedding [vocab, hidden].
+
+    bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement with scales [vocab, blocks].
+    """
+
+    bits: int
+    weight: StoredTensor
+    scales: StoredTensor | None = None
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayer:
+    """One transformer layer. q_norm already holds the attention scale when there is one, else qkv does."""
+
+    attention_norm: StoredTensor
+    qkv: PackedLinear
+    q_norm: StoredTensor | None
+    k_norm: StoredTensor | None
+    output: PackedLinear
+    ffn_norm: StoredTensor
+    gate_up: PackedLinear
+    down: PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """What one part's data file holds."""
+
+    table: PackedTable | None
+    layers: tuple[PackedLayer, ...]
+    final_norm: StoredTensor | None
+    head: PackedLinear | None

@@ -1,0 +1,108 @@
+"""How the compiler tells how far it is. The stages know only `ProgressSink`; rich stays here."""
+
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class ProgressSink(Protocol):
+    """Receives stages and amounts; an implementation may draw them or drop them."""
+
+    def stage(self, title: str, total: int, unit: str) -> None:
+        """A stage begins; `total` units are to be done, 0 = unknown. Unit 'B' counts bytes."""
+
+    def advance(self, amount: int) -> None:
+        """So many more units are done."""
+
+    def note(self, text: str) -> None:
+        """A line worth keeping."""
+
+
+class SilentProgress:
+    """Drops everything."""
+
+    def stage(self, title: str, total: int, unit: str) -> None:
+        """Drop it."""
+
+    def advance(self, amount: int) -> None:
+        """Drop it."""
+
+    def note(self, text: str) -> None:
+        """Drop it."""
+
+
+class RichProgress:
+    """Bars with rate and remaining time on a terminal, one plain line per finished stage elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description:<22}"),
+            BarColumn(bar_width=28),
+            TaskProgressColumn(),
+            TextColumn("[cyan]{task.fields[rate]:>12}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._unit = ""
+
+    def __enter__(self) -> "RichProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exit_info: object) -> None:
+        self._finish()
+        self._bars.stop()
+
+    def stage(self, title: str, total: int, unit: str) -> None:
+        """Finish the bar before and start the next."""
+        self._finish()
+        self._unit = unit
+        self._task = self._bars.add_task(title, total=total or None, rate="")
+
+    def advance(self, amount: int) -> None:
+        """Move the bar and show its rate."""
+        if self._task is None:
+            return
+        self._bars.advance(self._task, amount)
+        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
+        self._bars.update(self._task, rate=rate_text(task.completed, task.elapsed or 0.0, self._unit))
+
+    def note(self, text: str) -> None:
+        """Print above the bars."""
+        self._bars.console.print(text, markup=False, highlight=False)
+
+    def _finish(self) -> None:
+        if self._task is None:
+            return
+        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
+        seconds = task.elapsed or 0.0
+        self._bars.update(self._task, total=max(task.completed, 1), completed=max(task.completed, 1))
+        self._bars.stop_task(self._task)
+        if not self._console.is_terminal:
+            rate = rate_text(task.completed, seconds, self._unit)
+            self._console.print(f"{task.description:<22} {seconds:6.1f} s {rate:>12}", markup=False, highlight=False)
+        self._task = None
+
+
+def rate_text(amount: float, seconds: float, unit: str) -> str:
+    """'412.0 MB/s', '3.1 graphs/s', or nothing while there is nothing to divide."""
+    if seconds <= 0 or amount <= 0:
+        return ""
+    if unit == "B":
+        return f"{amount / seconds / 1e6:.1f} MB/s"
+    return f"{amount / seconds:.1f} {unit}/s"

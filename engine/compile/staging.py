@@ -1,0 +1,58 @@
+"""Atomic output: everything is written to a sibling folder and renamed at the end, so no reader meets half a bundle."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.bundle.liveness import process_is_alive
+from engine.errors import CompileError
+
+
+@contextmanager
+def staged_folder(output: Path, force: bool) -> Iterator[Path]:
+    """Yield `<output>.partial-<pid>`; on success it becomes `output`, on any error it is removed.
+
+    Raises CompileError when output exists and `force` is not given, or when the disk refuses.
+    """
+    if output.exists() and not force:
+        raise CompileError(f"{output} exists already; --force replaces it")
+    partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(output)
+        partial.mkdir()
+    except OSError as error:
+        raise CompileError(f"cannot write beside {output}: {error.strerror or error}") from error
+    try:
+        yield partial
+        _publish(partial, output)
+    except OSError as error:
+        raise CompileError(f"writing {output} failed: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_stale(output: Path) -> None:
+    """Remove what compilations of the same output that died have left."""
+    pattern = re.compile(re.escape(output.name) + r"\.(?:partial|replaced)-(\d+)")
+    for sibling in output.parent.iterdir():
+        match = pattern.fullmatch(sibling.name)
+        if match and not process_is_alive(int(match.group(1))):
+            shutil.rmtree(sibling, ignore_errors=True)
+
+
+def _publish(partial: Path, output: Path) -> None:
+    """Rename into place; an older bundle steps aside first (a folder cannot be renamed onto a full one)."""
+    old = output.with_name(f"{output.name}.replaced-{os.getpid()}")
+    if output.exists():
+        output.replace(old)
+    try:
+        partial.replace(output)
+    except OSError:
+        if old.exists():
+            old.replace(output)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,33 @@
+"""Frozen engine settings: what the worker is told on its command line, as one JSON object."""
+
+from dataclasses import dataclass
+
+PAGE_COLUMNS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the worker runs one bundle.
+
+    bundle: folder path. threads: onnxruntime intra-op threads, 0 = its own choice.
+    max_rows: most rows of a free-shape pass. max_context: tokens of one sequence, 0 = what the bundle allows.
+    pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
+    max_gap_ms: bound on the pass time while sequences decode. deterministic: one variant for every pass.
+    shelf_mb: MiB of memory for prefixes that left the pools, 0 = none. cost_cache: folder of pass times, "" = none.
+    lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
+    """
+
+    bundle: str
+    threads: int = 0
+    max_rows: int = 256
+    max_context: int = 0
+    max_running: int = 256
+    pools: int = 1
+    pool_columns: int = 0
+    max_gap_ms: float = 250.0
+    prefix_cache: bool = True
+    shelf_mb: int = 1024
+    deterministic: bool = False
+    lookup_rows: int = 0
+    log_level: str = "info"
+    cost_cache: str = ""

@@ -1,0 +1,1 @@
+"""The embedded demo model: its corpus, vocabulary, network, training and evaluation."""

@@ -1,0 +1,1 @@
+"""The generated training text: one module per task family and a table of their weights."""

@@ -1,0 +1,92 @@
+"""Sums and differences of whole numbers up to three digits."""
+
+from random import Random
+
+from engine.demo.corpus.conversation import Sample, Turn, exchange
+from engine.demo.corpus.held_out import pair_key, reserved
+
+_SUMS = (
+    "What is {} + {}?",
+    "What is {} + {}?",
+    "{} + {}",
+    "{} + {} =",
+    "{}+{}=",
+    "What is {} plus {}?",
+    "Add {} and {}.",
+    "Calculate {} + {}.",
+    "Compute {} + {}.",
+    "How much is {} + {}?",
+    "What is the sum of {} and {}?",
+    "What's {}+{}?",
+)
+_DIFFERENCES = (
+    "What is {} - {}?",
+    "What is {} - {}?",
+    "{} - {}",
+    "{} - {} =",
+    "{}-{}=",
+    "What is {} minus {}?",
+    "Calculate {} - {}.",
+    "How much is {} - {}?",
+    "Compute {} - {}.",
+)
+_RANGES = ((0, 9), (0, 99), (10, 99), (10, 99), (10, 99), (10, 99), (10, 999), (100, 999))
+
+
+def arithmetic(rng: Random) -> Sample:
+    """Ask for one or many results, each with numbers outside the evaluation."""
+    kind = rng.random()
+    if kind < 0.55:
+        return exchange(*exercise(rng))
+    if kind < 0.85:
+        return _worksheet(rng)
+    if kind < 0.90:
+        lines = [_equation(*_numbers(rng)) for _ in range(rng.randint(2, 6))]
+        return Sample(document="\n".join(lines))
+    if kind < 0.93:
+        return _counting(rng)
+    pairs = [exercise(rng) for _ in range(rng.randint(2, 4))]
+    turns = [turn for question, answer in pairs for turn in (Turn("user", question), Turn("assistant", answer))]
+    return Sample(tuple(turns))
+
+
+def exercise(rng: Random) -> tuple[str, str]:
+    """Return a question and its answer."""
+    return phrase(rng, *_numbers(rng))
+
+
+def phrase(rng: Random, first: int, sign: str, second: int) -> tuple[str, str]:
+    """Word an exercise; the answer repeats the equation."""
+    question = rng.choice(_SUMS if sign == "+" else _DIFFERENCES).format(first, second)
+    return question, _equation(first, sign, second)
+
+
+def _numbers(rng: Random) -> tuple[int, str, int]:
+    while True:
+        low, high = rng.choice(_RANGES)
+        first, second = rng.randint(low, high), rng.randint(low, high)
+        sign = rng.choice("++-")
+        if sign == "-" and second > first:
+            first, second = second, first
+        if not reserved(pair_key(first, second, sign)):
+            return first, sign, second
+
+
+def _equation(first: int, sign: str, second: int) -> str:
+    return f"{first} {sign} {second} = {first + second if sign == '+' else first - second}"
+
+
+def _worksheet(rng: Random) -> Sample:
+    exercises = [_numbers(rng) for _ in range(rng.randint(3, 10))]
+    lines = "\n".join(f"{first} {sign} {second}" for first, sign, second in exercises)
+    opening = rng.choice(("Calculate:", "Solve these:", "Compute each line:", "What are the results?"))
+    return exchange(f"{opening}\n{lines}", "\n".join(_equation(*each) for each in exercises))
+
+
+def _counting(rng: Random) -> Sample:
+    start, length = rng.randint(0, 90), rng.randint(3, 15)
+    numbers = list(range(start, start + length))
+    if rng.random() < 0.25:
+        numbers.reverse()
+    question = rng.choice(("Count from {} to {}.", "Please count from {} to {}.", "Count {} to {}"))
+    return exchange(question.format(numbers[0], numbers[-1]), ", ".join(map(str, numbers)))

@@ -1,0 +1,58 @@
+"""The table of task families with their shares, and the stream of samples drawn from it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from engine.demo.corpus.arithmetic import arithmetic
+from engine.demo.corpus.capitals import capitals
+from engine.demo.corpus.chat import chat, system_prompt
+from engine.demo.corpus.conversation import Sample
+from engine.demo.corpus.facts import facts
+from engine.demo.corpus.json_objects import json_objects
+from engine.demo.corpus.lists import echoes, lists
+from engine.demo.corpus.stories import stories
+from engine.demo.corpus.tools import tools, unrelated
+
+
+class Family(NamedTuple):
+    """A maker of samples, its share of them, and its share in the first steps of the training."""
+
+    make: Callable[[Random], Sample]
+    share: float
+    early_share: float
+
+
+FAMILIES: dict[str, Family] = {
+    "arithmetic": Family(arithmetic, 30, 20),
+    "capitals": Family(capitals, 14, 8),
+    "echoes": Family(echoes, 4, 40),
+    "lists": Family(lists, 22, 10),
+    "tools": Family(tools, 8, 4),
+    "json": Family(json_objects, 7, 6),
+    "chat": Family(chat, 6, 5),
+    "facts": Family(facts, 4, 2),
+    "stories": Family(stories, 3, 2),
+}
+EARLY_STEPS = 700
+_TAKES_UNRELATED_TOOLS = ("arithmetic", "capitals", "chat")
+
+
+def draw(rng: Random, early: bool = False) -> Sample:
+    """Draw one sample, sometimes with a system message or with tools that do not fit."""
+    shares = [family.early_share if early else family.share for family in FAMILIES.values()]
+    (name,) = rng.choices(list(FAMILIES), shares)
+    sample = FAMILIES[name].make(rng)
+    if sample.document or sample.turns[0].role == "system":
+        return sample
+    if name in _TAKES_UNRELATED_TOOLS and rng.random() < 0.025:
+        sample = with_unrelated_tools(rng, sample)
+    if rng.random() < 0.12:
+        sample = replace(sample, turns=(system_prompt(rng), *sample.turns))
+    return sample
+
+
+def with_unrelated_tools(rng: Random, sample: Sample) -> Sample:
+    """Offer tools that do not help with the sample's question."""
+    return replace(sample, tools=unrelated(rng))

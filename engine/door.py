@@ -1,0 +1,63 @@
+"""The door of the engine: how many requests may be inside, and when to come back if there is no room."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from engine.errors import Busy
+
+REMEMBERED_FINISHES = 64
+SHORTEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0  # older client libraries ignore a Retry-After above one minute
+
+
+class Door:
+    """Counts requests inside and prompt tokens that still wait; estimates the drain time from recent finishes."""
+
+    def __init__(self, max_requests: int, max_waiting_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_requests = max_requests
+        self._max_waiting_tokens = max_waiting_tokens
+        self._clock = clock
+        self._inside: dict[str, int] = {}  # request id -> prompt tokens that wait, 0 once it has a token
+        self._waiting_tokens = 0
+        self._finished_at: deque[float] = deque(maxlen=REMEMBERED_FINISHES)
+
+    def enter(self, request_id: str, prompt_tokens: int) -> None:
+        """Let a request in, or raise Busy with the queue's numbers. A lone request is never too long for the queue."""
+        if len(self._inside) >= self._max_requests:
+            raise Busy(
+                f"The server is full: {len(self._inside)} requests are queued or running, "
+                f"the limit is {self._max_requests}.",
+                self.expected_wait_s(),
+            )
+        if self._max_waiting_tokens and self._waiting_tokens:
+            waiting = self._waiting_tokens + prompt_tokens
+            if waiting > self._max_waiting_tokens:
+                raise Busy(
+                    f"The server is full: {self._waiting_tokens} prompt tokens are waiting, this request has "
+                    f"{prompt_tokens} and the limit is {self._max_waiting_tokens}.",
+                    self.expected_wait_s(),
+                )
+        self._inside[request_id] = prompt_tokens
+        self._waiting_tokens += prompt_tokens
+
+    def started(self, request_id: str) -> None:
+        """A request has its first token: its prompt no longer waits."""
+        waiting = self._inside.get(request_id, 0)
+        if waiting:
+            self._waiting_tokens -= waiting
+            self._inside[request_id] = 0
+
+    def leave(self, request_id: str, finished: bool) -> None:
+        """A request is gone. Only finished ones tell how fast the queue drains."""
+        self._waiting_tokens -= self._inside.pop(request_id, 0)
+        if finished:
+            self._finished_at.append(self._clock())
+
+    def expected_wait_s(self) -> float:
+        """Seconds until the requests inside are done at the recent rate, within 1 to 60."""
+        if len(self._finished_at) < 2:
+            return SHORTEST_WAIT_S
+        seconds = max(self._clock() - self._finished_at[0], 1e-3)
+        rate = len(self._finished_at) / seconds
+        return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, len(self._inside) / rate))

@@ -1,0 +1,77 @@
+"""Every failure the engine can report, as one tree.
+
+HexserveError
+|- CallerError            the caller's fault: HTTP 4xx, never retried
+|  |- InvalidRequest      a field is wrong
+|  `- ContextLengthExceeded
+|- Busy                   try again later: HTTP 503 with Retry-After
+|- EngineFailure          our fault: HTTP 500
+|  |- WorkerDied          the worker died too often under one request
+|  `- PassFailed          a graph run failed
+|- BundleError            a bundle cannot be served
+`- CompileError           a checkpoint cannot be compiled
+   `- UnsupportedModel    an architecture, rotary type or option that is not implemented
+"""
+
+
+class HexserveError(Exception):
+    """Root of the tree; `str(error)` is a sentence fit for the caller."""
+
+
+class CallerError(HexserveError):
+    """The request is at fault. `param` is the dotted path of the field, `code` OpenAI's error code."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class InvalidRequest(CallerError):
+    """A field has a wrong type, range or combination."""
+
+
+class ContextLengthExceeded(CallerError):
+    """Prompt plus completion cannot fit the context window. Counts are in tokens."""
+
+    def __init__(self, limit: int, prompt_tokens: int, completion_tokens: int, param: str = "messages") -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens. However, you requested "
+            f"{prompt_tokens + completion_tokens} tokens ({prompt_tokens} in the messages, {completion_tokens} "
+            "in the completion). Please reduce the length of the messages or completion.",
+            param,
+            "context_length_exceeded",
+        )
+        self.limit = limit
+
+
+class Busy(HexserveError):
+    """The server cannot take the request now. `retry_after_s` is the expected wait in seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailure(HexserveError):
+    """The engine broke while it worked on the request."""
+
+
+class WorkerDied(EngineFailure):
+    """The worker process died too often while this request ran."""
+
+
+class PassFailed(EngineFailure):
+    """A graph run raised; nothing of the pass was committed."""
+
+
+class BundleError(HexserveError):
+    """A bundle is damaged or cannot be served by this version."""
+
+
+class CompileError(HexserveError):
+    """A checkpoint cannot be compiled."""
+
+
+class UnsupportedModel(CompileError):
+    """The checkpoint uses an architecture, rotary type or option that is not implemented; the message names it."""

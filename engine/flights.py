@@ -1,0 +1,52 @@
+"""Requests between submission and their last token, and who is to blame when a worker dies. Pure bookkeeping."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.request import Request
+
+MOST_DEATHS = 3
+
+
+@dataclass(slots=True)
+class Flight:
+    """Progress of one unfinished request, as the server process knows it. `is_sent` is about the current worker."""
+
+    request: Request
+    emitted: list[int] = field(default_factory=list)
+    deaths: int = 0
+    is_sent: bool = False
+    has_progressed: bool = False  # with the current worker
+
+    @property
+    def is_suspect(self) -> bool:
+        """True when one more death would fail it and this worker has not yet shown that it survives the request."""
+        return self.deaths == MOST_DEATHS - 1 and not self.has_progressed
+
+
+def sendable(flights: Iterable[Flight]) -> list[Flight]:
+    """Flights to give to the worker now: all unsent ones, unless there are suspects.
+
+    Requests that died together twice are tried one by one, each until its next token and before anything else is
+    sent, so that the third death names the poisonous one and the others live.
+    """
+    everyone = list(flights)
+    suspects = [flight for flight in everyone if flight.is_suspect]
+    if not suspects:
+        return [flight for flight in everyone if not flight.is_sent]
+    return [] if any(suspect.is_sent for suspect in suspects) else suspects[:1]
+
+
+def blame(flights: Iterable[Flight]) -> list[Flight]:
+    """Count a death of the worker and make all flights unsent; returns those that died too often.
+
+    The suspect on trial takes the blame alone. Without one, every request the worker had takes it.
+    """
+    everyone = list(flights)
+    on_board = [flight for flight in everyone if flight.is_sent]
+    blamed = [flight for flight in on_board if flight.is_suspect] or on_board
+    for flight in blamed:
+        flight.deaths += 1
+    for flight in everyone:
+        flight.is_sent = flight.has_progressed = False
+    return [flight for flight in blamed if flight.deaths >= MOST_DEATHS]

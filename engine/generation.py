@@ -1,0 +1,113 @@
+"""One request's stream of deltas: filled by the engine, read by whoever asked."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.errors import EngineFailure, HexserveError
+from engine.request import Delta, Request, RequestKpi, TokenEvent
+from engine.text.assembler import StopRules, TextAssembler
+from engine.text.tokenizer import Tokenizer
+
+__all__ = ["Generation", "StopRules"]
+
+OnEnd = Callable[["Generation", RequestKpi | None], None]
+
+
+class Generation:
+    """Async iterator of `Delta`; the last one has `finish` set. One reader, on the engine's event loop.
+
+    Iterating raises EngineFailure, WorkerDied or InvalidRequest when the request cannot go on. Deltas that are not
+    read are kept up to a bound; beyond it the request is dropped and the reader gets EngineFailure.
+    """
+
+    def __init__(
+        self, request: Request, tokenizer: Tokenizer, rules: StopRules, buffer_deltas: int, on_end: OnEnd
+    ) -> None:
+        self.request_id = request.request_id
+        self.prompt_tokens = len(request.prompt_ids)
+        self._assembler = TextAssembler(tokenizer, rules)
+        self._buffer_deltas = buffer_deltas
+        self._on_end = on_end
+        self._deltas: deque[Delta] = deque()
+        self._error: HexserveError | None = None
+        self._ended = False  # nothing more will be fed
+        self._reader: asyncio.Future[None] | None = None
+        self._submitted_at = time.perf_counter()
+        self._first_token_at: float | None = None
+        self._generated_tokens = 0
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._deltas:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._ended:
+                raise StopAsyncIteration
+            assert self._reader is None, "a generation has one reader"
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return self._deltas.popleft()
+
+    def abort(self) -> None:
+        """Forget the request: the worker frees its rows, what was not read is dropped, iteration ends."""
+        self._deltas.clear()
+        self._error = None
+        self._end(None)
+
+    def feed(self, event: TokenEvent) -> None:
+        """Take one event of the worker (called by the engine)."""
+        if self._ended:
+            return
+        delta = self._assembler.feed(event)
+        self._generated_tokens += len(delta.token_ids)
+        if self._first_token_at is None and delta.token_ids:
+            self._first_token_at = time.perf_counter()
+        if delta.finish is not None:
+            delta = replace(delta, kpi=self._timings(event.kpi))
+        self._deltas.append(delta)
+        if delta.finish is not None:
+            self._end(delta.kpi)
+        elif len(self._deltas) > self._buffer_deltas and self._reader is None:  # a waiting reader is not behind
+            self._deltas.clear()
+            self.fail(EngineFailure(f"The stream was dropped: its reader is {self._buffer_deltas} pieces behind."))
+        self._wake()
+
+    def fail(self, error: HexserveError) -> None:
+        """The request cannot go on; the reader gets `error` after what was already produced (called by the engine)."""
+        if not self._ended:
+            self._error = error
+            self._end(None)
+
+    def _end(self, kpi: RequestKpi | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end(self, kpi)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _timings(self, measured: RequestKpi | None) -> RequestKpi:
+        """The worker's timings with the counts of the whole stream; our own clock for a stop string (it has none)."""
+        if measured is not None:
+            return replace(measured, prompt_tokens=self.prompt_tokens, generated_tokens=self._generated_tokens)
+        now = time.perf_counter()
+        first = self._first_token_at if self._first_token_at is not None else now
+        return RequestKpi(
+            queue_ms=0.0,
+            prompt_ms=1000.0 * (first - self._submitted_at),
+            generate_ms=1000.0 * (now - first),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=0,
+            generated_tokens=self._generated_tokens,
+        )

@@ -1,0 +1,1 @@
+"""Packing plans into fixed-shape arrays and running graphs on them."""

@@ -1,0 +1,82 @@
+"""Timing every shape once at start-up, and remembering the times per bundle and machine."""
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from engine.bundle.variant import PassShape, ShapeTable
+from engine.graphs.batch import PackedBatch
+from engine.graphs.runtime import Runtime
+
+FREE_ROWS = (1, 8, 32, 128)
+FREE_PASTS = (64, 1024)
+BUDGET_S = 20.0
+
+
+def shapes_to_time(shapes: ShapeTable) -> list[PassShape]:
+    """Every fixed shape, or a grid that free shapes are interpolated from; cheapest first."""
+    if not shapes.free:
+        return sorted(shapes.fixed)
+    pasts = sorted({min(past, shapes.max_past) for past in FREE_PASTS})
+    rows = sorted({min(count, shapes.max_rows) for count in (*FREE_ROWS, shapes.max_rows)})
+    return [PassShape(count, past) for past in pasts for count in rows]
+
+
+def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, float]:
+    """Milliseconds of each shape: the better of two runs after a first one. Stops adding shapes after 20 s."""
+    times: dict[PassShape, float] = {}
+    began = clock()
+    for shape in shapes_to_time(runtime.shapes):
+        batch = _empty_batch(shape)
+        runtime.run(batch)
+        runs = []
+        for _ in range(2):
+            start = clock()
+            runtime.run(batch)
+            runs.append(1000.0 * (clock() - start))
+        times[shape] = max(min(runs), 1e-3)
+        if clock() - began > BUDGET_S:
+            break
+    return times
+
+
+def _empty_batch(shape: PassShape) -> PackedBatch:
+    """Rows that see all columns and ask for one row of logits: the work of a decode pass over a full pool."""
+    return PackedBatch(
+        shape,
+        0,
+        np.zeros(shape.rows, np.int32),
+        np.zeros(shape.rows, np.int32),
+        np.ones((shape.rows, shape.context), np.bool_),
+        np.array([shape.rows - 1], np.int64),
+        (),
+    )
+
+
+def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTable) -> Path:
+    """Where the times of this bundle on this machine are kept."""
+    identity = repr((platform.machine(), platform.processor(), os.cpu_count(), threads, shapes)).encode()
+    return folder / f"costs-{hashlib.blake2b(manifest_bytes + identity, digest_size=12).hexdigest()}.json"
+
+
+def load_times(path: Path) -> dict[PassShape, float] | None:
+    """Times saved before; None when there are none or they cannot be read."""
+    try:
+        saved = msgspec.json.decode(path.read_bytes(), type=list[tuple[int, int, float]])
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return {PassShape(rows, past): milliseconds for rows, past, milliseconds in saved}
+
+
+def save_times(path: Path, times: dict[PassShape, float]) -> None:
+    """Save times; a second writer wins whole."""
+    rows = [(shape.rows, shape.past, milliseconds) for shape, milliseconds in times.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_bytes(msgspec.json.encode(rows))
+    draft.replace(path)

@@ -1,0 +1,97 @@
+"""A runtime whose tokens can be computed by hand. Used by tests and by `hexserve` self-checks; needs no onnxruntime.
+
+The likeliest next token of a row is `expected_token(tokens it may see, in order of position)`. A column remembers the
+token and position that were kept in it, so a wrong mask, column or position changes the answer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.variant import ShapeTable
+from engine.errors import PassFailed
+from engine.graphs.batch import PackedBatch
+
+POISON = 7_777_777
+
+
+def expected_token(seen: Sequence[tuple[int, int]], vocab: int) -> int:
+    """Next token after (position, token) pairs: a polynomial hash in order of position, modulo the vocabulary."""
+    state = 17
+    for position, token in sorted(seen):
+        state = (state * 31 + position * 7 + token + 1) % 1_000_003
+    return state % vocab
+
+
+class FakeRuntime:
+    """Keeps (position, token) where a real runtime keeps keys and values."""
+
+    def __init__(self, shapes: ShapeTable, pools: int, columns: int, vocab: int = 50) -> None:
+        self._shapes = shapes
+        self._columns = columns
+        self.vocab = vocab
+        # Columns never written hold POISON: reading one through a wrong mask changes the next token.
+        self._pools = np.full((pools, columns, 2), POISON, np.int64)
+        self._fresh: NDArray[np.int64] = np.empty((0, 2), np.int64)
+        self._shelf: dict[bytes, NDArray[np.int64]] = {}
+        self.passes: list[PackedBatch] = []
+        self.fail_at: int | None = None
+
+    @property
+    def shapes(self) -> ShapeTable:
+        """The shapes given."""
+        return self._shapes
+
+    @property
+    def device(self) -> str:
+        """Not a device."""
+        return "fake"
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the book-keeping arrays."""
+        return self._pools.nbytes
+
+    @property
+    def restrides(self) -> int:
+        """Never."""
+        return 0
+
+    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """One-hot logits [R, vocab] of the hand-computable token."""
+        assert batch.visible.shape == (batch.shape.rows, batch.shape.context)
+        if self.fail_at == len(self.passes):
+            self.fail_at = None
+            raise PassFailed("the fake runtime was told to fail")
+        self.passes.append(batch)
+        past = self._pools[batch.pool][: batch.shape.past]
+        if len(past) < batch.shape.past:
+            past = np.concatenate([past, np.full((batch.shape.past - len(past), 2), POISON)])
+        self._fresh = np.stack([batch.positions, batch.input_ids], axis=1).astype(np.int64)
+        everything = np.concatenate([past, self._fresh])
+        logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
+        for index, row in enumerate(batch.logit_rows):
+            seen = [(int(position), int(token)) for position, token in everything[batch.visible[row]]]
+            logits[index, expected_token(seen, self.vocab)] = 10.0
+        return logits
+
+    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """Remember the tokens of `rows` in `columns`."""
+        self._pools[pool][columns] = self._fresh[rows]
+
+    def stow(self, pool: int, columns: slice, key: bytes) -> None:
+        """Remember the tokens of `columns`, and spoil them where they were."""
+        self._shelf[key] = self._pools[pool][columns].copy()
+        self._pools[pool][columns] = POISON
+
+    def restore(self, pool: int, columns: slice, key: bytes) -> None:
+        """Put remembered tokens into `columns`."""
+        self._pools[pool][columns] = self._shelf[key]
+
+    def drop(self, key: bytes) -> None:
+        """Forget them."""
+        self._shelf.pop(key, None)
+
+    def close(self) -> None:
+        """Nothing to release."""

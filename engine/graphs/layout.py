@@ -1,0 +1,48 @@
+"""Which graphs make a pass, which array lies behind a tensor, which columns are one copy. No onnxruntime here."""
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.variant import PassShape, shape_of
+from engine.errors import BundleError
+
+Array = NDArray[np.generic]
+
+
+def layer_graphs(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]:
+    """The graphs of a pass without the head, in part order. BundleError when a shape has no decoder."""
+    wanted = (GraphKind.LUT, GraphKind.DECODER, GraphKind.DECODER_PREFILL, GraphKind.DEFAULT)
+    found = [graph for graph in manifest.graphs if graph.kind in wanted and _serves(graph, shape)]
+    if not any(graph.kind is not GraphKind.LUT for graph in found):
+        raise BundleError(f"the bundle has no decoder graph for {shape or 'free shapes'}")
+    return sorted(found, key=lambda graph: graph.part)
+
+
+def _serves(graph: GraphSpec, shape: PassShape | None) -> bool:
+    if graph.kind is GraphKind.LUT:
+        return graph.rows is None or (shape is not None and graph.rows == shape.rows)
+    return shape_of(graph) == shape
+
+
+def layer_slice(name: str, suffix: str, keys: Array, values: Array) -> Array | None:
+    """The array behind past_key_<layer>_in and its kin; None for any other tensor."""
+    for prefix, arrays in (("past_key_", keys), ("past_value_", values)):
+        if name.startswith(prefix) and name.endswith(suffix):
+            layer: Array = arrays[int(name[len(prefix) : -len(suffix)])]
+            return layer
+    return None
+
+
+def spans(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> list[tuple[slice | Array, slice | Array]]:
+    """Cut (row, column) pairs into slices where both run on; if the runs are short, one fancy index serves all."""
+    breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(columns) != 1)) + 1
+    if len(breaks) >= 8:
+        return [(rows, columns)]
+    edges = [0, *breaks.tolist(), len(rows)]
+    return [
+        (slice(int(rows[a]), int(rows[b - 1]) + 1), slice(int(columns[a]), int(columns[b - 1]) + 1))
+        for a, b in pairwise(edges)
+    ]

@@ -1,0 +1,59 @@
+"""Opening a bundle's graph files with onnxruntime, and checking that they are what the manifest says."""
+
+from pathlib import Path
+
+import onnxruntime as ort
+
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.errors import BundleError
+
+
+def load_sessions(folder: Path, manifest: Manifest, threads: int) -> dict[str, ort.InferenceSession]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    sessions = {}
+    for graph in manifest.graphs:
+        try:
+            session = ort.InferenceSession(str(folder / graph.file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise BundleError(f"graph {graph.name} cannot be loaded: {str(error)[:300]}") from error
+        _check_tensors(graph, session)
+        sessions[graph.name] = session
+    return sessions
+
+
+def _check_tensors(graph: GraphSpec, session: ort.InferenceSession) -> None:
+    """The file must have exactly the tensors its manifest names, with the same dimensions and types."""
+    for side, specs, nodes in (
+        ("input", graph.inputs, session.get_inputs()),
+        ("output", graph.outputs, session.get_outputs()),
+    ):
+        real = {node.name: node for node in nodes}
+        for spec in specs:
+            node = real.pop(spec.name, None)
+            if node is None:
+                raise BundleError(f"graph {graph.name} has no {side} {spec.name}")
+            if _dims(node.shape) != _dims(spec.shape) or ORT_TYPES.get(node.type) != spec.dtype:
+                raise BundleError(
+                    f"graph {graph.name} {side} {spec.name} is {node.type} {node.shape}, "
+                    f"its manifest says {spec.dtype} {list(spec.shape)}"
+                )
+        if real:
+            raise BundleError(f"graph {graph.name} has an unknown {side} {next(iter(real))}")
+
+
+ORT_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+}
+
+
+def _dims(shape: object) -> tuple[int | None, ...]:
+    """Fixed dimensions as they are, free ones as None."""
+    assert isinstance(shape, list | tuple)
+    return tuple(dim if isinstance(dim, int) else None for dim in shape)

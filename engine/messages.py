@@ -1,0 +1,129 @@
+"""Every word that crosses between the server process and the worker, and its framing.
+
+A frame is a 4-byte little-endian length and that many bytes of MessagePack. The worker reads
+commands from standard input and writes reports to standard output; end of input means the parent is gone.
+"""
+
+import struct
+from typing import BinaryIO
+
+import msgspec
+
+from engine.request import Request, TokenEvent
+
+_LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """Generate `request`; `emitted` are tokens an earlier worker delivered: they are prefilled, not repeated."""
+
+    request: Request
+    emitted: tuple[int, ...] = ()
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """Forget a request; free its rows and columns before the next pass. Unknown ids are ignored."""
+
+    request_id: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """End now. Draining is the server's business: it stops submitting and waits first."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion."""
+
+    bundle: str
+    device: str
+    max_tokens_per_sequence: int
+    pools: int
+    columns_per_pool: int
+    variants: tuple[str, ...]
+    pool_bytes: int
+
+
+class Stats(msgspec.Struct, frozen=True, tag=True):
+    """Counters since the worker started and gauges of now; times in seconds. Rides on every `Tokens`."""
+
+    passes: int = 0
+    rows_used: int = 0
+    rows_run: int = 0
+    decode_rows: int = 0
+    prefill_rows: int = 0
+    drafted_rows: int = 0
+    accepted_rows: int = 0
+    variant_switches: int = 0
+    restrides: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
+    run_s: float = 0.0
+    step_s: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    columns_used: int = 0
+    columns_total: int = 0
+
+
+class Tokens(msgspec.Struct, frozen=True, tag=True):
+    """What one pass produced, for all sequences."""
+
+    events: tuple[TokenEvent, ...]
+    stats: Stats
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """One request cannot go on. `kind` is 'invalid' (caller's fault) or 'engine'."""
+
+    request_id: str
+    message: str
+    kind: str = "engine"
+
+
+class Fatal(msgspec.Struct, frozen=True, tag=True):
+    """The worker cannot start or go on; it exits after this. Restarting will not help when `permanent`."""
+
+    message: str
+    permanent: bool
+
+
+Command = Submit | Abort | Shutdown
+Report = Ready | Tokens | Failed | Fatal
+
+_encoder = msgspec.msgpack.Encoder()
+_command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Submit | Abort | Shutdown)
+_report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Ready | Tokens | Failed | Fatal)
+
+
+def frame(message: Command | Report) -> bytes:
+    """Encode one message with its length in front."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def frame_length(header: bytes) -> int:
+    """Length in bytes announced by a 4-byte header; ValueError when it is absurd (the stream is not ours)."""
+    length: int = _LENGTH.unpack(header)[0]
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"frame of {length} bytes exceeds {MAX_FRAME_BYTES}: not a message stream")
+    return length
+
+
+def decode_report(body: bytes) -> Report:
+    """Decode one report body; msgspec.DecodeError when it is not one."""
+    return _report_decoder.decode(body)
+
+
+def read_command(stream: BinaryIO) -> Command | None:
+    """Block for the next command; None at end of input."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        return None
+    length = frame_length(header)
+    body = stream.read(length)
+    return _command_decoder.decode(body) if len(body) == length else None

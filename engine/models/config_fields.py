@@ -1,0 +1,80 @@
+"""Reading config.json as what it is: an untrusted file. Every value is checked before anything is sized by it."""
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+from engine.errors import CompileError
+
+
+class ConfigFields:
+    """Typed look-ups in one JSON object; `CompileError` names the key and the limit. A JSON null counts as absent."""
+
+    def __init__(self, values: Mapping[str, object], path: str = "config.json") -> None:
+        self._values = values
+        self._path = path
+
+    def raw(self, key: str) -> object | None:
+        """The value as it stands, None when absent."""
+        return self._values.get(key)
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer from low to high; a whole float such as 10000.0 is accepted."""
+        value = self._present(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise CompileError(f"{self._path}: {key} must be an integer from {low} to {high}, it is {value!r}")
+        return value
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number from low to high, int or float."""
+        value = self._present(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _between(value, low, high):
+            raise CompileError(f"{self._path}: {key} must be a number from {low} to {high}, it is {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A JSON boolean."""
+        value = self._present(key, default)
+        if not isinstance(value, bool):
+            raise CompileError(f"{self._path}: {key} must be true or false, it is {value!r}")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        """A JSON string."""
+        value = self._present(key, default)
+        if not isinstance(value, str):
+            raise CompileError(f"{self._path}: {key} must be a string, it is {value!r}")
+        return value
+
+    def numbers(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
+        """A list of exactly `count` numbers from low to high."""
+        value = self._present(key, None)
+        if not isinstance(value, list) or len(value) != count:
+            raise CompileError(f"{self._path}: {key} must be a list of {count} numbers")
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, int | float) or not _between(item, low, high):
+                raise CompileError(f"{self._path}: {key} holds {item!r}, allowed are numbers from {low} to {high}")
+        return tuple(float(item) for item in value)
+
+    def group(self, key: str) -> "ConfigFields | None":
+        """A nested object, None when absent."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise CompileError(f"{self._path}: {key} must be an object, it is {value!r}")
+        return ConfigFields(cast(Mapping[str, object], value), f"{self._path}: {key}")
+
+    def _present(self, key: str, default: object | None) -> object:
+        value = self._values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise CompileError(f"{self._path}: {key} is missing")
+        return value
+
+
+def _between(value: int | float, low: float, high: float) -> bool:
+    return math.isfinite(value) and low <= value <= high

@@ -1,0 +1,82 @@
+"""What a family makes of a checkpoint: geometry, biases and the names of its tensors, as data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.bundle.manifest import ModelSpec
+from engine.models.config_fields import ConfigFields
+
+
+@dataclass(frozen=True, slots=True)
+class WeightNames:
+    """Module names in the checkpoint; `{layer}` stands for the layer's index.
+
+    A tuple names matrices that are stacked along their output axis (query, key, value / gate, up); a family that
+    stores them stacked already has a tuple of one. The tensor is the name plus `.weight` or `.bias`.
+    """
+
+    embedding: str = "model.embed_tokens"
+    attention_norm: str = "model.layers.{layer}.input_layernorm"
+    qkv: tuple[str, ...] = (
+        "model.layers.{layer}.self_attn.q_proj",
+        "model.layers.{layer}.self_attn.k_proj",
+        "model.layers.{layer}.self_attn.v_proj",
+    )
+    q_norm: str = "model.layers.{layer}.self_attn.q_norm"
+    k_norm: str = "model.layers.{layer}.self_attn.k_norm"
+    output: str = "model.layers.{layer}.self_attn.o_proj"
+    ffn_norm: str = "model.layers.{layer}.post_attention_layernorm"
+    gate_up: tuple[str, ...] = ("model.layers.{layer}.mlp.gate_proj", "model.layers.{layer}.mlp.up_proj")
+    down: str = "model.layers.{layer}.mlp.down_proj"
+    final_norm: str = "model.norm"
+    head: str = "lm_head"
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyDetails:
+    """What differs between families beyond sizes. sliding_window: columns a row may see, None = all of them."""
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    ffn_bias: bool = False
+    has_qk_norm: bool = False
+    sliding_window: int | None = None
+    names: WeightNames = WeightNames()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family: the name transformers gives its class, and how its config is read.
+
+    default_head_dim: what transformers assumes when the config does not say, None = hidden / heads.
+    """
+
+    name: str
+    architecture: str
+    read_details: Callable[[ConfigFields], FamilyDetails]
+    default_head_dim: int | None = None
+    has_partial_rotary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Everything the compiler has to know about one checkpoint before it reads weights.
+
+    max_position: tokens the checkpoint was made for. compiled_context: tokens this bundle is made for.
+    """
+
+    spec: ModelSpec
+    details: FamilyDetails
+    norm_epsilon: float
+    max_position: int
+    compiled_context: int
+
+    @property
+    def query_width(self) -> int:
+        """Outputs of the query projection."""
+        return self.spec.heads * self.spec.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """Outputs of the key projection, and of the value projection."""
+        return self.spec.kv_heads * self.spec.head_dim

@@ -1,0 +1,1 @@
+"""How a sequence turns logits into tokens."""

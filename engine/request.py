@@ -1,0 +1,124 @@
+"""What was asked and what comes back. Standard library only: both processes import this."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"  # an end-of-sequence or stop token
+    LENGTH = "length"  # max_tokens or the context window
+    ABORT = "abort"  # the caller left or a stop string was found
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen; validated before it is built. Order of application: `engine/sampler.py`.
+
+    temperature 0 is greedy. top_k 0 and top_p 1 are off. seed None draws one at submission.
+    logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off).
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless ignore_eos was asked
+    min_tokens: int = 0  # stop tokens are not sampled before this many
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural-log probability of the chosen token and of the likeliest alternatives (`top`: id, logprob)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """New tokens of one request in one pass; the last event carries `finish`.
+
+    A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
+    `cached_tokens` is the number of prompt tokens taken from the prefix cache.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: FinishReason | None = None
+    stopped_by: int | None = None
+    kpi: "RequestKpi | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKpi:
+    """Timings of one finished request: milliseconds, token counts and rows the passes spent on it."""
+
+    queue_ms: float
+    prompt_ms: float
+    generate_ms: float
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    preemptions: int = 0
+
+    def line(self) -> str:
+        """One line in the classic form: times, rates, acceptance."""
+        computed = self.prompt_tokens - self.cached_tokens
+        acceptance = self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+        return (
+            f"prompt:{self.prompt_ms:.1f}ms generate:{self.generate_ms:.1f}ms "
+            f"tps:prompt={_rate(computed, self.prompt_ms):.1f} "
+            f"generate={_rate(self.generated_tokens - 1, self.generate_ms):.1f} acceptance={acceptance:.2f}"
+        )
+
+
+def _rate(tokens: int, milliseconds: float) -> float:
+    return 1000.0 * tokens / milliseconds if milliseconds > 0 and tokens > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprob:
+    """A `TokenLogprob` as text: the token's own bytes (a lone byte of a code point has no clean text)."""
+
+    token: str
+    token_bytes: bytes
+    logprob: float
+    top: tuple[tuple[str, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of one request, never splitting a code point. The last one carries `finish`, counts and timings.
+
+    stopped_by: the stop string or the id of the stop token that ended it; None for a length or the model's own end.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TextLogprob, ...] = ()
+    finish: FinishReason | None = None
+    stopped_by: str | int | None = None
+    kpi: RequestKpi | None = None

@@ -1,0 +1,199 @@
+"""Logits to token ids. Order, per row:
+
+1. logit bias; stop tokens forbidden while fewer than min_tokens were generated
+2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
+3. temperature 0: the largest logit, lowest id first among equals
+4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
+
+Reported log-probabilities are those of the model: log-softmax of the logits before step 1.
+Every operation is per row, and the random number depends on (seed, index of the token) alone:
+a row gives the same token in any batch, and again after a restart. Shapes: R = rows, V = vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.request import SamplingParams, TokenLogprob
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+FIRST_CANDIDATES = 256
+BLOCK = 64
+UNLIKELY = -9999.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included."""
+
+    params: SamplingParams
+    seed: int
+    prompt: Sequence[int]
+    completion: Sequence[int]
+
+    @property
+    def index(self) -> int:
+        """Number of the token being chosen, from 0."""
+        return len(self.completion)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The chosen token and, if asked for, its log-probability."""
+
+    token_id: int
+    logprob: TokenLogprob | None
+
+
+class BadLogits(ValueError):
+    """A row of logits holds no number to choose from."""
+
+
+def sample(logits: Floats, rows: Sequence[RowContext]) -> list[Pick | BadLogits]:
+    """Choose one token per row of logits [R, V]; a row of NaN gives BadLogits in its place."""
+    adjusted = _adjust(logits, rows)
+    best = adjusted.argmax(axis=1)
+    picks: list[Pick | BadLogits] = []
+    for index, row in enumerate(rows):
+        top = adjusted[index, best[index]]
+        if not np.isfinite(top):
+            picks.append(BadLogits("the graph returned no finite logits for this request"))
+            continue
+        greedy = row.params.temperature == 0.0 or row.params.top_k == 1
+        token = int(best[index]) if greedy else _draw(adjusted[index], row)
+        wanted = row.params.logprobs
+        picks.append(Pick(token, None if wanted is None else _logprob(logits[index], token, wanted)))
+    return picks
+
+
+def uniform(seed: int, index: int) -> float:
+    """A number in [0, 1) for the index-th token of a seed: SplitMix64 (Steele, Lea, Flood 2014), top 53 bits."""
+    state = (seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        state = ((state ^ (state >> shift)) * factor) & 0xFFFFFFFFFFFFFFFF
+    return (state >> 11) / float(1 << 53)
+
+
+def _adjust(logits: Floats, rows: Sequence[RowContext]) -> Floats:
+    """Steps 1 and 2; copies only if some row asks for them."""
+    touched = [index for index, row in enumerate(rows) if _is_adjusted(row)]
+    if not touched:
+        return logits
+    adjusted = logits.copy()
+    for index in touched:
+        _adjust_row(adjusted[index], rows[index])
+    return adjusted
+
+
+def _is_adjusted(row: RowContext) -> bool:
+    params = row.params
+    return bool(
+        params.logit_bias
+        or params.repetition_penalty != 1.0
+        or params.frequency_penalty
+        or params.presence_penalty
+        or row.index < params.min_tokens
+    )
+
+
+def _adjust_row(values: Floats, row: RowContext) -> None:
+    params = row.params
+    for token, bias in params.logit_bias:
+        values[token] += bias
+    if row.index < params.min_tokens:
+        values[list(params.stop_token_ids)] = -np.inf
+    if params.repetition_penalty != 1.0:
+        seen = np.unique(np.array([*row.prompt, *row.completion], np.int64))
+        old = values[seen]
+        penalty = np.float32(params.repetition_penalty)
+        values[seen] = np.where(old > 0, old / penalty, old * penalty)
+    if (params.frequency_penalty or params.presence_penalty) and row.completion:
+        used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
+        values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
+
+
+def _draw(values: Floats, row: RowContext) -> int:
+    params = row.params
+    scaled = values * np.float32(1.0 / params.temperature)
+    if params.top_k == 0 and params.top_p >= 1.0 and params.min_p == 0.0:
+        return _draw_from_all(scaled, uniform(row.seed, row.index))
+    candidates = _candidates(scaled, params)
+    weights = np.exp((scaled[candidates] - scaled[candidates[0]]).astype(np.float64))
+    weights = weights[: _cut(weights, params)]
+    cumulative = np.cumsum(weights)
+    place = np.searchsorted(cumulative, uniform(row.seed, row.index) * cumulative[-1], side="right")
+    return int(candidates[min(place, len(weights) - 1)])
+
+
+def _draw_from_all(scaled: Floats, number: float) -> int:
+    """Inverse of the cumulative distribution in order of id: nothing to sort when nothing is cut."""
+    cumulative = np.cumsum(np.exp((scaled - scaled.max()).astype(np.float64)))
+    place = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
+    return min(place, len(scaled) - 1)
+
+
+def _candidates(scaled: Floats, params: SamplingParams) -> Ids:
+    """Ids that can survive top-k, or top-p and min-p, likeliest first; sorts the whole vocabulary last."""
+    if params.top_k:
+        return top_ids(scaled, params.top_k)
+    total = float(np.exp((scaled - scaled.max()).astype(np.float64)).sum())
+    count = FIRST_CANDIDATES
+    while True:
+        ids = top_ids(scaled, count)
+        weights = np.exp((scaled[ids] - scaled[ids[0]]).astype(np.float64)) / total
+        done_by_p = params.top_p < 1.0 and weights.sum() >= params.top_p
+        done_by_min = params.min_p > 0.0 and weights[-1] < params.min_p * weights[0]
+        if done_by_p or done_by_min or len(ids) == len(scaled):
+            return ids[: _nucleus(weights, params.top_p)]
+        count *= 8
+
+
+def _nucleus(weights: NDArray[np.float64], top_p: float) -> int:
+    """How many of the sorted weights (fractions of the whole) reach top_p; at least one."""
+    if top_p >= 1.0:
+        return len(weights)
+    return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
+
+
+def _cut(weights: NDArray[np.float64], params: SamplingParams) -> int:
+    """Candidates left after top-p (of what top-k left) and min-p; at least one."""
+    count = len(weights)
+    if params.top_k and params.top_p < 1.0:
+        count = min(count, _nucleus(weights / weights.sum(), params.top_p))
+    if params.min_p > 0.0:
+        count = min(count, int(np.searchsorted(-weights, -params.min_p, side="right")))
+    return max(1, count)
+
+
+def top_ids(values: Floats, count: int) -> Ids:
+    """Ids of the `count` largest of values [V], largest first, lowest id first among equals.
+
+    The count-th largest block maximum bounds the count-th largest value from below, so few values are sorted.
+    """
+    size = len(values)
+    if count >= size:
+        return np.argsort(-values, kind="stable")
+    blocks = size // BLOCK
+    ids: Ids = np.arange(size)
+    if blocks > 4 * count:
+        maxima = values[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
+        bound = np.partition(maxima, blocks - count)[blocks - count]
+    else:
+        bound = np.partition(values, size - count)[size - count]
+    ids = np.flatnonzero(values >= bound)
+    return ids[np.argsort(-values[ids], kind="stable")[:count]]
+
+
+def _logprob(values: Floats, token: int, alternatives: int) -> TokenLogprob:
+    top = values.max()
+    normaliser = float(top) + float(np.log(np.exp((values - top).astype(np.float64)).sum()))
+    ids = top_ids(values, alternatives) if alternatives else ()
+    return TokenLogprob(
+        token,
+        max(UNLIKELY, float(values[token]) - normaliser),
+        tuple((int(i), max(UNLIKELY, float(values[i]) - normaliser)) for i in ids),
+    )

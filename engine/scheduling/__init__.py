@@ -1,0 +1,1 @@
+"""Who runs next. Pure: no clock, no arrays, no I/O."""

@@ -1,0 +1,26 @@
+"""Does a sequence fit - ever, and now? Arithmetic on counts, so that it can be checked by hand."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Limits of one sequence. `columns` of a pool hold cached tokens; the newest token needs none."""
+
+    columns: int
+    max_context: int
+
+    @property
+    def tokens_per_sequence(self) -> int:
+        """Most tokens, prompt and completion together, of one sequence."""
+        return min(self.max_context, self.columns + 1)
+
+
+def pages_for(tokens: int, page_columns: int) -> int:
+    """Pages that hold `tokens` cached tokens."""
+    return -(-tokens // page_columns)
+
+
+def fits_now(needed: int, available: int, running: int) -> bool:
+    """Whether `needed` fresh pages may be taken, leaving a page to grow for each running sequence of the pool."""
+    return needed + running <= available if running else needed <= available

@@ -1,0 +1,94 @@
+"""One pool and the sequences that live in it: queues, pages, width, and the copies to and from the shelf."""
+
+from collections.abc import Iterator, Sequence
+
+from engine.bundle.variant import ShapeTable
+from engine.cache.pages import PagePool
+from engine.cache.prefix import PageKey
+from engine.cache.shelf import Shelf
+from engine.plan import MoveKind, PageMove
+from engine.scheduling.policy import Extent
+from engine.sequence import Sequence as Generation
+
+
+class Lane:
+    """A pass serves one lane. `shelf` and `moves` are shared by all; moves are carried out before the next pass."""
+
+    def __init__(self, index: int, pages: PagePool, shelf: Shelf, moves: list[PageMove]) -> None:
+        self.index = index
+        self.pages = pages
+        self.prefill_queue: dict[str, Generation] = {}
+        self.decode_queue: dict[str, Generation] = {}
+        self.last_pass = -1
+        self.width = 0  # past columns of its last pass
+        self.prefill_starved = False
+        self._shelf = shelf
+        self._moves = moves
+
+    @property
+    def population(self) -> int:
+        """Sequences that live here."""
+        return len(self.prefill_queue) + len(self.decode_queue)
+
+    def running(self) -> Iterator[Generation]:
+        """Those sequences."""
+        yield from self.prefill_queue.values()
+        yield from self.decode_queue.values()
+
+    def allocate(self, count: int) -> tuple[int, ...] | None:
+        """Fresh pages, or None. With a shelf the lowest: what is kept there is copied away, so that pools stay low."""
+        if not self._shelf.limit:
+            return self.pages.allocate(count)
+        claimed = self.pages.claim_lowest(count)
+        if claimed is None:
+            return None
+        for page, key in claimed[1].items():
+            self._stow(page, key)
+        return claimed[0]
+
+    def grow(self, sequence: Generation, pages: int) -> bool:
+        """Give a sequence `pages` pages in all; False when there are not enough."""
+        missing = pages - len(sequence.pages)
+        fresh = self.allocate(missing) if missing > 0 else ()
+        sequence.pages.extend(fresh or ())
+        return fresh is not None
+
+    def restore(self, keys: Sequence[PageKey], pages: Sequence[int]) -> int:
+        """Order copies from the shelf into fresh pages; how many pages at the front of them are thereby computed."""
+        count = 0
+        while count < len(keys) and keys[count] in self._shelf and not self.pages.lookup(keys[count : count + 1]):
+            self._shelf.touch(keys[count])
+            self.pages.register(pages[count], keys[count])
+            self._moves.append(PageMove(MoveKind.RESTORE, keys[count], self.index, pages[count]))
+            count += 1
+        return count
+
+    def narrow(self, past: int) -> None:
+        """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one."""
+        if self._shelf.limit:
+            for page in self.pages.kept_above(past):
+                key = self.pages.key(page)
+                assert key is not None
+                self._stow(page, key)
+        self.pages.trim(past)
+        self.width = past
+
+    def extent(self, shapes: ShapeTable) -> Extent:
+        """With a shelf, kept pages ask for no width; then a pool is re-laid narrower only for half of it or less."""
+        referenced = self.pages.high_water(with_kept=False)
+        if not self._shelf.limit:
+            return Extent(referenced, self.pages.high_water(with_kept=True), self.width)
+        wanted = max(referenced, self.width) if 2 * shapes.round_past(referenced) > self.width else referenced
+        return Extent(referenced, wanted, self.width)
+
+    def leave(self, sequence: Generation) -> None:
+        """Take a sequence out of the queues and its pages back."""
+        self.prefill_queue.pop(sequence.request.request_id, None)
+        self.decode_queue.pop(sequence.request.request_id, None)
+        self.pages.release(sequence.pages)
+        sequence.pages = []
+
+    def _stow(self, page: int, key: PageKey) -> None:
+        if key not in self._shelf:
+            self._moves.append(PageMove(MoveKind.STOW, key, self.index, page))
+        self._moves.extend(PageMove(MoveKind.DROP, old) for old in self._shelf.put(key))

@@ -1,0 +1,376 @@
+"""The queues and the columns: decides what the next pass runs, and takes in what it came to."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from engine.bundle.variant import ShapeTable
+from engine.cache.pages import PagePool
+from engine.cache.prefix import PageKey, page_keys
+from engine.cache.shelf import Shelf
+from engine.modes.mode import Mode
+from engine.plan import PageMove, Segment, StepPlan
+from engine.request import FinishReason, Request
+from engine.scheduling.admission import Capacity, fits_now, pages_for
+from engine.scheduling.costs import CostTable
+from engine.scheduling.lane import Lane
+from engine.scheduling.policy import Demand, Share, share_rows
+from engine.sequence import Sequence, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the scheduler behaves; see `EngineConfig` for the meaning of each."""
+
+    capacity: Capacity
+    max_running: int = 256
+    max_gap_ms: float = 250.0
+    prefix_cache: bool = True
+    lookup_rows: int = 0
+    shelf_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What one segment came to: new tokens of a sequence, the rows to keep and the columns they go to."""
+
+    sequence: Sequence
+    new_tokens: tuple[int, ...]
+    kept_rows: int
+    targets: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Facts since the start; the worker reports them."""
+
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    drafted_rows: int = 0
+    accepted_rows: int = 0
+
+
+class Scheduler:
+    """Owns every sequence and every page. `plan` reserves columns and promises nothing; `commit` makes it true."""
+
+    def __init__(self, shapes: ShapeTable, costs: CostTable, pools: list[PagePool], mode: Mode, rules: Rules) -> None:
+        self.shapes = shapes
+        self.costs = costs
+        self.rules = rules
+        self.counters = Counters()
+        self._mode = mode
+        self._shelf = Shelf(rules.shelf_pages)
+        self._moves: list[PageMove] = []  # due before the next pass; the lanes append
+        self._lanes = [Lane(index, pages, self._shelf, self._moves) for index, pages in enumerate(pools)]
+        self._waiting: dict[str, Sequence] = {}
+        self._drafts: dict[str, tuple[int, ...]] = {}
+        self._passes = 0
+        self._arrivals = 0
+
+    # -- what comes in ------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
+        """Queue a request. ValueError with the numbers when it can never fit."""
+        limit = self.rules.capacity.tokens_per_sequence
+        tokens = [*request.prompt_ids, *emitted]
+        if not request.prompt_ids:
+            raise ValueError("the prompt is empty")
+        if len(tokens) >= limit:
+            raise ValueError(f"{len(tokens)} tokens leave no room in a context of {limit}")
+        if self.find(request.request_id) is not None:
+            raise ValueError(f"request id {request.request_id} is in use")
+        sequence = Sequence(request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted))
+        self._arrivals += 1
+        self._waiting[request.request_id] = sequence
+        return sequence
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Forget a request and free its columns; None if it is not here."""
+        sequence = self.find(request_id)
+        if sequence is not None:
+            self._finish(sequence, FinishReason.ABORT)
+        return sequence
+
+    def find(self, request_id: str) -> Sequence | None:
+        """The unfinished sequence of a request."""
+        if request_id in self._waiting:
+            return self._waiting[request_id]
+        for lane in self._lanes:
+            found = lane.prefill_queue.get(request_id) or lane.decode_queue.get(request_id)
+            if found is not None:
+                return found
+        return None
+
+    # -- what is there ------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Sequences without columns."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Sequences with columns."""
+        return sum(lane.population for lane in self._lanes)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `plan` would find something."""
+        return bool(self._waiting) or self.running > 0
+
+    @property
+    def pools(self) -> tuple[PagePool, ...]:
+        """The page pools, for gauges and checks."""
+        return tuple(lane.pages for lane in self._lanes)
+
+    def sequences(self) -> tuple[Sequence, ...]:
+        """All unfinished sequences, for checks."""
+        return (*self._waiting.values(), *(s for lane in self._lanes for s in lane.running()))
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan | None:
+        """Decide the next pass; None when nobody can run."""
+        self._admit()
+        lane = self._next_lane()
+        if lane is None:
+            return None
+        self._reserve_decode_columns(lane)
+        share = self._share(lane)
+        lane.narrow(share.shape.past)
+        prefills = _take_prefill(sorted(lane.prefill_queue.values(), key=lambda s: s.rank), share.prefill_rows)
+        decodes = sorted(lane.decode_queue.values(), key=lambda s: (s.last_served, s.rank))[: share.decodes]
+        lane.prefill_starved = bool(lane.prefill_queue) and not prefills
+        drafts = self._draft(lane, decodes, share)
+        segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
+        segments += [self._segment(sequence, 1, drafts.get(sequence.request.request_id, ())) for sequence in decodes]
+        self._drafts = drafts
+        moves = tuple(self._moves)
+        self._moves.clear()
+        return StepPlan(share.shape, lane.index, tuple(segments), moves)
+
+    def commit(self, plan: StepPlan, picks: Mapping[str, tuple[int, ...]]) -> list[Advance]:
+        """Take in the tokens sampled for a plan: one tuple per segment that had logit rows. Ends what is finished."""
+        self._passes += 1
+        self._lanes[plan.pool].last_pass = self._passes
+        advances = []
+        for segment in plan.segments:
+            sequence = self.find(segment.sequence_id)
+            if sequence is not None:
+                advances.append(self._advance(sequence, segment, picks.get(segment.sequence_id, ())))
+        self._drafts = {}
+        return advances
+
+    def fail(self, plan: StepPlan) -> list[Sequence]:
+        """The pass failed: drop the sequences it carried."""
+        lost = [s for segment in plan.segments if (s := self.find(segment.sequence_id)) is not None]
+        for sequence in lost:
+            self._finish(sequence, FinishReason.ABORT)
+        self._drafts = {}
+        return lost
+
+    # -- admission ----------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns."""
+        pending = self._pending_keys()
+        for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
+            if self.running >= self.rules.max_running:
+                return
+            sequence.keys = page_keys(sequence.tokens, self._lanes[0].pages.page_columns, sequence.keys)
+            if self.rules.prefix_cache and self._prefix_is_coming(sequence, pending):
+                continue
+            if not self._admit_one(sequence):
+                return
+            pending |= set(sequence.keys)
+
+    def _pending_keys(self) -> set[PageKey]:
+        return {key for lane in self._lanes for s in lane.prefill_queue.values() for key in s.keys[s.registered :]}
+
+    def _prefix_is_coming(self, sequence: Sequence, pending: set[PageKey]) -> bool:
+        """A running prefill will soon have computed the next page this one needs: waiting for it saves those rows."""
+        keys = self._usable_keys(sequence)
+        known = max(len(lane.pages.lookup(keys)) for lane in self._lanes)
+        while known < len(keys) and keys[known] in self._shelf:
+            known += 1
+        return known < len(keys) and keys[known] in pending
+
+    def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
+        """Keys of the pages that may be shared: the last token is always computed, it yields the logits."""
+        page_columns = self._lanes[0].pages.page_columns
+        return sequence.keys[: (len(sequence.tokens) - 1) // page_columns]
+
+    def _admit_one(self, sequence: Sequence) -> bool:
+        keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
+        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.pages.lookup(keys)), -lane.pages.available)):
+            shared = lane.pages.lookup(keys)
+            lane.pages.acquire(shared)
+            needed = pages_for(len(sequence.tokens), lane.pages.page_columns) - len(shared)
+            fresh = lane.allocate(needed) if fits_now(needed, lane.pages.available, lane.population) else None
+            if fresh is None:
+                lane.pages.release(shared)
+                continue
+            shelved = lane.restore(keys[len(shared) :], fresh)
+            self._start(sequence, lane, [*shared, *fresh], len(shared) + shelved)
+            return True
+        return False
+
+    def _start(self, sequence: Sequence, lane: Lane, pages: list[int], shared: int) -> None:
+        del self._waiting[sequence.request.request_id]
+        sequence.pool = lane.index
+        sequence.pages = pages
+        sequence.computed = shared * lane.pages.page_columns
+        sequence.registered = shared
+        if not sequence.preemptions:
+            sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
+            self.counters.prefix_queries += len(sequence.tokens)
+            self.counters.prefix_hits += sequence.computed
+        self._enqueue(sequence, lane)
+
+    def _enqueue(self, sequence: Sequence, lane: Lane) -> None:
+        name = sequence.request.request_id
+        if sequence.rows_wanted > 1:
+            sequence.move(Status.PREFILL)
+            lane.prefill_queue[name] = sequence
+        else:
+            sequence.move(Status.DECODE)
+            lane.decode_queue[name] = sequence
+
+    # -- the parts of plan --------------------------------------------------------------------------------------
+
+    def _next_lane(self) -> Lane | None:
+        busy = [lane for lane in self._lanes if lane.prefill_queue or lane.decode_queue]
+        return min(busy, key=lambda lane: lane.last_pass, default=None)
+
+    def _reserve_decode_columns(self, lane: Lane) -> None:
+        """Give every decoding sequence the column its next row needs; if there is none the greatest rank gives way."""
+        for sequence in sorted(lane.decode_queue.values(), key=lambda s: s.rank):
+            while sequence.status is Status.DECODE and not self._grow(lane, sequence, sequence.computed + 1):
+                self._preempt(lane, max(lane.running(), key=lambda s: s.rank))
+
+    def _grow(self, lane: Lane, sequence: Sequence, tokens: int) -> bool:
+        return lane.grow(sequence, pages_for(min(tokens, self.rules.capacity.columns), lane.pages.page_columns))
+
+    def _preempt(self, lane: Lane, sequence: Sequence) -> None:
+        """Take the columns back; what was computed is prefilled again later, or found in the prefix cache."""
+        lane.leave(sequence)
+        sequence.move(Status.WAITING)
+        sequence.computed = sequence.registered = 0
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        self._waiting[sequence.request.request_id] = sequence
+
+    def _share(self, lane: Lane) -> Share:
+        demand = Demand(
+            len(lane.decode_queue), sum(s.rows_wanted for s in lane.prefill_queue.values()), lane.prefill_starved
+        )
+        return share_rows(self.shapes, self.costs, demand, lane.extent(self.shapes), self.rules.max_gap_ms)
+
+    def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
+        """Fill rows that would be padding with guesses; a pass never grows for them."""
+        spare = share.shape.rows - share.useful
+        drafts: dict[str, tuple[int, ...]] = {}
+        if self.shapes.free or not self.rules.lookup_rows:
+            return drafts
+        for sequence in decodes:
+            limit = min(spare, self.rules.lookup_rows, self._room_for_guesses(sequence))
+            guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
+            room = share.shape.past
+            if guess and self._grow(lane, sequence, sequence.computed + 1 + len(guess)):
+                if max(sequence.pages) * lane.pages.page_columns + lane.pages.page_columns > room:
+                    continue  # a fresh page above this shape's past could not be written
+                drafts[sequence.request.request_id] = guess
+                spare -= len(guess)
+        return drafts
+
+    def _room_for_guesses(self, sequence: Sequence) -> int:
+        left = min(
+            sequence.request.params.max_tokens - sequence.generated,
+            self.rules.capacity.tokens_per_sequence - len(sequence.tokens),
+        )
+        return left - 1
+
+    def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
+        page_columns = self._lanes[sequence.pool].pages.page_columns
+        start, end = sequence.computed, sequence.computed + rows
+        columns = [
+            sequence.pages[i // page_columns] * page_columns + i % page_columns for i in range(start, end + len(draft))
+        ]
+        return Segment(
+            sequence_id=sequence.request.request_id,
+            tokens=(*sequence.tokens[start:end], *draft),
+            first_position=start,
+            pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
+            past_columns=start,
+            targets=tuple(columns),
+            logit_rows=1 + len(draft) if end == len(sequence.tokens) else 0,
+        )
+
+    # -- the parts of commit ------------------------------------------------------------------------------------
+
+    def _advance(self, sequence: Sequence, segment: Segment, picks: tuple[int, ...]) -> Advance:
+        draft = self._drafts.get(segment.sequence_id, ())
+        outcome = self._mode.resolve(len(segment.tokens), draft, picks)
+        sequence.last_served = self._passes
+        sequence.drafted += len(draft)
+        sequence.accepted += max(0, len(outcome.new_tokens) - 1)
+        self.counters.drafted_rows += len(draft)
+        self.counters.accepted_rows += max(0, len(outcome.new_tokens) - 1)
+        sequence.computed += outcome.kept_rows
+        taken = self._append(sequence, outcome.new_tokens)
+        lane = self._lanes[sequence.pool]
+        self._register(sequence, lane)
+        if sequence.finish is not None:
+            self._finish(sequence, sequence.finish)
+        elif sequence.status is Status.PREFILL and sequence.rows_wanted <= 1:
+            del lane.prefill_queue[segment.sequence_id]
+            self._enqueue(sequence, lane)
+        return Advance(sequence, taken, outcome.kept_rows, segment.targets[: outcome.kept_rows])
+
+    def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
+        """Add tokens up to a stop token, max_tokens or the end of the context."""
+        params, taken = sequence.request.params, []
+        for token in new_tokens:
+            sequence.tokens.append(token)
+            taken.append(token)
+            if token in params.stop_token_ids and sequence.generated > params.min_tokens:
+                sequence.finish = FinishReason.STOP
+            elif (
+                sequence.generated >= params.max_tokens
+                or len(sequence.tokens) >= self.rules.capacity.tokens_per_sequence
+            ):
+                sequence.finish = FinishReason.LENGTH
+            if sequence.finish is not None:
+                break
+        return tuple(taken)
+
+    def _register(self, sequence: Sequence, lane: Lane) -> None:
+        """Let others find the pages that just became full of computed tokens."""
+        full = sequence.computed // lane.pages.page_columns
+        if not self.rules.prefix_cache or full <= sequence.registered:
+            return
+        if len(sequence.keys) < full:
+            computed = sequence.tokens[: full * lane.pages.page_columns]
+            sequence.keys = page_keys(computed, lane.pages.page_columns, sequence.keys)
+        for page in range(sequence.registered, full):
+            lane.pages.register(sequence.pages[page], sequence.keys[page])
+        sequence.registered = full
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.finish = reason
+        if sequence.status is Status.WAITING:
+            del self._waiting[sequence.request.request_id]
+        else:
+            self._lanes[sequence.pool].leave(sequence)
+        sequence.move(Status.FINISHED)
+
+
+def _take_prefill(queue: list[Sequence], rows: int) -> list[tuple[Sequence, int]]:
+    """Oldest first: each takes what it wants of the rows that are left."""
+    taken = []
+    for sequence in queue:
+        share = min(rows, sequence.rows_wanted)
+        if share > 0:
+            taken.append((sequence, share))
+            rows -= share
+    return taken

@@ -1,0 +1,80 @@
+"""How far one request has got."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.cache.prefix import PageKey
+from engine.request import FinishReason, Request
+
+
+class Status(StrEnum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"  # holds no columns
+    PREFILL = "prefill"  # more than one token still to compute
+    DECODE = "decode"  # exactly one token to compute: the newest
+    FINISHED = "finished"
+
+
+MOVES: dict[Status, frozenset[Status]] = {
+    Status.WAITING: frozenset({Status.PREFILL, Status.DECODE, Status.FINISHED}),
+    Status.PREFILL: frozenset({Status.DECODE, Status.WAITING, Status.FINISHED}),
+    Status.DECODE: frozenset({Status.WAITING, Status.FINISHED}),
+    Status.FINISHED: frozenset(),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Progress of one request. The scheduler is its only writer.
+
+    tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
+    in columns pages[i // 16] * 16 + i % 16. delivered: tokens of earlier workers, part of the completion.
+    """
+
+    request: Request
+    order: int
+    seed: int
+    tokens: list[int]
+    status: Status = Status.WAITING
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    pool: int = 0
+    keys: list[PageKey] = field(default_factory=list)
+    registered: int = 0
+    last_served: int = -1
+    finish: FinishReason | None = None
+    # Facts for the KPI: seconds on the caller's clock, then counts.
+    arrived_s: float = 0.0
+    started_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    preemptions: int = 0
+    resumed: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the completion so far, those of earlier workers included."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows that still have to be computed before the next token is known."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Order of service: priority, then arrival. The greatest rank is the first to give its columns back."""
+        return (self.request.priority, self.order)
+
+    def move(self, status: Status) -> None:
+        """Change status; anything the table does not list is our own mistake."""
+        assert status in MOVES[self.status], f"{self.request.request_id}: {self.status} -> {status}"
+        self.status = status

@@ -1,0 +1,135 @@
+"""From what the caller wrote to prompt token ids: normalise, bound, fence, render, tokenise. Runs in a thread."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.bundle.manifest import TextSpec
+from engine.errors import ContextLengthExceeded, InvalidRequest
+from engine.text.chat_template import ChatTemplate, RenderTooLong, check_options
+from engine.text.fence import Fence, choose_fence
+from engine.text.tokenizer import Tokenizer
+
+
+class PromptMaker:
+    """Tokenizer and template of one bundle. Immutable, shared by threads."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, special_names: Mapping[str, str]) -> None:
+        """`special_names` are template variables such as bos_token."""
+        self.tokenizer = tokenizer
+        self._template = template
+        self._special_names = dict(special_names)
+        self._fence = Fence(tokenizer.special_tokens)
+
+    @classmethod
+    def load(cls, folder: Path, spec: TextSpec) -> "PromptMaker":
+        """Read tokenizer and template of a bundle; BundleError says what is wrong with them."""
+        template = ChatTemplate.load(folder / spec.chat_template) if spec.chat_template else None
+        names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
+        return cls(Tokenizer.load(folder, spec), template, names)
+
+    def text(self, text: str, max_context: int) -> tuple[int, ...]:
+        """Token ids of a plain prompt, with BOS where the model wants it.
+
+        Special tokens in it are control tokens: who sends plain prompts has applied the template himself.
+        Raises ContextLengthExceeded by characters before tokenising.
+        """
+        self._check_chars(len(text), max_context, "prompt")
+        return self.tokenizer.with_bos(self.tokenizer.encode(text, allow_special=True))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        max_context: int,
+    ) -> tuple[int, ...]:
+        """Token ids of a rendered conversation. No BOS is added: a template that wants one writes it.
+
+        Raises InvalidRequest and ContextLengthExceeded (by characters, before rendering and before tokenising).
+        """
+        if self._template is None:
+            raise InvalidRequest("This model has no chat template; use plain completions.", "messages")
+        if not messages:
+            raise InvalidRequest("'messages' is empty: at least one message is needed.", "messages")
+        chosen = {"add_generation_prompt": True, **check_options(options)}
+        self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
+        spoken = [normalise_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        fence = choose_fence([spoken, tools, chosen])
+        variables = {"documents": None, **self._special_names, **self._fence.protect(chosen, fence)}
+        try:
+            text = self._template.render(
+                self._fence.protect(spoken, fence),
+                self._fence.protect(tools, fence) if tools else None,
+                variables,
+                max_context * self.tokenizer.longest_token_chars,
+            )
+        except RenderTooLong:
+            raise ContextLengthExceeded(max_context, max_context + 1, 0) from None
+        if fence in text:
+            return self.tokenizer.encode_fenced(text, fence)
+        return self.tokenizer.encode(text, allow_special=True)
+
+    def _check_chars(self, chars: int, max_context: int, param: str) -> None:
+        """So many characters cannot be fewer tokens than this: refuse without tokenising (a cheap flood otherwise)."""
+        fewest_tokens = -(-chars // self.tokenizer.longest_token_chars)
+        if fewest_tokens > max_context:
+            raise ContextLengthExceeded(max_context, fewest_tokens, 0, param)
+
+
+def normalise_message(message: Mapping[str, Any], param: str) -> dict[str, Any]:
+    """One OpenAI message as templates expect it: content is a string, tool call arguments are an object.
+
+    Text parts are joined by line breaks, a missing content is empty; arguments that are not a JSON object stay text.
+    """
+    spoken = dict(message)
+    spoken["content"] = _content_text(message.get("content"), param)
+    if message.get("tool_calls"):
+        spoken["tool_calls"] = [_normalise_call(call, param) for call in message["tool_calls"]]
+    return spoken
+
+
+def _content_text(content: Any, param: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise InvalidRequest(f"'{param}.content' must be a string or a list of text parts.", f"{param}.content")
+    texts = []
+    for index, part in enumerate(content):
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if not isinstance(text, str):
+            where = f"{param}.content[{index}]"
+            raise InvalidRequest(f"'{where}' is not a text part; this model reads text only.", where)
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _normalise_call(call: Any, param: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise InvalidRequest(f"'{param}.tool_calls' has an entry without a function.", f"{param}.tool_calls")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments)
+        except (ValueError, RecursionError):
+            parsed = None  # a model's own broken call, sent back as history
+        if isinstance(parsed, dict):
+            function = {**function, "arguments": parsed}
+    return {**call, "function": dict(function)}
+
+
+def _count_chars(value: Any, depth: int = 0) -> int:
+    """Characters of all strings in a nested value; too deep nesting is refused later, by the fence."""
+    if isinstance(value, str):
+        return len(value)
+    if depth > 64:
+        return 0
+    if isinstance(value, Mapping):
+        return sum(_count_chars(key, depth + 1) + _count_chars(item, depth + 1) for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return sum(_count_chars(item, depth + 1) for item in value)
+    return 0

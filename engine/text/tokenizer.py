@@ -1,0 +1,179 @@
+"""Text to token ids and token ids to their exact bytes, over the `tokenizers` library.
+
+Two layouts of vocabulary are read, told from the `decoder` entry of tokenizer.json: byte-level BPE (GPT-2, Llama 3,
+Qwen: every character of a token stands for one byte) and SentencePiece style (Llama 2, Mistral: U+2581 is a space
+and `<0xE2>` is one byte).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from engine.bundle.manifest import TextSpec
+from engine.errors import BundleError, InvalidRequest
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE_MARK = "\u2581"
+
+
+class _Layout(Enum):
+    BYTE_LEVEL = "ByteLevel"
+    SENTENCEPIECE = "SentencePiece"
+
+
+class Tokenizer:
+    """Immutable after construction, so threads may share it.
+
+    vocabulary: number of ids, added tokens included. longest_token_chars: most characters one token can stand for.
+    """
+
+    def __init__(self, serialized: str, bos_token: str | None = None, add_bos: bool = False) -> None:
+        """`serialized` is the content of tokenizer.json. Raises BundleError when it cannot be used."""
+        try:
+            content = json.loads(serialized)
+            self._special_aware = tokenizers.Tokenizer.from_str(serialized)
+            self._special_blind = tokenizers.Tokenizer.from_str(serialized)
+        except Exception as error:  # the library raises bare Exception
+            raise BundleError(f"the tokenizer cannot be read: {error}") from error
+        for instance in (self._special_aware, self._special_blind):
+            instance.no_truncation()
+            instance.no_padding()
+        self._special_blind.encode_special_tokens = True
+        added = self._special_aware.get_added_tokens_decoder()
+        self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._special_ids = frozenset(self.special_tokens.values())
+        self._special_pattern = _special_pattern(tuple(token for token in added.values() if token.special))
+        self._bytes = _token_table(
+            self._special_aware.get_vocab(with_added_tokens=True),
+            {token.content for token in added.values()},
+            _layout(content.get("decoder")),
+        )
+        self.vocabulary = len(self._bytes)
+        self.longest_token_chars = max((len(token.decode("utf-8", "replace")) for token in self._bytes), default=1)
+        self._bos_id = self._token_id(bos_token) if add_bos and bos_token else None
+
+    @classmethod
+    def load(cls, folder: Path, spec: TextSpec) -> "Tokenizer":
+        """Read the tokenizer of a bundle; BundleError says what is wrong with it."""
+        path = folder / spec.tokenizer
+        try:
+            serialized = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BundleError(f"{path} cannot be read: {error}") from error
+        return cls(serialized, spec.bos_token, spec.add_bos)
+
+    def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
+        """Token ids of `text`, without BOS. Special tokens written in the text become control tokens only on request.
+
+        InvalidRequest when the text is not Unicode (lone surrogates).
+        """
+        instance = self._special_aware if allow_special else self._special_blind
+        check_unicode(text)
+        return tuple(instance.encode(text, add_special_tokens=False).ids)
+
+    def encode_fenced(self, text: str, fence: str) -> tuple[int, ...]:
+        """Token ids of `text` in which `fence` was put into every special token that must stay plain text.
+
+        The whole special tokens are split off first, then the fence is removed from what lies between them.
+        """
+        check_unicode(text)
+        ids: list[int] = []
+        for piece, is_special in self._split_specials(text):
+            ids.extend(self.encode(piece if is_special else piece.replace(fence, ""), allow_special=is_special))
+        return tuple(ids)
+
+    def with_bos(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Put BOS in front if the model wants one and it is not there already."""
+        if self._bos_id is None or ids[:1] == (self._bos_id,):
+            return ids
+        return (self._bos_id, *ids)
+
+    def decode(self, ids: tuple[int, ...], skip_special: bool = True) -> str:
+        """Text of a whole sequence; bytes that are not UTF-8 become U+FFFD."""
+        shown = (i for i in ids if not (skip_special and i in self._special_ids))
+        return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Exact bytes of one token; empty for an id the vocabulary does not have (models pad their embedding)."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens."""
+        return token_id in self._special_ids
+
+    def _split_specials(self, text: str) -> Iterator[tuple[str, bool]]:
+        start = 0
+        for match in self._special_pattern.finditer(text) if self._special_pattern else ():
+            if match.start() > start:
+                yield text[start : match.start()], False
+            yield match.group(), True
+            start = match.end()
+        if start < len(text):
+            yield text[start:], False
+
+    def _token_id(self, token: str) -> int:
+        token_id = self._special_aware.token_to_id(token)
+        if token_id is None:
+            raise BundleError(f"the bundle's bos_token {token!r} is not in its tokenizer")
+        return int(token_id)
+
+
+def check_unicode(text: str) -> None:
+    """InvalidRequest for text with lone surrogates: it has no UTF-8 form."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"The text is not valid Unicode: lone surrogate at character {error.start}.") from None
+
+
+def _special_pattern(tokens: tuple[tokenizers.AddedToken, ...]) -> re.Pattern[str] | None:
+    """Longest first, as the library matches; a token that strips takes the white space beside it along."""
+    ordered = sorted(tokens, key=lambda token: -len(token.content))
+    parts = [
+        (r"\s*" if token.lstrip else "") + re.escape(token.content) + (r"\s*" if token.rstrip else "")
+        for token in ordered
+        if token.content
+    ]
+    return re.compile("|".join(parts)) if parts else None
+
+
+def _layout(decoder: Mapping[str, Any] | None) -> _Layout:
+    steps = (decoder or {}).get("decoders", [decoder or {}])
+    kinds = [step.get("type") for step in steps]
+    if "ByteLevel" in kinds:
+        return _Layout.BYTE_LEVEL
+    if "ByteFallback" in kinds or "Metaspace" in kinds:
+        return _Layout.SENTENCEPIECE
+    raise BundleError(
+        f"the tokenizer's decoder is {kinds or 'missing'}; implemented are ByteLevel and SentencePiece (ByteFallback)"
+    )
+
+
+def _token_table(vocabulary: Mapping[str, int], added: set[str], layout: _Layout) -> list[bytes]:
+    """Bytes by token id. Ids without a token stay empty."""
+    table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    of_character = _byte_alphabet()
+    for token, token_id in vocabulary.items():
+        if token in added:
+            table[token_id] = token.encode("utf-8")
+        elif layout is _Layout.BYTE_LEVEL:
+            table[token_id] = b"".join(of_character.get(c) or c.encode("utf-8") for c in token)
+        else:
+            byte = _BYTE_TOKEN.fullmatch(token)
+            plain = token.replace(_SPACE_MARK, " ").encode("utf-8")
+            table[token_id] = bytes((int(byte.group(1), 16),)) if byte else plain
+    return table
+
+
+def _byte_alphabet() -> dict[str, bytes]:
+    """GPT-2's stand-in characters: printable Latin-1 bytes stand for themselves, the others for U+0100 onwards."""
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in itself]
+    alphabet = {chr(byte): bytes((byte,)) for byte in itself}
+    alphabet.update({chr(0x100 + index): bytes((byte,)) for index, byte in enumerate(others)})
+    return alphabet

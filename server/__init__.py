@@ -1,0 +1,1 @@
+"""HTTP in, server-sent events out. Knows the OpenAI format; knows nothing of graphs."""

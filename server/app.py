@@ -1,0 +1,63 @@
+"""create_app: the only place where the parts of the server are wired together."""
+
+from typing import cast
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from engine.errors import HexserveError
+from server import chat, completions, status
+from server.engine_seam import EngineLike
+from server.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
+from server.gate import Gate
+from server.service import Service
+from server.settings import Settings
+from server.telemetry import Telemetry
+from server.trail import Trail
+
+CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
+
+
+def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None) -> FastAPI:
+    """The app that serves `engine`. Whoever calls starts and closes the engine; `gate` lets them drain."""
+    app = FastAPI(title="hexserve", docs_url=None, redoc_url=None, redirect_slashes=False)
+    telemetry = Telemetry(engine, settings.model_name)
+    app.state.settings = settings
+    app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry)
+    for router in (chat.router, completions.router, status.router):
+        app.include_router(router)
+    app.add_middleware(Trail, logs_access=settings.access_log)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HexserveError, _engine_error)
+    app.add_exception_handler(ClientLeft, _client_left)
+    return app
+
+
+def _response(error: WireError) -> Response:
+    return Response(msgspec.json.encode(error.body()), error.status, dict(error.headers), "application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, Refusal):
+        return _response(error.error)
+    failure = cast(HTTPException, error)
+    path = bounded(request.url.path, 200)
+    texts = {404: f"Unknown path: {path}.", 405: f"The method {request.method} is not allowed for {path}."}
+    message = texts.get(failure.status_code, bounded(str(failure.detail)))
+    return _response(WireError(failure.status_code, message, headers=tuple((failure.headers or {}).items())))
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    failure = cast(RequestValidationError, error)
+    return _response(from_validation(failure.errors(), failure.body))
+
+
+async def _engine_error(_: Request, error: Exception) -> Response:
+    return _response(from_engine(cast(HexserveError, error)))
+
+
+async def _client_left(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT_STATUS)

@@ -1,0 +1,1 @@
+"""Load generator for servers that speak the OpenAI streaming API."""

@@ -1,0 +1,126 @@
+"""A server of our own for the length of a bench or a chat: a child process on a free loopback port, always ended."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import IO, Any, NoReturn
+
+import httpx
+
+START_S = 900.0  # a checkpoint may have to be compiled first
+POLL_S = 0.1
+DRAIN_S = 5.0
+TAIL_BYTES = 4000
+
+
+class ServerFailed(Exception):
+    """The server ended or stayed silent before it was ready; the message holds the end of its output."""
+
+
+def serve_command(bundle: str, port: int) -> list[str]:
+    """Command line of a server for `bundle` on loopback `port`."""
+    # -P: a folder named `server` where the user happens to be must not be taken for ours.
+    return [sys.executable, "-P", "-m", "server", "serve", bundle, "--host", "127.0.0.1", "--port", str(port)]
+
+
+def free_port() -> int:
+    """A loopback TCP port that nothing used a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running_server(bundle: str, command: Sequence[str] | None = None, port: int = 0) -> Iterator[str]:
+    """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed."""
+    port = port or free_port()
+    address = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile() as log, _ends_on_signals():
+        child = subprocess.Popen(
+            command or serve_command(bundle, port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            **group_options(sys.platform),
+        )
+        try:
+            _wait_ready(child, address, log)
+            yield address
+        finally:
+            stop(child)
+
+
+def group_options(platform: str) -> dict[str, Any]:
+    """Popen options for a group of its own, so that Ctrl-C in the terminal reaches only us."""
+    if platform == "win32":
+        return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
+    return {"start_new_session": True}
+
+
+def stop_signal(platform: str) -> int:
+    """What asks a server to end: Windows has no SIGTERM for others, but CTRL_BREAK_EVENT for a group."""
+    return int(getattr(signal, "CTRL_BREAK_EVENT", 1)) if platform == "win32" else int(signal.SIGTERM)
+
+
+def stop(child: "subprocess.Popen[bytes]", patience_s: float = DRAIN_S) -> None:
+    """Ask the child to end, and kill what is left of its group after `patience_s` seconds."""
+    if child.poll() is None:
+        with contextlib.suppress(OSError):
+            child.send_signal(stop_signal(sys.platform))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    if child.poll() is None:
+        child.kill()
+    child.wait()
+
+
+def _wait_ready(child: "subprocess.Popen[bytes]", address: str, log: IO[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    with httpx.Client(trust_env=False, timeout=5.0) as client:
+        while True:
+            if child.poll() is not None:
+                raise ServerFailed(f"the server ended with status {child.returncode}:\n{_tail(log)}")
+            with contextlib.suppress(httpx.HTTPError):
+                if client.get(f"{address}/health/ready").status_code == 200:
+                    return
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"the server was not ready after {START_S:.0f} s:\n{_tail(log)}")
+            time.sleep(POLL_S)
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - TAIL_BYTES))
+    return log.read().decode("utf-8", "replace").strip()
+
+
+@contextlib.contextmanager
+def _ends_on_signals() -> Iterator[None]:
+    """SIGTERM, and a terminal that closes, unwind the stack instead of leaving the child behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = ("SIGTERM", "SIGHUP", "SIGBREAK")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    previous = {number: signal.signal(number, _unwind) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -1,0 +1,168 @@
+"""What the load asks for: made-up prompts of a chosen length, or the lines of a file. Same seed, same prompts."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+Message = dict[str, str]
+
+WORDS = [
+    "the",
+    "a",
+    "one",
+    "every",
+    "little",
+    "old",
+    "bright",
+    "quiet",
+    "green",
+    "red",
+    "cold",
+    "warm",
+    "river",
+    "mountain",
+    "garden",
+    "house",
+    "window",
+    "table",
+    "bird",
+    "fox",
+    "child",
+    "sailor",
+    "baker",
+    "teacher",
+    "letter",
+    "story",
+    "song",
+    "morning",
+    "evening",
+    "winter",
+    "summer",
+    "road",
+    "bridge",
+    "market",
+    "village",
+    "sea",
+    "island",
+    "finds",
+    "sees",
+    "carries",
+    "builds",
+    "follows",
+    "remembers",
+    "asks",
+    "answers",
+    "opens",
+    "closes",
+    "near",
+    "under",
+    "over",
+    "between",
+    "after",
+    "before",
+    "with",
+]
+
+
+class BadPrompts(Exception):
+    """A prompts file cannot be used; the message names the file and the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordLength:
+    """Prompt tokens of a chat with `words` words: fixed + per_word * words, as measured on the server."""
+
+    fixed: float = 0.0
+    per_word: float = 1.0
+
+    @classmethod
+    def fitted(cls, short: tuple[int, int], long: tuple[int, int]) -> "WordLength":
+        """From two measured (words, prompt tokens)."""
+        per_word = max((long[1] - short[1]) / (long[0] - short[0]), 0.01)
+        return cls(max(short[1] - per_word * short[0], 0.0), per_word)
+
+    def words(self, tokens: int) -> int:
+        """Words for a prompt of about `tokens` tokens, at least one."""
+        return max(1, round((tokens - self.fixed) / self.per_word))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSource:
+    """Prompts by place: the same place gives the same prompt on every server, no two places share one.
+
+    `texts`: chats of a prompts file, used in a shuffled order instead of made-up ones.
+    """
+
+    seed: int
+    prompt_tokens: int
+    length: WordLength = WordLength()
+    texts: tuple[tuple[Message, ...], ...] = ()
+
+    def chat(self, *place: object) -> list[Message]:
+        """The messages of one request."""
+        draw = self._draw(*place)
+        if self.texts:
+            return list(self.texts[draw.randrange(len(self.texts))])
+        return [user(words(draw, self.length.words(self.prompt_tokens)))]
+
+    def prefixed_chat(self, prefix_tokens: int, prefix: object, tail: object) -> list[Message]:
+        """A chat whose first `prefix_tokens` tokens or so are the same for every `tail`."""
+        start = words(self._draw("prefix", prefix), self.length.words(prefix_tokens))
+        return [{"role": "system", "content": start}, user(words(self._draw("tail", prefix, tail), 12))]
+
+    def _draw(self, *place: object) -> random.Random:
+        return random.Random("/".join(map(str, (self.seed, *place))))
+
+
+def user(text: str) -> Message:
+    """A message of the user."""
+    return {"role": "user", "content": text}
+
+
+def words(draw: random.Random, count: int) -> str:
+    """`count` random words in sentences of ten."""
+    chosen = [draw.choice(WORDS) for _ in range(count)]
+    sentences = (" ".join(chosen[start : start + 10]) for start in range(0, count, 10))
+    return ". ".join(sentences) + "."
+
+
+def read_prompts(path: Path) -> tuple[tuple[Message, ...], ...]:
+    """One chat per line: plain text, or JSON with "messages" or "prompt". Raises BadPrompts."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadPrompts(f"prompts file {path} cannot be read: {error}") from error
+    chats = [_chat(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not chats:
+        raise BadPrompts(f"prompts file {path} holds no prompt")
+    return tuple(chats)
+
+
+def _chat(line: str, origin: str) -> tuple[Message, ...]:
+    if not line.lstrip().startswith("{"):
+        return (user(line.strip()),)
+    try:
+        given = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise BadPrompts(f"{origin}: {error}") from error
+    prompt, messages = given.get("prompt"), given.get("messages")
+    if isinstance(prompt, str) and messages is None:
+        return (user(prompt),)
+    if prompt is None and _are_messages(messages):
+        return tuple({"role": item["role"], "content": item["content"]} for item in messages)
+    raise BadPrompts(f'{origin}: needs "prompt" (text) or "messages" (a list of objects with role and content)')
+
+
+def _are_messages(given: Any) -> bool:
+    return (
+        isinstance(given, Sequence)
+        and len(given) > 0
+        and all(
+            isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
+            for item in given
+        )
+    )

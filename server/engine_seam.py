@@ -1,0 +1,65 @@
+"""What the routes need of an engine. `engine.client.Engine` is one; tests bring a scripted one."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from engine.client import EngineInfo, EngineState
+from engine.messages import Stats
+from engine.request import Delta, Request
+
+
+class GenerationLike(Protocol):
+    """The stream of one request. Its last delta carries `finish`; iteration raises HexserveError if it fails."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        """One reader."""
+
+    def abort(self) -> None:
+        """Forget the request; a plain call that may be repeated, also after the end."""
+
+
+class EngineLike(Protocol):
+    """Prompts to tokens, submit, abort, state and counters. See `engine.client.Engine` for the errors."""
+
+    @property
+    def state(self) -> EngineState:
+        """Where the engine is in its life."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is served; raises Busy while it loads."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counters over all workers, gauges of the current one."""
+
+    @property
+    def restarts(self) -> int:
+        """Workers replaced."""
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+
+    async def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        """Render and tokenise a chat."""
+
+    async def text_prompt(self, text: str) -> tuple[int, ...]:
+        """Tokenise a plain prompt."""
+
+    def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
+        """The ids, checked."""
+
+    def submit(
+        self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
+    ) -> GenerationLike:
+        """Queue a request."""

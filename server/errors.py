@@ -1,0 +1,215 @@
+"""Every failure as OpenAI's error body: the table from engine error to status, and what pydantic found in words.
+
+Body: {"error": {"message", "type", "param", "code"}}, all four always there, `code` a string or null.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import HTTPException
+
+from engine.errors import Busy, CallerError, EngineFailure, HexserveError
+
+MESSAGE_LIMIT = 1000
+ECHO_LIMIT = 200
+MAX_RETRY_AFTER_S = 60
+
+Headers = tuple[tuple[str, str], ...]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_INTERNAL = re.compile(r"0x[0-9a-fA-F]{4,}|(?:[A-Za-z]:\\|(?<![\w/])/)[\w.\-]+(?:[\\/][\w.\-]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class WireError:
+    """One error as it goes out."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: Headers = ()
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class Refusal(HTTPException):
+    """A request refused before the engine saw it. An HTTPException, because only those pass FastAPI's body reader."""
+
+    def __init__(self, error: WireError) -> None:
+        super().__init__(error.status, error.message)
+        self.error = error
+
+
+class ClientLeft(Exception):
+    """The client closed its connection: there is nobody to answer."""
+
+
+class RequestTimeout(HexserveError):
+    """The request lived longer than `request_timeout_s`."""
+
+
+def refuse(
+    message: str,
+    param: str | None = None,
+    code: str | None = None,
+    status: int = 400,
+    headers: Headers = (),
+) -> Refusal:
+    """A refusal that is the caller's fault."""
+    return Refusal(WireError(status, bounded(message), param=param, code=code, headers=headers))
+
+
+def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Text without control characters and lone surrogates, at most `limit` characters."""
+    clean = _CONTROL.sub(" ", text).encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def echo(value: object) -> str:
+    """A bad value for a message, cut before it is copied."""
+    shown = value[:ECHO_LIMIT] if isinstance(value, str) else value
+    if isinstance(shown, int) and not isinstance(shown, bool) and abs(shown) >= 2**64:
+        return "a huge integer"
+    return bounded(repr(shown) if isinstance(shown, str | int | float | bool) else type(shown).__name__, ECHO_LIMIT)
+
+
+def from_engine(error: HexserveError) -> WireError:
+    """Status and body of anything the engine reports."""
+    match error:
+        case CallerError():
+            return WireError(400, bounded(str(error)), param=error.param, code=error.code)
+        case Busy():
+            wait = max(1, min(MAX_RETRY_AFTER_S, math.ceil(error.retry_after_s)))
+            return WireError(503, bounded(str(error)), "server_error", headers=(("Retry-After", str(wait)),))
+        case RequestTimeout():
+            return WireError(504, bounded(str(error)), "server_error", code="timeout")
+        case EngineFailure():
+            return WireError(500, bounded(_INTERNAL.sub("…", str(error))), "server_error")
+        case _:
+            return WireError(500, "The server had an error while processing the request.", "server_error")
+
+
+INTERNAL = WireError(500, "The server had an error while processing the request.", "server_error")
+
+# pydantic's error type -> (OpenAI's code, sentence). {param}, {limit}, {got} and {expected} are filled in.
+_SENTENCES: Mapping[str, tuple[str, str]] = {
+    "missing": ("missing_required_parameter", "Missing required parameter: '{param}'."),
+    "union_tag_not_found": ("missing_required_parameter", "Missing required parameter: '{param}'."),
+    "extra_forbidden": ("unknown_parameter", "Unknown parameter: '{param}'."),
+    "none_required": ("unsupported_parameter", "Unsupported parameter: '{param}' is not supported by this server."),
+    "literal_error": (
+        "unsupported_value",
+        "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}.",
+    ),
+    "union_tag_invalid": (
+        "unsupported_value",
+        "Unsupported value: '{param}' does not support {got}. Supported values are: {expected}.",
+    ),
+    "too_long": ("array_above_max_length", "Invalid '{param}': too many elements. At most {limit} are allowed."),
+    "too_short": ("array_below_min_length", "Invalid '{param}': too few elements. At least {limit} are needed."),
+    "string_too_long": ("string_above_max_length", "Invalid '{param}': string too long. At most {limit} characters."),
+    "string_too_short": (
+        "string_below_min_length",
+        "Invalid '{param}': string too short. At least {limit} character.",
+    ),
+    "finite_number": ("invalid_value", "Invalid '{param}': the number must be finite."),
+}
+_BOUND_SENTENCES: Mapping[str, tuple[str, str]] = {
+    "greater_than_equal": ("below_min_value", "Invalid '{param}': {got} is below the minimum of {limit}."),
+    "greater_than": ("below_min_value", "Invalid '{param}': {got} must be above {limit}."),
+    "less_than_equal": ("above_max_value", "Invalid '{param}': {got} is above the maximum of {limit}."),
+    "less_than": ("above_max_value", "Invalid '{param}': {got} must be below {limit}."),
+}
+_TYPE_NAMES: Mapping[str, str] = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a decimal",
+    "bool_type": "a boolean",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_GIVEN_NAMES: Mapping[type, str] = {
+    bool: "a boolean",
+    str: "a string",
+    int: "an integer",
+    float: "a decimal",
+    list: "an array",
+    dict: "an object",
+}
+_LIMIT_KEYS = ("max_length", "min_length", "ge", "gt", "le", "lt")
+
+
+def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireError:
+    """The deepest of pydantic's errors (a union reports one per branch) in OpenAI's words."""
+    found = [(_path(error, body), error) for error in errors]
+    path, error = max(found, key=lambda item: len(item[0]))  # max keeps the first of equals
+    kind = str(error["type"])
+    if kind in ("union_tag_invalid", "union_tag_not_found") and "discriminator" in error.get("ctx", {}):
+        path = (*path, str(error["ctx"]["discriminator"]).strip("'"))
+    code, sentence = _sentence(kind, error)
+    context = error.get("ctx", {})
+    got = context.get("tag", error.get("input")) if kind == "union_tag_invalid" else error.get("input")
+    message = sentence.format(
+        param=bounded(dotted(path), ECHO_LIMIT),
+        limit=next((context[key] for key in _LIMIT_KEYS if key in context), ""),
+        got=echo(got),
+        expected=bounded(str(context.get("expected", context.get("expected_tags", ""))), ECHO_LIMIT),
+    )
+    return WireError(400, bounded(message), param=bounded(dotted(path), ECHO_LIMIT) or None, code=code)
+
+
+def _sentence(kind: str, error: Mapping[str, Any]) -> tuple[str, str]:
+    if kind in _BOUND_SENTENCES:
+        suffix, sentence = _BOUND_SENTENCES[kind]
+        prefix = "integer" if isinstance(error.get("input"), int) else "decimal"
+        return f"{prefix}_{suffix}", sentence
+    if kind in _SENTENCES:
+        return _SENTENCES[kind]
+    wanted = _TYPE_NAMES.get(kind, "another type")
+    given = _given(error.get("input"))
+    return "invalid_type", f"Invalid type for '{{param}}': expected {wanted}, but got {given} instead."
+
+
+def _given(value: object) -> str:
+    names = {
+        bool: "a boolean",
+        str: "a string",
+        int: "an integer",
+        float: "a decimal",
+        list: "an array",
+        dict: "an object",
+    }
+    return names.get(type(value), "null")
+
+
+def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:
+    """pydantic's location without the union tags in it: only steps that exist in the body, and a missing last one."""
+    steps: list[str | int] = []
+    value = body
+    location = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
+    for number, step in enumerate(location):
+        if (isinstance(value, dict) and step in value) or (
+            isinstance(value, list) and isinstance(step, int) and step < len(value)
+        ):
+            value = value[step]
+            steps.append(step)
+        elif error["type"] == "missing" and number == len(location) - 1:
+            steps.append(step)
+    return tuple(steps)
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """('messages', 0, 'role') -> 'messages[0].role'."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text

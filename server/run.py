@@ -1,0 +1,135 @@
+"""The life of the server process: bind, load, serve, drain, end.
+
+SIGTERM (Ctrl-Break on Windows) drains: new requests hear 503, running ones get `drain_s` seconds. SIGINT (Ctrl-C)
+ends everything at once. A second signal of either kind does not wait for anything.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+import uvicorn
+from sse_starlette.sse import AppStatus
+from starlette.types import ASGIApp
+
+from engine.errors import BundleError, HexserveError
+from server.app import create_app
+from server.engine_seam import EngineLike
+from server.gate import Gate
+from server.settings import Settings
+
+_log = logging.getLogger("hexserve")
+BACKLOG = 2048
+ENDED, BROKEN, UNUSABLE = 0, 1, 2  # exit codes
+CONNECTIONS_END_S = 1  # for clients to read the last frame once nothing generates any more
+
+
+class RunnableEngine(EngineLike, Protocol):
+    """An engine with its life: `start` returns when requests can run, `close` leaves no process behind."""
+
+    async def start(self) -> None:
+        """Load; raises HexserveError."""
+
+    async def close(self) -> None:
+        """Stop; may be repeated."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; OSError when the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def run(settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
+    """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
+    return asyncio.run(_serve(settings, make_engine, listener))
+
+
+async def _serve(settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
+    engine = make_engine()
+    AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
+    gate = Gate(settings.max_queued)
+    server = DrainingServer(create_app(settings, engine, gate), gate, settings.drain_s)
+    serving = asyncio.create_task(server.serve([listener]))
+    loading = asyncio.create_task(engine.start())
+    ending = asyncio.create_task(server.ending.wait())
+    failure: BaseException | None = None
+    try:
+        await asyncio.wait((serving, loading, ending), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            failure = loading.exception()
+        if failure is None and loading.done():
+            _log.info("serving %s on http://%s", settings.model_name or engine.info.name, _address(listener))
+            await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loading.cancel()
+        ending.cancel()
+        server.end()
+        await asyncio.gather(engine.close(), serving, asyncio.wait([loading]))
+    return _exit_code(failure)
+
+
+def _exit_code(failure: BaseException | None) -> int:
+    if failure is None:
+        return ENDED
+    if not isinstance(failure, HexserveError):
+        raise failure
+    print(f"error: {failure}", file=sys.stderr)
+    return UNUSABLE if isinstance(failure, BundleError) else BROKEN
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn that drains before it stops listening."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, drain_s: float) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            server_header=False,
+            log_config=None,
+            timeout_graceful_shutdown=CONNECTIONS_END_S,
+        )
+        super().__init__(config)
+        self.ending = asyncio.Event()
+        self._gate = gate
+        self._drain_s = drain_s
+        self._loop = asyncio.get_running_loop()
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by Python between two instructions of the main thread: only wakes the loop."""
+        self._loop.call_soon_threadsafe(self._obey, sig)
+
+    def end(self) -> None:
+        """Stop listening and end every request now; may be repeated."""
+        self._gate.end()
+        self.should_exit = True
+        self.ending.set()
+
+    def _obey(self, sig: int) -> None:
+        if self._draining is not None or self.should_exit:
+            self.force_exit = True
+            self.end()
+        elif sig == signal.SIGINT:
+            self.end()
+        else:
+            self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        self._gate.draining = True
+        _log.info("draining: %d requests have up to %g s to finish", self._gate.inside, self._drain_s)
+        if not await self._gate.wait_empty(self._drain_s):
+            _log.warning("ending %d requests that did not finish in time", self._gate.inside)
+        self.end()

@@ -1,0 +1,146 @@
+"""What the generation routes share: admission, launch of a request's sequences, and answering or noticing who left."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from fastapi import Request, Response
+
+from engine.client import EngineState
+from engine.errors import Busy, ContextLengthExceeded
+from engine.request import Request as EngineRequest
+from server.engine_seam import EngineLike, GenerationLike
+from server.errors import ClientLeft
+from server.gate import Gate
+from server.merged import Arrival, MergedStream
+from server.params import Decoding
+from server.settings import Settings
+from server.sse import ChunkWriter, StreamResponse
+from server.telemetry import Telemetry
+from server.usage import Head
+
+T = TypeVar("T")
+
+
+class AnswerWriter(ChunkWriter, Protocol):
+    """Writes chunks, or the whole answer from all arrivals."""
+
+    def take(self, arrivals: Sequence[Arrival]) -> None:
+        """Keep arrivals for `answer`."""
+
+    def answer(self) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts of a running server, wired by `create_app`."""
+
+    settings: Settings
+    engine: EngineLike
+    gate: Gate
+    telemetry: Telemetry
+
+    @property
+    def takes_requests(self) -> bool:
+        """True when a request sent now would be worked on."""
+        return self.engine.state is EngineState.READY and not self.gate.draining
+
+    def admit(self, sequences: int) -> None:
+        """Busy when `sequences` more cannot be taken; asked before anything is tokenised."""
+        try:
+            self.gate.check_open(self.engine.unfinished, sequences)
+        except Busy:
+            self._count_rejection(sequences)
+            raise
+
+    def head(self, prefix: str, model: str) -> Head:
+        """A new answer's identity."""
+        return Head(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, self.engine.info.fingerprint)
+
+    def launch(self, head: Head, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str) -> MergedStream:
+        """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
+        window = self.engine.info.max_context
+        generations: list[GenerationLike] = []
+        limit = 1
+        try:
+            for number, prompt in enumerate(prompts):
+                limit = decoding.max_tokens or max(1, window - len(prompt))
+                for choice in range(decoding.choices):
+                    name = f"{head.id}-{number * decoding.choices + choice}"
+                    params = decoding.sampling(choice, limit)
+                    request = EngineRequest(name, prompt, params, decoding.priority)
+                    generations.append(
+                        self.engine.submit(request, decoding.stop, decoding.include_stop, decoding.skip_special)
+                    )
+        except BaseException as error:
+            for generation in generations:
+                generation.abort()
+            if isinstance(error, Busy):
+                self._count_rejection(len(prompts) * decoding.choices - len(generations))
+            if isinstance(error, ContextLengthExceeded):
+                error.param = param
+            raise
+        watch = self.telemetry.watch(decoding.choices, limit)
+        return MergedStream(generations, self.gate, watch, self.settings.request_timeout_s)
+
+    def _count_rejection(self, wanted: int) -> None:
+        if self.gate.draining or self.engine.state not in (EngineState.READY, EngineState.RESTARTING):
+            return
+        is_full = self.engine.unfinished + wanted > self.settings.max_queued
+        self.telemetry.rejected("max_num_queued_reqs" if is_full else "max_num_queued_tokens")
+
+
+def service_of(request: Request) -> Service:
+    """The service of the app that a request came to."""
+    return cast(Service, request.app.state.service)
+
+
+async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:
+    """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
+    try:
+        if is_stream:
+            keep_alive_s = service_of(request).settings.keep_alive_s
+            first = await until_left(request, _first(stream, keep_alive_s))
+            return StreamResponse(stream, first, writer, keep_alive_s)
+        await until_left(request, _collect(stream, writer))
+    except BaseException:
+        stream.abort()
+        raise
+    stream.abort()
+    return Response(msgspec.json.encode(writer.answer()), media_type="application/json")
+
+
+async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled (ClientLeft) as soon as the client is gone. The body must be read."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeft
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first(stream: MergedStream, keep_alive_s: float) -> list[Arrival]:
+    try:
+        return await asyncio.wait_for(stream.arrivals(), keep_alive_s or None)
+    except TimeoutError:
+        return []
+
+
+async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:
+    while not writer.finished:
+        writer.take(await stream.arrivals())

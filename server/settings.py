@@ -1,0 +1,217 @@
+"""Everything that can be set, read once: flags over HEXSERVE_* over a TOML file over defaults. Unknown keys fail."""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+from engine.config import EngineConfig
+
+ENVIRONMENT_PREFIX = "HEXSERVE_"
+CONFIG_VARIABLE = "HEXSERVE_CONFIG"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+Value = str | int | float | bool
+
+
+class SettingsError(Exception):
+    """A setting is unknown, has the wrong type or is out of range; the message names it and where it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a setting means and which numbers it takes (inclusive; None = no bound)."""
+
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+NO_BOUNDS = Bounds("")
+
+
+def _setting(default: Value, help: str, low: float | None = None, high: float | None = None) -> Any:
+    return field(default=default, metadata={"bounds": Bounds(help, low, high)})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The server's own settings and one EngineConfig; `engine.bundle` is a source until it has been resolved."""
+
+    engine: EngineConfig
+    host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 serves the network.")
+    port: int = _setting(8000, "TCP port; 0 takes a free one and prints it.", 0, 65535)
+    model_name: str = _setting("", "Name of the model in the API; empty = the bundle's own name.")
+    cache_dir: str = _setting("", "Folder for compiled checkpoints and measured costs; empty = the user's own.")
+    max_queued: int = _setting(256, "Most requests waiting or running; each of n counts. More are answered 503.", 1)
+    max_queued_tokens: int = _setting(0, "Most prompt tokens waiting; more are answered 503. 0 = no bound.", 0)
+    stream_buffer: int = _setting(1024, "Deltas kept for a client that reads too slowly before it is dropped.", 1)
+    max_choices: int = _setting(128, "Highest n of one request.", 1, 128)
+    max_prompts: int = _setting(1024, "Most prompts in one completion request.", 1, 1024)
+    body_limit_bytes: int = _setting(8 * 1024 * 1024, "Largest request body; larger ones are answered 413.", 1024)
+    body_timeout_s: float = _setting(30.0, "Time a client has to send its body; later is answered 408.", 0.1)
+    request_timeout_s: float = _setting(0.0, "Longest life of a request, then 504 or an error event; 0 = no limit.", 0)
+    keep_alive_s: float = _setting(15.0, "Silence after which a stream carries a comment line. 0 = never.", 0)
+    drain_s: float = _setting(30.0, "Time running requests may take to finish after SIGTERM.", 0)
+    access_log: bool = _setting(True, "Write one line per request.")
+
+    @property
+    def log_level(self) -> str:
+        """One level for both processes."""
+        return self.engine.log_level
+
+    def with_bundle(self, folder: Path, cache: Path) -> "Settings":
+        """The same settings with the source resolved to a bundle folder; measured costs are kept in the cache."""
+        engine = dataclasses.replace(
+            self.engine, bundle=str(folder), cost_cache=self.engine.cost_cache or str(cache / "costs")
+        )
+        return dataclasses.replace(self, engine=engine)
+
+
+ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
+    {
+        "bundle": Bounds("What to serve: 'demo', a bundle folder or a Hugging Face folder."),
+        "threads": Bounds("Threads of the CPU provider; 0 = its own choice.", 0, 1024),
+        "max_rows": Bounds("Most rows of one pass of a free-shape bundle.", 1, 8192),
+        "max_context": Bounds("Most tokens of one sequence, prompt and answer; 0 = what the bundle allows.", 0),
+        "max_running": Bounds("Most sequences that run at once.", 1),
+        "pools": Bounds("Past-KV pools.", 1, 1024),
+        "pool_columns": Bounds("Columns (tokens) of one pool; 0 = from the bundle.", 0),
+        "max_gap_ms": Bounds("Bound on the time of one pass while sequences decode, in milliseconds.", 1),
+        "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
+        "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
+        "lookup_rows": Bounds(
+            "Most prompt-lookup guesses of a sequence in rows that would be padding; 0 = off.", 0, 64
+        ),
+        "log_level": Bounds("Least severe message written.", choices=LOG_LEVELS),
+        "cost_cache": Bounds("Folder for the measured time of each variant; empty = in the cache folder."),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting as every source sees it."""
+
+    key: str
+    kind: type[Value]
+    default: Value
+    bounds: Bounds
+    is_engine: bool
+
+    @property
+    def variable(self) -> str:
+        """Name of its environment variable."""
+        return ENVIRONMENT_PREFIX + self.key.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its command-line flag."""
+        return "--" + self.key.replace("_", "-")
+
+
+def options() -> tuple[Option, ...]:
+    """Every setting, engine settings first."""
+    engine_kinds = get_type_hints(EngineConfig)
+    found = [
+        Option(f.name, engine_kinds[f.name], _default(f), ENGINE_BOUNDS.get(f.name, NO_BOUNDS), True)
+        for f in dataclasses.fields(EngineConfig)
+    ]
+    kinds = get_type_hints(Settings)
+    found += [
+        Option(f.name, kinds[f.name], _default(f), f.metadata["bounds"], False)
+        for f in dataclasses.fields(Settings)
+        if f.name != "engine"
+    ]
+    return tuple(found)
+
+
+def _default(item: "dataclasses.Field[Any]") -> Value:
+    return "demo" if item.name == "bundle" else cast(Value, item.default)
+
+
+def load_settings(flags: Mapping[str, Value | None], environment: Mapping[str, str], config: Path | None) -> Settings:
+    """Merge the sources; `flags` holds None where a flag was not given. Raises SettingsError."""
+    known = {option.key: option for option in options()}
+    path = config or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
+    values: dict[str, Value] = {key: option.default for key, option in known.items()}
+    if path is not None:
+        values |= _from_file(path, known)
+    values |= _from_environment(environment, known)
+    for key, given in flags.items():
+        if given is not None:
+            values[key] = _checked(known[key], given, known[key].flag)
+    engine = {key: value for key, value in values.items() if known[key].is_engine}
+    own = {key: value for key, value in values.items() if not known[key].is_engine}
+    return Settings(engine=EngineConfig(**engine), **own)  # type: ignore[arg-type]  # checked by _checked
+
+
+def _from_file(path: Path, known: Mapping[str, Option]) -> dict[str, Value]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+    found: dict[str, Value] = {}
+    for key, given in table.items():
+        if key not in known:
+            raise SettingsError(f"{path}: unknown setting '{key}'{_nearest(key, known)}")
+        if not isinstance(given, str | int | float | bool):
+            raise SettingsError(f"{path}: '{key}' must be a {_kind_name(known[key].kind)}")
+        found[key] = _checked(known[key], given, f"{path}: '{key}'")
+    return found
+
+
+def _from_environment(environment: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Value]:
+    by_variable = {option.variable: option for option in known.values()}
+    found: dict[str, Value] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        option = by_variable.get(variable)
+        if option is None:
+            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable, by_variable)}")
+        found[option.key] = _checked(option, _from_text(option, text), variable)
+    return found
+
+
+def _nearest(key: str, known: Mapping[str, Option]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"; the nearest one is {close[0]}" if close else ""
+
+
+def _from_text(option: Option, text: str) -> Value:
+    if option.kind is str:
+        return text
+    try:
+        if option.kind is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        return option.kind(text)
+    except (ValueError, KeyError):
+        raise SettingsError(f"{option.variable} must be a {_kind_name(option.kind)}, not '{text}'") from None
+
+
+def _checked(option: Option, given: Value, origin: str) -> Value:
+    if option.kind is float and type(given) is int:
+        given = float(given)
+    if type(given) is not option.kind:
+        raise SettingsError(f"{origin} must be a {_kind_name(option.kind)}, not {given!r}")
+    bounds = option.bounds
+    if bounds.choices and given not in bounds.choices:
+        raise SettingsError(f"{origin} must be one of {', '.join(bounds.choices)}, not {given!r}")
+    if not isinstance(given, str | bool):
+        if bounds.low is not None and not given >= bounds.low:
+            raise SettingsError(f"{origin} must be at least {bounds.low:g}, not {given}")
+        if bounds.high is not None and not given <= bounds.high:
+            raise SettingsError(f"{origin} must be at most {bounds.high:g}, not {given}")
+        if given in (float("inf"), float("-inf")):
+            raise SettingsError(f"{origin} must be finite")
+    return given
+
+
+def _kind_name(kind: type[Value]) -> str:
+    return {str: "string", int: "whole number", float: "number", bool: "true or false"}[kind]

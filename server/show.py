@@ -1,0 +1,19 @@
+"""`hexserve inspect`: draw a bundle."""
+
+import sys
+
+from rich.console import Console
+
+from engine.bundle.inspect import describe
+from engine.bundle.resolve import default_cache, resolve_bundle
+from engine.errors import BundleError
+
+
+def show(bundle: str, graph: str | None, check_hashes: bool) -> int:
+    """Print what a bundle holds; the exit code."""
+    try:
+        Console().print(describe(resolve_bundle(bundle, default_cache()), graph, check_hashes=check_hashes))
+    except BundleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,237 @@
+"""OpenAI request bodies. A field that is not honoured has the narrow type that is: anything else is refused by name.
+
+Strict: no type is coerced, no unknown field passes. Cross-field rules and limits that depend on settings: `params.py`.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 512
+MAX_BIASES = 300
+MAX_MESSAGES = 4096
+MAX_PROMPTS = 1024
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_IDS = 64
+MAX_TOKENS = 2**31 - 1
+
+NotYet: TypeAlias = None  # the type of a field this version does not honour: only null is accepted
+
+Name = Annotated[str, StringConstraints(max_length=256)]
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Body(BaseModel):
+    """What every body and every part of one obeys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def _shape(value: object) -> str:
+    """Tag of a string-or-list field, told from its first element (the rest is then checked against that type)."""
+    if not isinstance(value, list):
+        return "text"
+    first = value[0] if value else ""
+    if isinstance(first, list):
+        return "id_lists"
+    return "ids" if isinstance(first, int) else "texts"
+
+
+def _text_or_list(value: object) -> str:
+    return "texts" if isinstance(value, list) else "text"
+
+
+class TextPart(Body):
+    """One text part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+TextParts = Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
+Content = Annotated[
+    Annotated[str, Tag("text")] | Annotated[TextParts, Tag("texts")],
+    Discriminator(_text_or_list),
+]
+
+
+class InstructionMessage(Body):
+    """A system or developer message; both reach the chat template as `system`."""
+
+    role: Literal["system", "developer"]
+    content: Content
+    name: Name | None = None
+
+
+class UserMessage(Body):
+    """What the user said."""
+
+    role: Literal["user"]
+    content: Content
+    name: Name | None = None
+
+
+class CalledFunction(Body):
+    """Name and JSON text of the arguments of a function that was called."""
+
+    name: Name
+    arguments: str
+
+
+class ToolCall(Body):
+    """One call an assistant message made."""
+
+    id: Name
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class AssistantMessage(Body):
+    """What the model said earlier, as an SDK sends it back."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)] | None = None
+    reasoning_content: str | None = None
+    refusal: NotYet = None
+    audio: NotYet = None
+    function_call: NotYet = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ToolMessage(Body):
+    """The result of a tool call."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: Name
+
+
+Message = Annotated[InstructionMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+class StreamOptions(Body):
+    """Options that only make sense with `stream`."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: Literal[False] | None = None
+
+
+StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
+Stop = Annotated[
+    Annotated[StopText, Tag("text")] | Annotated[StopTexts, Tag("texts")],
+    Discriminator(_text_or_list),
+]
+
+
+class GenerationBody(Body):
+    """Fields that both generation routes share. Defaults are OpenAI's; null means the default."""
+
+    model: Name
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = (
+        None
+    )
+    user: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+    # Extensions with vLLM's names.
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+
+    # Known, not honoured.
+    truncate_prompt_tokens: NotYet = None
+    structured_outputs: NotYet = None
+    guided_json: NotYet = None
+    guided_regex: NotYet = None
+    guided_choice: NotYet = None
+    guided_grammar: NotYet = None
+    prompt_logprobs: NotYet = None
+    bad_words: NotYet = None
+
+
+class TextFormat(Body):
+    """The only response format so far."""
+
+    type: Literal["text"]
+
+
+MetadataText = Annotated[str, StringConstraints(max_length=512)]
+MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+
+
+class ChatRequest(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: TextFormat | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+
+    # Accepted as OpenAI accepts them: nothing of them is visible in the answer.
+    metadata: Annotated[dict[MetadataKey, MetadataText], Field(max_length=16)] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+
+    # Known, not honoured.
+    tools: NotYet = None
+    tool_choice: NotYet = None
+    parallel_tool_calls: NotYet = None
+    functions: NotYet = None
+    function_call: NotYet = None
+    reasoning_effort: NotYet = None
+    verbosity: NotYet = None
+    audio: NotYet = None
+    prediction: NotYet = None
+    web_search_options: NotYet = None
+    prompt_cache_retention: NotYet = None
+    chat_template: NotYet = None
+    chat_template_kwargs: NotYet = None
+    add_generation_prompt: Literal[True] | None = None
+    continue_final_message: Literal[False] | None = None
+    echo: Literal[False] | None = None
+
+
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("id_lists")],
+    Discriminator(_shape),
+]
+
+
+class CompletionRequest(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: Prompt
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: Literal[False] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    suffix: NotYet = None
+    add_special_tokens: Literal[True] | None = None

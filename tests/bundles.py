@@ -1,0 +1,46 @@
+"""Bundles for tests, compiled once per session from a tiny random checkpoint."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import CompileArguments, Quant, Split
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+
+LAYOUTS: dict[str, dict[str, object]] = {
+    "free": {},
+    "free int8": {"quant": Quant.INT8},
+    "free int4": {"quant": Quant.INT4},
+    "none": {"split": Split.NONE},
+    "lut": {"split": Split.LUT_LMHEAD},
+    "fixed": {"rows": (1, 8, 32), "context": (64, 128)},
+    "same past": {"rows": (1, 8, 32), "same_past": (96,)},
+}
+
+
+class Bundles:
+    """Compiles layouts of the same weights on demand."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._source = folder / "checkpoint"
+        write_checkpoint(self._source, SHAPES["tiny"])
+
+    def __call__(self, layout: str) -> Path:
+        """Folder of a layout of `LAYOUTS`."""
+        output = self._folder / layout.replace(" ", "-")
+        if not output.exists():
+            base = CompileArguments(source=self._source, output=output, quant=Quant.FP32, parity_tokens=8)
+            made: Manifest = compile_bundle(replace(base, **LAYOUTS[layout]), SilentProgress())  # type: ignore[arg-type]
+            assert made.graphs
+        return output
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
+    """Bundles of tiny random weights: `bundles("free")` is a folder."""
+    return Bundles(tmp_path_factory.mktemp("bundles"))

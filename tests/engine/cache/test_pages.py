@@ -1,0 +1,144 @@
+"""The page pool against a model kept by hand, under random operations."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.cache.pages import PagePool
+from engine.cache.prefix import page_keys
+
+
+def test_lowest_first_and_none_when_short() -> None:
+    pool = PagePool(96, 16)
+    assert pool.allocate(2) == (0, 1)
+    assert pool.allocate(3) == (2, 3, 4)
+    pool.release((1, 3))
+    assert pool.allocate(2) == (1, 3)
+    assert pool.allocate(2) is None
+    assert pool.available == 1
+
+
+def test_keyed_pages_are_kept_found_and_evicted_oldest_end_first() -> None:
+    pool = PagePool(64, 16)
+    keys = page_keys(list(range(48)), 16)
+    pages = pool.allocate(3)
+    assert pages is not None
+    for page, key in zip(pages, keys, strict=True):
+        pool.register(page, key)
+    pool.release(pages)
+    assert pool.referenced == 0
+    assert pool.lookup(keys) == pages
+    assert pool.allocate(2) == (2, 3)  # the free page, and the end of the kept prefix
+    assert pool.lookup(keys) == pages[:2]
+
+
+def test_shared_pages_live_until_the_last_holder() -> None:
+    pool = PagePool(32, 16)
+    pages = pool.allocate(1)
+    assert pages is not None
+    pool.acquire(pages)
+    pool.release(pages)
+    assert pool.referenced == 1
+    pool.release(pages)
+    assert pool.referenced == 0
+    with pytest.raises(AssertionError, match="released twice"):
+        pool.release(pages)
+
+
+def test_trim_forgets_only_kept_pages_above() -> None:
+    pool = PagePool(64, 16)
+    low, high = pool.allocate(1), pool.allocate(2)
+    assert low and high
+    keys = page_keys(list(range(48)), 16)
+    for page, key in zip((*low, *high), keys, strict=True):
+        pool.register(page, key)
+    pool.release((*low, *high))
+    assert pool.high_water(with_kept=True) == 48
+    assert pool.high_water(with_kept=False) == 0
+    pool.trim(20)
+    assert pool.high_water(with_kept=True) == 16
+
+
+def test_keep_limit_bounds_what_is_kept() -> None:
+    pool = PagePool(160, 16, keep_limit=2)
+    pages = pool.allocate(5)
+    assert pages
+    for page, key in zip(pages, page_keys(list(range(80)), 16), strict=True):
+        pool.register(page, key)
+    pool.release(pages)
+    assert pool.snapshot().kept == {0, 1}
+
+
+def test_keys_are_chained() -> None:
+    one, two = page_keys([1] * 32, 16), page_keys([2] * 16 + [1] * 16, 16)
+    assert one[0] != one[1] and one[1] != two[1]
+    assert page_keys([1] * 32 + [5], 16, one[:1]) == one
+
+
+class Pool(RuleBasedStateMachine):
+    """Holders own lists of pages; the pool must agree about every page at all times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(16 * 12, 16, keep_limit=5)
+        self.holders: list[tuple[int, ...]] = []
+        self.next_key = 0
+
+    @rule(count=st.integers(1, 5))
+    def allocate(self, count: int) -> None:
+        before = self.pool.available
+        pages = self.pool.allocate(count)
+        assert (pages is None) == (count > before)
+        if pages is not None:
+            self.holders.append(pages)
+
+    @rule(count=st.integers(1, 5))
+    def claim_lowest(self, count: int) -> None:
+        shot = self.pool.snapshot()
+        claimed = self.pool.claim_lowest(count)
+        assert (claimed is None) == (count > len(shot.free) + len(shot.kept))
+        if claimed is not None:
+            assert list(claimed[0]) == sorted(shot.free | shot.kept)[:count]
+            assert claimed[1] == {page: shot.keys[page] for page in claimed[0] if page in shot.kept}
+            self.holders.append(claimed[0])
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def register(self, data: st.DataObject) -> None:
+        pages = data.draw(st.sampled_from(self.holders))
+        self.pool.register(pages[0], f"key{self.next_key}".encode())
+        self.next_key += 1
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.holders) - 1))
+        self.pool.release(self.holders.pop(index))
+
+    @rule(data=st.data())
+    def share(self, data: st.DataObject) -> None:
+        keys = sorted(set(self.pool.snapshot().keys.values()))
+        if keys:
+            found = self.pool.lookup([data.draw(st.sampled_from(keys))])
+            self.pool.acquire(found)
+            self.holders.append(found)
+
+    @rule(columns=st.integers(0, 200))
+    def trim(self, columns: int) -> None:
+        self.pool.trim(columns)
+        assert all((page + 1) * 16 <= columns for page in self.pool.snapshot().kept)
+
+    @invariant()
+    def agrees(self) -> None:
+        shot = self.pool.snapshot()
+        for page in range(self.pool.page_count):
+            assert shot.references[page] == sum(holder.count(page) for holder in self.holders)
+            assert (shot.references[page] > 0) + (page in shot.free) + (page in shot.kept) == 1
+        assert shot.kept <= set(shot.keys)
+        assert len(shot.kept) <= 5
+        assert len(set(shot.keys.values())) == len(shot.keys)
+
+
+TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

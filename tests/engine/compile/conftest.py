@@ -1,0 +1,98 @@
+"""Checkpoints made with transformers, compiled in this process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import CompileArguments
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.compile.random_checkpoint import CHAT_TEMPLATE, SHAPES, byte_tokenizer, write_checkpoint
+
+GEOMETRY = {
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": 258,
+    "pad_token_id": None,
+}
+
+
+@pytest.fixture
+def make_oracle(tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
+    """make(family, dtype=..., **config) -> (transformers model in float32, its saved folder)."""
+
+    def make(family: str, dtype: str = "float32", **changes: object) -> tuple[Any, Path]:
+        config = getattr(transformers, f"{family}Config")(**(GEOMETRY | changes))
+        torch.manual_seed(3)
+        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                _randomise(name, parameter)
+        folder = tmp_path / f"{family}-checkpoint"
+        model.to(getattr(torch, dtype)).save_pretrained(folder)
+        add_text_files(folder)
+        # Read back: a cast there and back would also have rounded the rotary table, which is not a weight.
+        return type(model).from_pretrained(folder, dtype=torch.float32).eval(), folder
+
+    return make
+
+
+def _randomise(name: str, parameter: torch.Tensor) -> None:
+    """Values that make every part of the network matter: the library's own start is almost zero."""
+    if name.endswith("bias"):
+        parameter.normal_(0, 0.3)
+    elif "norm" in name:
+        parameter.uniform_(0.5, 1.5)
+    elif "embed" in name:
+        parameter.normal_(0, 1)
+    else:
+        parameter.normal_(0, 1.2 * parameter.shape[1] ** -0.5)
+
+
+def add_text_files(folder: Path) -> None:
+    """A byte tokenizer and a template, which a saved model lacks."""
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = {"chat_template": CHAT_TEMPLATE, "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., tuple[Path, Manifest]]:
+    """build(source, **arguments) -> (bundle folder, manifest); every call makes another folder."""
+    count = 0
+
+    def build_bundle(source: Path, **arguments: Any) -> tuple[Path, Manifest]:
+        nonlocal count
+        count += 1
+        output = tmp_path / f"bundle-{count}"
+        manifest = compile_bundle(CompileArguments(source, output, **arguments), SilentProgress())
+        return output, manifest
+
+    return build_bundle
+
+
+@pytest.fixture(scope="session")
+def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 checkpoint of random weights."""
+    folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
+    write_checkpoint(folder, SHAPES["tiny"])
+    return folder
+
+
+@pytest.fixture
+def prompt() -> list[int]:
+    """Forty token ids."""
+    return [int(token) for token in np.random.default_rng(11).integers(0, 256, 40)]

@@ -1,0 +1,44 @@
+"""Golden layouts: right-aligned rows, block-diagonal masks, pages in any order."""
+
+import numpy as np
+
+from engine.bundle.variant import PassShape
+from engine.graphs.batch import pack
+from engine.plan import Segment, StepPlan
+
+
+def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...], **kwargs: object) -> Segment:
+    past = int(kwargs.pop("past", position))  # type: ignore[call-overload]
+    return Segment(name, tokens, position, pages, past, tuple(range(len(tokens))), 1, **kwargs)  # type: ignore[arg-type]
+
+
+def test_prefill_right_aligned_before_decodes() -> None:
+    plan = StepPlan(PassShape(8, 64), 0, (segment("p", (5, 6, 7), 0, ()), segment("d", (9,), 20, (2, 0))))
+    batch = pack(plan, 16)
+    assert batch.input_ids.tolist() == [0, 0, 0, 0, 5, 6, 7, 9]
+    assert batch.positions.tolist() == [0, 0, 0, 0, 0, 1, 2, 20]
+    assert batch.starts == (4, 7)
+    assert batch.logit_rows.tolist() == [6, 7]
+
+
+def test_mask_is_own_columns_and_own_earlier_rows() -> None:
+    plan = StepPlan(PassShape(4, 64), 0, (segment("p", (5, 6), 16, (3,)), segment("d", (9,), 20, (2, 0))))
+    visible = pack(plan, 16).visible
+    expected = np.zeros((4, 68), bool)
+    expected[0, 64] = True  # padding sees itself
+    expected[1, 48:64] = expected[2, 48:64] = True
+    expected[1, 65] = expected[2, 65] = expected[2, 66] = True
+    expected[3, 32:48] = expected[3, 0:4] = expected[3, 67] = True  # page 2 whole, then 4 columns of page 0
+    assert (visible == expected).all()
+
+
+def test_a_block_may_look_both_ways() -> None:
+    plan = StepPlan(PassShape(4, 16), 0, (segment("b", (1, 2, 3), 0, (), causal=False),))
+    fresh = pack(plan, 16).visible[:, 16:]
+    assert fresh[1:, 1:].all() and not fresh[1:, 0].any()
+
+
+def test_adjacent_pages_are_one_run() -> None:
+    plan = StepPlan(PassShape(1, 64), 0, (segment("d", (9,), 40, (0, 1, 2)),))
+    visible = pack(plan, 16).visible[0]
+    assert visible[:40].all() and not visible[40:64].any() and visible[64]

@@ -1,0 +1,195 @@
+"""Tiny real graphs on the CPU provider: packing, poison, permutations, widths, the shelf, loading."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.variant import PassShape, ShapeTable, shape_table
+from engine.errors import BundleError, PassFailed
+from engine.graphs.batch import PackedBatch, pack
+from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.plan import Segment, StepPlan
+from tests.bundles import LAYOUTS, Bundles
+
+VOCAB_PROMPT = (5, 17, 99, 123, 77, 42, 7, 11, 200, 31, 8)
+OTHER = (9, 9, 140, 3, 250, 61, 12)
+
+
+def open_runtime(folder: Path, pools: int = 1, pinned: PassShape | None = None) -> OnnxRuntime:
+    manifest = load_manifest(folder)
+    shapes = shape_table(manifest, 64)
+    if shapes.free:
+        shapes = ShapeTable((), 64, 256)
+    if pinned is not None:
+        shapes = ShapeTable((pinned,), pinned.rows, pinned.past)
+    return OnnxRuntime(folder, manifest, shapes, pools, threads=1)
+
+
+def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...], logit_rows: int = 1) -> Segment:
+    columns = tuple(pages[i // 16] * 16 + i % 16 for i in range(position, position + len(tokens)))
+    held = pages[: -(-position // 16)]
+    return Segment(name, tokens, position, held, position, columns, logit_rows)
+
+
+def keep(runtime: OnnxRuntime, batch: PackedBatch, plan: StepPlan) -> None:
+    rows = np.concatenate([np.arange(s, s + len(g.tokens)) for s, g in zip(batch.starts, plan.segments, strict=True)])
+    columns = np.concatenate([np.array(g.targets) for g in plan.segments])
+    runtime.keep(plan.pool, rows.astype(np.int64), columns.astype(np.int64))
+
+
+def run(runtime: OnnxRuntime, shape: PassShape, *segments: Segment, pool: int = 0) -> np.ndarray:
+    plan = StepPlan(shape, pool, segments)
+    batch = pack(plan, 16)
+    logits = runtime.run(batch)
+    keep(runtime, batch, plan)
+    return logits
+
+
+def shape_for(runtime: OnnxRuntime, rows: int) -> PassShape:
+    if runtime.shapes.free:
+        return PassShape(rows, 64)
+    return next(shape for shape in runtime.shapes.fixed if shape.rows >= rows and shape.past >= 32)
+
+
+def test_every_layout_gives_the_same_logits(bundles: Bundles) -> None:
+    results = {}
+    for layout in LAYOUTS:
+        runtime = open_runtime(bundles(layout))
+        first = run(runtime, shape_for(runtime, 8), segment("a", VOCAB_PROMPT[:8], 0, (1,), 1))
+        second = run(runtime, shape_for(runtime, 3), segment("a", VOCAB_PROMPT[8:], 8, (1,), 1))
+        results[layout] = np.concatenate([first, second])
+        runtime.close()
+    exact = [results[name] for name in results if "int" not in name]
+    for other in exact[1:]:
+        np.testing.assert_allclose(other, exact[0], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(results["free int4"], exact[0], atol=1e-3)  # quantised weights really are
+
+
+@pytest.mark.parametrize("layout", ["free", "fixed", "free int8", "free int4"])
+def test_packed_equals_solo_bit_for_bit_within_one_variant(bundles: Bundles, layout: str) -> None:
+    """Neighbours change no bit. Another place in the pass may: a float softmax sums its columns in their order."""
+    shape = PassShape(32, 96 if layout == "fixed" else 64)
+    runtime = open_runtime(bundles(layout), pinned=shape)
+    solo = run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
+    solo_next = run(runtime, shape, segment("a", (33,), 8, (0,)))
+    others = segment("c", (4,), 0, (3,)), segment("b", OTHER, 0, (2,))
+    packed = run(runtime, shape, *others, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
+    packed_next = run(runtime, shape, segment("b", (1,), 7, (2,)), segment("a", (33,), 8, (0,)))
+    assert (packed[2] == solo[0]).all()
+    assert (packed_next[1] == solo_next[0]).all()
+
+
+@pytest.mark.parametrize("layout", ["free", "fixed"])
+def test_columns_and_rows_may_be_permuted(bundles: Bundles, layout: str) -> None:
+    """Another order of columns is another order of summation: equal but for rounding."""
+    runtime = open_runtime(bundles(layout))
+    shape = PassShape(32, 96)
+    prompt = tuple((i * 31 + 7) % 256 for i in range(20))
+    run(runtime, shape, segment("a", prompt, 0, (0, 1)))
+    expected = run(runtime, shape, segment("a", (33,), 20, (0, 1)))
+    run(runtime, shape, segment("x", OTHER, 0, (1,)), segment("a", prompt, 0, (5, 2)))
+    permuted = run(runtime, shape, segment("a", (33,), 20, (5, 2)), segment("x", (1, 2), 7, (1,)))
+    np.testing.assert_allclose(permuted[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["free", "fixed", "none", "lut"])
+def test_stale_columns_and_unused_rows_change_nothing(bundles: Bundles, layout: str) -> None:
+    runtime = open_runtime(bundles(layout))
+    shape = PassShape(32, 96) if layout == "fixed" else PassShape(32, 64)
+    run(runtime, shape, segment("a", VOCAB_PROMPT, 0, (1,)))
+    plan = StepPlan(shape, 0, (segment("a", (33,), 11, (1,)),))
+    batch = pack(plan, 16)
+    clean = runtime.run(batch)
+    pool = runtime._pools[0]
+    stale = np.setdiff1d(np.arange(shape.past), np.arange(16, 16 + 11))
+    pool.keys[..., stale] = 3e4
+    pool.values[..., stale, :] = -3e4
+    batch.input_ids[: batch.starts[0]] = 250
+    batch.positions[: batch.starts[0]] = 200
+    assert (runtime.run(batch) == clean).all()
+
+
+def test_a_failed_pass_leaves_the_pool_untouched(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"))
+    shape = PassShape(8, 64)
+    run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
+    before = runtime._pools[0].keys.copy()
+    batch = pack(StepPlan(shape, 0, (segment("a", (10**6,), 8, (0,)),)), 16)  # an id beyond the vocabulary
+    with pytest.raises(PassFailed, match="ar8_cl72"):
+        runtime.run(batch)
+    assert (runtime._pools[0].keys == before).all()
+    clean = run(runtime, shape, segment("a", (3,), 8, (0,)))
+    assert np.isfinite(clean).all()
+
+
+def test_widths_change_without_moving_a_column(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"))
+    run(runtime, PassShape(11, 64), segment("a", VOCAB_PROMPT, 0, (2,)))
+    column = runtime._pools[0].keys[..., 35].copy()
+    expected = run(runtime, PassShape(1, 64), segment("a", (33,), 11, (2,)))
+    for past in (128, 256, 64):
+        again = run(runtime, PassShape(1, past), segment("a", (33,), 11, (2,)))
+        np.testing.assert_allclose(again, expected, rtol=1e-5, atol=1e-5)
+        assert (runtime._pools[0].keys[..., 35] == column).all()
+    assert runtime.restrides == 3
+
+
+def test_pools_are_apart(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"), pools=2)
+    shape = PassShape(8, 64)
+    first = run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)), pool=0)
+    run(runtime, shape, segment("b", OTHER, 0, (0,)), pool=1)
+    again = run(runtime, shape, segment("a", (5,), 8, (0,)), pool=0)
+    alone = open_runtime(bundles("free"))
+    assert (run(alone, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,))) == first).all()
+    assert (run(alone, shape, segment("a", (5,), 8, (0,))) == again).all()
+
+
+def test_the_loop_allocates_no_cache(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("fixed"))
+    shape = PassShape(8, 56)
+    run(runtime, shape, segment("a", VOCAB_PROMPT[:8], 0, (0,)))
+    pool, bound = runtime._pools[0], runtime._last
+    addresses = (pool.keys.ctypes.data, pool.values.ctypes.data)
+    for step in range(5):
+        run(runtime, shape, segment("a", (step,), 8 + step, (0,)))
+        assert runtime._last is bound
+        assert (runtime._pools[0].keys.ctypes.data, runtime._pools[0].values.ctypes.data) == addresses
+
+
+def test_shelf_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"))
+    prompt = tuple((i * 31 + 7) % 256 for i in range(16))
+    run(runtime, PassShape(16, 64), segment("a", prompt, 0, (3,)))
+    expected = run(runtime, PassShape(1, 64), segment("a", (33,), 16, (3, 2)))
+    runtime.stow(0, slice(48, 64), b"k")
+    runtime._pools[0].keys[...] = 9.0
+    runtime.restore(0, slice(96, 112), b"k")
+    restored = run(runtime, PassShape(1, 128), segment("a", (33,), 16, (6, 2)))
+    np.testing.assert_allclose(restored, expected, rtol=1e-5, atol=1e-5)
+    runtime.drop(b"k")
+    with pytest.raises(KeyError):
+        runtime.restore(0, slice(0, 16), b"k")
+
+
+def test_a_manifest_that_lies_about_a_tensor_is_refused(bundles: Bundles, tmp_path: Path) -> None:
+    source = bundles("free")
+    for file in source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    manifest = load_manifest(tmp_path)
+    graph = manifest.graphs[0]
+    wrong = msgspec.structs.replace(graph.inputs[-1], shape=(2, 1, 3, "past"))
+    graphs = (msgspec.structs.replace(graph, inputs=(*graph.inputs[:-1], wrong)), *manifest.graphs[1:])
+    save_manifest(tmp_path, msgspec.structs.replace(manifest, graphs=graphs))
+    with pytest.raises(BundleError, match=wrong.name):
+        open_runtime(tmp_path)
+
+
+def test_close_is_clean_and_final(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"))
+    run(runtime, PassShape(1, 64), segment("a", (1,), 0, (0,)))
+    runtime.close()
+    assert runtime.pool_bytes == 0

@@ -1,0 +1,91 @@
+"""Sharing rows and pricing shapes, by hand."""
+
+import pytest
+
+from engine.bundle.variant import PassShape, ShapeTable, pin
+from engine.scheduling.admission import Capacity, fits_now, pages_for
+from engine.scheduling.costs import CostTable
+from engine.scheduling.policy import Demand, Extent, share_rows
+from tests.engine.simulation import fixed, free
+
+COSTS = CostTable({PassShape(1, 128): 38.7, PassShape(32, 128): 42.2, PassShape(128, 128): 128.0})
+SHAPES = fixed((1, 128), (32, 128), (128, 128))
+
+
+@pytest.mark.parametrize(
+    ("decodes", "prefill", "gap", "rows", "useful"),
+    [
+        (1, 0, 1000.0, 1, 1),  # one row: the cheapest pass
+        (8, 0, 1000.0, 32, 8),
+        (8, 300, 1000.0, 128, 128),
+        (8, 300, 100.0, 32, 32),  # a 128-row pass would break the bound
+        (0, 300, 100.0, 128, 128),  # nobody decodes: no bound
+        (8, 300, 1.0, 1, 1),  # nothing meets it: the cheapest
+        (40, 0, 1000.0, 32, 32),
+    ],
+)
+def test_share_rows(decodes: int, prefill: int, gap: float, rows: int, useful: int) -> None:
+    share = share_rows(SHAPES, COSTS, Demand(decodes, prefill), Extent(64, 64, 128), gap)
+    assert (share.shape.rows, share.useful) == (rows, useful)
+
+
+def test_starved_prefill_gets_a_quarter() -> None:
+    share = share_rows(fixed((8, 128)), CostTable({}), Demand(20, 50, prefill_first=True), Extent(0, 0, 128), 100.0)
+    assert (share.decodes, share.prefill_rows) == (6, 2)
+
+
+def test_kept_pages_may_cost_width_but_never_rows() -> None:
+    shapes = fixed((1, 255), (128, 128))
+    roomy = share_rows(shapes, CostTable({}), Demand(0, 200), Extent(16, 240, 255), 1.0)
+    assert roomy.shape == PassShape(128, 128)
+    shapes = fixed((1, 255), (1, 127))
+    assert share_rows(shapes, CostTable({}), Demand(1, 0), Extent(16, 200, 255), 1.0).shape == PassShape(1, 255)
+
+
+def test_free_shapes_fit_the_demand_exactly_and_respect_the_bound() -> None:
+    costs = CostTable({PassShape(1, 64): 19.0, PassShape(8, 64): 71.0, PassShape(64, 64): 357.0})
+    assert share_rows(free(256, 512), costs, Demand(3, 0), Extent(40, 40, 64), 250.0).shape == PassShape(3, 64)
+    assert share_rows(free(256, 512), costs, Demand(1, 200), Extent(70, 70, 64), 100.0).shape == PassShape(8, 128)
+    assert share_rows(free(256, 512), costs, Demand(0, 200), Extent(70, 70, 64), 100.0).useful >= 64
+
+
+def test_costs_interpolate_in_rows_and_past() -> None:
+    costs = CostTable(
+        {PassShape(1, 64): 10.0, PassShape(9, 64): 18.0, PassShape(1, 164): 20.0, PassShape(9, 164): 28.0}
+    )
+    assert costs.milliseconds(PassShape(5, 64)) == pytest.approx(14.0)
+    assert costs.milliseconds(PassShape(5, 114)) == pytest.approx(19.0)
+    assert costs.milliseconds(PassShape(17, 64)) == pytest.approx(26.0)
+    assert costs.milliseconds(PassShape(1, 10)) == pytest.approx(10.0)
+    assert CostTable({}).milliseconds(PassShape(7, 7)) == 1.0
+
+
+def test_relaying_a_pool_is_charged() -> None:
+    shapes = fixed((1, 1000), (128, 900))
+    measured = {PassShape(1, 1000): 40.0, PassShape(128, 900): 60.0}
+    few, many = Demand(0, 1), Demand(0, 128)
+    dear = CostTable(measured, column_ms=1.0)
+    assert share_rows(shapes, dear, few, Extent(10, 10, 1000), 1e9).shape.rows == 1
+    assert share_rows(shapes, dear, many, Extent(10, 10, 1000), 1e9).shape.rows == 128
+    assert share_rows(shapes, dear, Demand(0, 9), Extent(10, 10, 1000), 1e9).shape.rows == 1
+    assert share_rows(shapes, CostTable(measured), Demand(0, 9), Extent(10, 10, 1000), 1e9).shape.rows == 128
+
+
+def test_capacity_and_admission() -> None:
+    assert Capacity(64, 1000).tokens_per_sequence == 65
+    assert Capacity(64, 40).tokens_per_sequence == 40
+    assert [pages_for(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
+    assert fits_now(4, 4, running=0) and not fits_now(4, 4, running=1) and fits_now(3, 4, running=1)
+
+
+def test_shape_tables() -> None:
+    assert free(64, 4096).round_past(1) == 64
+    assert free(64, 4096).round_past(65) == 128
+    assert free(64, 4096).round_past(4096) == 4096
+    buckets = fixed((1, 64), (8, 64), (1, 256), (8, 256))
+    assert buckets.round_past(65) == 256
+    assert buckets.candidates(10) == (PassShape(1, 64), PassShape(8, 64))
+    assert buckets.candidates(100) == (PassShape(1, 256), PassShape(8, 256))
+    assert pin(buckets, 4).fixed == (PassShape(8, 256),)
+    assert pin(free(64, 512), 32).fixed == (PassShape(32, 512),)
+    assert isinstance(pin(buckets, 99), ShapeTable)

@@ -1,0 +1,265 @@
+"""The scheduler against hand-computed sequences; the answer depends on every mask, column and position."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.bundle.variant import PassShape, ShapeTable
+from engine.modes.prompt_lookup import PromptLookup
+from engine.request import FinishReason
+from tests.engine.simulation import by_hand, fixed, free, simulate
+
+FIXED = fixed((1, 127), (8, 127), (32, 127))
+SAME_PAST = fixed((1, 256), (4, 256), (16, 256), (1, 64), (4, 64), (16, 64))
+
+
+def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
+    return tuple((i * 7 + salt * 13 + 3) % 50 for i in range(length))
+
+
+@pytest.mark.parametrize("shapes", [FIXED, SAME_PAST, free(32, 256)], ids=["concat", "buckets", "free"])
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 33, 64, 100])
+def test_one_sequence_is_its_definition(shapes: ShapeTable, length: int) -> None:
+    world = simulate(shapes)
+    world.submit("a", prompt(length), 20)
+    world.run()
+    assert world.outputs["a"] == by_hand(prompt(length), 20, limit=world.scheduler.rules.capacity.tokens_per_sequence)
+
+
+def test_decodes_and_prefill_share_a_pass() -> None:
+    world = simulate(fixed((16, 240)))
+    for index in range(4):
+        world.submit(f"d{index}", prompt(3, index), 30)
+    world.step()
+    world.submit("late", prompt(40, 9), 5)
+    plan_rows = []
+    for _ in range(4):
+        world.step()
+        plan_rows.append(int((world.runtime.passes[-1].input_ids.shape)[0]))
+    fused = world.runtime.passes[-2]
+    assert fused.starts[0] < fused.starts[-1]
+    assert len(fused.starts) == 5  # one prefill chunk and four decodes in one pass
+    assert fused.starts[1:] == (12, 13, 14, 15)  # decodes on the last rows, prefill right-aligned before them
+    world.run()
+    assert world.outputs["late"] == by_hand(prompt(40, 9), 5)
+
+
+def test_prefill_is_chunked_to_the_row_budget() -> None:
+    world = simulate(fixed((64, 448)))
+    world.submit("a", prompt(200), 2)
+    world.step()
+    assert [len(world.runtime.passes[-1].logit_rows)] == [0]
+    world.run()
+    # 200 = 64 + 64 + 64 + 8, then one decode pass: five in all, and only the last chunk asks for logits.
+    assert [len(batch.logit_rows) for batch in world.runtime.passes] == [0, 0, 0, 1, 1]
+
+
+def test_smallest_fitting_variant_by_cost() -> None:
+    shapes = fixed((1, 128), (8, 128), (64, 128))
+    costs = {PassShape(1, 128): 1.0, PassShape(8, 128): 2.0, PassShape(64, 128): 8.0}
+    world = simulate(shapes, costs=costs, max_gap_ms=100.0)
+    for length, rows in ((50, 64), (5, 8), (1, 1)):
+        world.submit(f"p{length}", prompt(length, length), 1)
+        world.step()
+        assert world.runtime.passes[-1].shape.rows == rows
+
+
+def test_gap_bound_limits_prefill_while_somebody_decodes() -> None:
+    shapes = fixed((8, 500), (128, 500))
+    costs = {PassShape(8, 500): 10.0, PassShape(128, 500): 300.0}
+    world = simulate(shapes, costs=costs, max_gap_ms=100.0)
+    world.submit("chat", prompt(4), 40)
+    world.step()
+    world.submit("long", prompt(300, 1), 1)
+    while "long" not in world.finishes:
+        world.step()
+        assert world.runtime.passes[-1].shape.rows == 8
+    world.run()
+    assert world.outputs["chat"] == by_hand(prompt(4), 40)
+
+
+def test_decodes_rotate_and_prefill_is_not_starved() -> None:
+    world = simulate(fixed((4, 500)), max_running=64)
+    for index in range(12):
+        world.submit(f"s{index}", prompt(2, index), 40)
+    steps = 0
+    while not all(world.outputs.values()):
+        world.step()
+        steps += 1
+    assert steps <= 2 * 12 * 2  # a pass in two has room for prefill, even while decodes could fill every row
+    before = {name: len(tokens) for name, tokens in world.outputs.items()}
+    for _ in range(9):
+        world.step()
+    gained = {len(tokens) - before[name] for name, tokens in world.outputs.items()}
+    assert gained == {3}  # 12 sequences, 4 rows: each is served every third pass
+    world.run()
+    assert all(world.outputs[f"s{i}"] == by_hand(prompt(2, i), 40) for i in range(12))
+
+
+def test_row_of_one_alternates_between_prefill_and_decode() -> None:
+    world = simulate(fixed((1, 255)))
+    world.submit("chat", prompt(1), 60)
+    world.step()
+    world.submit("late", prompt(20, 3), 5)
+    world.run()
+    assert world.outputs["chat"] == by_hand(prompt(1), 60)
+    assert world.outputs["late"] == by_hand(prompt(20, 3), 5)
+
+
+def test_columns_run_out_and_the_youngest_gives_way() -> None:
+    world = simulate(fixed((8, 96)), prefix_cache=False)
+    for index in range(4):
+        world.submit(f"s{index}", prompt(14, index), 30)
+    world.run()
+    assert world.scheduler.counters.preemptions > 0
+    for index in range(4):
+        assert world.outputs[f"s{index}"] == by_hand(prompt(14, index), 30)
+
+
+def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
+    world = simulate(fixed((8, 64)))
+    with pytest.raises(ValueError, match="65 tokens leave no room in a context of 65"):
+        world.submit("big", prompt(65), 1)
+
+
+def test_generation_ends_at_the_edge_of_the_context() -> None:
+    world = simulate(fixed((8, 64)))
+    world.submit("edge", prompt(60), 100)
+    world.run()
+    assert world.finishes["edge"] is FinishReason.LENGTH
+    assert len(world.outputs["edge"]) == 5  # 64 columns hold 64 tokens; the 65th is never cached
+    assert world.outputs["edge"] == by_hand(prompt(60), 5)
+
+
+def test_stop_token_on_the_first_token() -> None:
+    first = by_hand(prompt(9), 1)
+    world = simulate(fixed((8, 64)))
+    world.submit("a", prompt(9), 10, stop_token_ids=(first[0],))
+    world.run()
+    assert world.outputs["a"] == first
+    assert world.finishes["a"] is FinishReason.STOP
+
+
+def test_shared_prefix_is_computed_once_and_siblings_wait_for_it() -> None:
+    world = simulate(fixed((32, 480)))
+    shared = prompt(100)
+    for index in range(6):
+        world.submit(f"n{index}", shared, 8)
+    world.run()
+    assert all(world.outputs[f"n{i}"] == by_hand(shared, 8) for i in range(6))
+    # 96 of the 100 prompt tokens fill whole pages and are computed once for all six.
+    computed = sum(1 for batch in world.runtime.passes for _ in batch.starts)
+    assert world.scheduler.counters.prefix_hits == 5 * 96
+    assert computed < 6 * 14
+
+
+def test_prefix_survives_the_end_of_a_request() -> None:
+    world = simulate(free(64, 512))
+    world.submit("first", prompt(64), 4)
+    world.run()
+    world.submit("second", prompt(64), 4)
+    world.run()
+    assert world.outputs["second"] == world.outputs["first"] == by_hand(prompt(64), 4)
+    assert world.scheduler.counters.prefix_hits == 48  # the last page holds the token that yields the logits
+
+
+def test_a_kept_prefix_goes_to_the_shelf_and_comes_back() -> None:
+    world = simulate(free(64, 2048), shelf_pages=100)
+    world.submit("long", prompt(600, 5), 4)
+    world.run()
+    world.submit("short", prompt(10, 1), 20)
+    world.run()
+    assert world.runtime.passes[-1].shape.past == 64  # the kept 600 columns cost this pass nothing
+    world.submit("again", prompt(600, 5), 4)
+    world.run()
+    assert world.outputs["again"] == world.outputs["long"] == by_hand(prompt(600, 5), 4)
+    assert world.scheduler.counters.prefix_hits == 592
+
+
+def test_abort_frees_rows_and_columns_before_the_next_pass() -> None:
+    world = simulate(fixed((8, 128)), prefix_cache=False)
+    world.submit("gone", prompt(40), 50)
+    world.submit("stays", prompt(5, 2), 6)
+    world.step()
+    world.scheduler.abort("gone")
+    assert world.scheduler.pools[0].referenced == 1
+    world.run()
+    assert world.outputs["stays"] == by_hand(prompt(5, 2), 6)
+    assert world.scheduler.pools[0].referenced == 0
+
+
+def test_failed_pass_loses_only_its_own_sequences() -> None:
+    world = simulate(fixed((4, 128)), max_running=1)
+    world.submit("unlucky", prompt(3), 5)
+    world.submit("next", prompt(4, 1), 5)
+    world.runtime.fail_at = 1
+    world.run()
+    assert list(world.failures) == ["unlucky"]
+    assert world.outputs["next"] == by_hand(prompt(4, 1), 5)
+
+
+def test_emitted_tokens_are_prefilled_not_repeated() -> None:
+    whole = by_hand(prompt(10), 20)
+    world = simulate(fixed((8, 128)))
+    world.submit("resumed", prompt(10), 20, emitted=tuple(whole[:7]))
+    world.run()
+    assert world.outputs["resumed"] == whole
+
+
+def test_lookup_drafts_only_into_padding_and_changes_nothing() -> None:
+    def tokens(mode_rows: int) -> tuple[list[int], int]:
+        world = simulate(fixed((8, 256)), mode=PromptLookup(longest=3, shortest=1), lookup_rows=mode_rows)
+        world.submit("a", (1, 2, 3, 1, 2, 3, 1, 2), 120)
+        world.run()
+        return world.outputs["a"], world.scheduler.counters.drafted_rows
+
+    plain, none = tokens(0)
+    guessed, drafted = tokens(4)
+    assert guessed == plain == by_hand((1, 2, 3, 1, 2, 3, 1, 2), 120)
+    assert none == 0 < drafted
+
+
+REQUEST = st.tuples(
+    st.integers(0, 3),  # salt: equal salts share prefixes
+    st.integers(1, 70),  # prompt length
+    st.integers(1, 25),  # max tokens
+    st.integers(0, 12),  # step of arrival
+    st.one_of(st.none(), st.integers(0, 30)),  # step of cancel
+    st.integers(0, 2),  # priority
+)
+WORLDS = {
+    "concat": lambda: simulate(FIXED, max_running=5),
+    "tight": lambda: simulate(fixed((4, 112)), max_running=6),
+    "foreign": lambda: simulate(fixed((1, 127), (32, 96)), columns=127),
+    "buckets": lambda: simulate(SAME_PAST),
+    "two pools": lambda: simulate(fixed((8, 112)), pools=2),
+    "free": lambda: simulate(free(24, 256), keep_limit=4),
+    "shelf": lambda: simulate(free(24, 2048), shelf_pages=6),
+    "shelf and buckets": lambda: simulate(SAME_PAST, shelf_pages=40),
+    "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
+    "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),
+}
+
+
+@pytest.mark.parametrize("world_name", WORLDS)
+@given(requests=st.lists(REQUEST, min_size=1, max_size=9))
+@settings(max_examples=40, deadline=None)
+def test_random_arrivals_cancels_and_preemptions(world_name: str, requests: list[tuple[int, ...]]) -> None:
+    world = WORLDS[world_name]()
+    limit = world.scheduler.rules.capacity.tokens_per_sequence
+    step = 0
+    while step <= 31 or world.scheduler.has_work:
+        for index, (salt, length, budget, arrival, cancel, priority) in enumerate(requests):
+            if arrival == step:
+                world.submit(f"r{index}", prompt(length, salt), budget, priority=priority)
+            if cancel == step:
+                world.scheduler.abort(f"r{index}")
+        world.step()
+        step += 1
+        assert step < 3000
+    for index, (salt, length, budget, arrival, cancel, _) in enumerate(requests):
+        whole = by_hand(prompt(length, salt), budget, limit=limit)
+        got = world.outputs[f"r{index}"]
+        assert got == whole[: len(got)]
+        if cancel is None or cancel < arrival:
+            assert got == whole

@@ -1,0 +1,383 @@
+"""The engine as the server sees it, over scripted workers: text, bounds, drain, slow readers, restarts."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from engine.bundle.manifest import load_manifest, save_manifest
+from engine.client import ClientLimits, Engine, EngineState, Generation, worker_command
+from engine.config import EngineConfig
+from engine.errors import (
+    BundleError,
+    Busy,
+    ContextLengthExceeded,
+    EngineFailure,
+    HexserveError,
+    InvalidRequest,
+    WorkerDied,
+)
+from engine.messages import Ready
+from engine.request import Delta, FinishReason, Request, SamplingParams
+from tests.engine.scripted_worker import expected_text, expected_token
+from tests.engine.tiny_bundle import write_bundle
+
+SCRIPT = Path(__file__).with_name("scripted_worker.py")
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+GUARD_S = 30.0
+CONTEXT = 4096
+DEFAULTS = ClientLimits()
+
+
+class Stage:
+    """Makes engines over one bundle and closes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engines: list[Engine] = []
+
+    async def engine(self, *starts: str, limits: ClientLimits = DEFAULTS) -> Engine:
+        script = json.dumps({"folder": str(self.folder), "starts": starts or ("ready",)})
+        made = Engine(EngineConfig(str(self.folder)), limits, [sys.executable, str(SCRIPT), script])
+        self.engines.append(made)
+        async with asyncio.timeout(GUARD_S):
+            await made.start()
+        return made
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    write_bundle(tmp_path, CONTEXT)
+    made = Stage(tmp_path)
+    yield made
+    for engine in made.engines:
+        await engine.close()
+        assert engine.unfinished == 0
+
+
+def request(name: str, text: str = "hello", tokens: int = 12, **params: object) -> Request:
+    """A request whose prompt is the bytes of `text`."""
+    return Request(name, tuple(text.encode()), replace(SamplingParams(tokens), **params))  # type: ignore[arg-type]
+
+
+def expected(asked: Request) -> str:
+    """Its text, by hand."""
+    return expected_text(asked.prompt_ids, asked.params.max_tokens)
+
+
+async def read(stream: Generation) -> list[Delta]:
+    """Every delta."""
+    async with asyncio.timeout(GUARD_S):
+        return [delta async for delta in stream]
+
+
+async def text_of(stream: Generation) -> str:
+    """The whole text."""
+    return "".join(delta.text for delta in await read(stream))
+
+
+async def test_a_stream_from_start_to_end(stage: Stage) -> None:
+    engine = await stage.engine()
+    stream = engine.submit(request("a", tokens=30))
+    assert (stream.prompt_tokens, engine.unfinished) == (5, 1)
+    deltas = await read(stream)
+    assert "".join(delta.text for delta in deltas) == expected(request("a", tokens=30))
+    assert [delta.finish for delta in deltas] == [None] * 29 + [FinishReason.LENGTH]
+    assert deltas[-1].kpi is not None
+    assert (deltas[-1].kpi.prompt_tokens, deltas[-1].kpi.generated_tokens) == (5, 30)
+    assert sum((delta.token_ids for delta in deltas), ()) == tuple(map(ord, expected(request("a", tokens=30))))
+    assert (engine.unfinished, engine.kpi.prompt_ms.samples) == (0, 1)
+    stream.abort()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_what_is_served(stage: Stage) -> None:
+    engine = await stage.engine()
+    info = engine.info
+    assert (info.name, info.created, info.max_context, info.device) == ("tiny", 1_700_000_000, CONTEXT, "scripted")
+    assert info.vocab == info.manifest.model.vocab == 262
+    assert info.fingerprint.startswith("hexserve-")
+    assert isinstance(info.ready, Ready)
+    assert (engine.state, engine.restarts) == (EngineState.READY, 0)
+    again = await stage.engine()
+    assert again.info.fingerprint == info.fingerprint
+    save_manifest(stage.folder, replace_name(stage.folder))
+    assert (await stage.engine()).info.fingerprint != info.fingerprint
+
+
+def replace_name(folder: Path):  # noqa: ANN201
+    """The folder's manifest under another name."""
+    import msgspec
+
+    return msgspec.structs.replace(load_manifest(folder), name="other")
+
+
+async def test_prompts_become_tokens(stage: Stage) -> None:
+    engine = await stage.engine()
+    ids = await engine.chat_prompt([{"role": "user", "content": "hé<|im_end|>"}])
+    assert ids.count(260) == 1
+    assert await engine.text_prompt("hello<|im_end|>") == (256, 257, ord("o"), 260)
+    for prompt in (engine.text_prompt(""), engine.chat_prompt([])):
+        with pytest.raises(InvalidRequest, match="empty"):
+            await prompt
+    with pytest.raises(ContextLengthExceeded):
+        await engine.text_prompt("x" * CONTEXT)
+    with pytest.raises(ContextLengthExceeded):
+        await engine.chat_prompt([{"role": "user", "content": "x" * 10_000_000}])
+    with pytest.raises(InvalidRequest, match="chat_template_kwargs"):
+        await engine.chat_prompt([{"role": "user", "content": "x"}], options={"tokenize": True})
+
+
+async def test_token_ids_are_checked(stage: Stage) -> None:
+    engine = await stage.engine()
+    assert engine.check_ids([0, 261], "prompt") == (0, 261)
+    for ids in ([262], [-1], [True], [1.0], ["1"], [10**30], [None]):
+        with pytest.raises(InvalidRequest, match=r"prompt\[0\]") as refused:
+            engine.check_ids(ids, "prompt")  # type: ignore[arg-type]
+        assert refused.value.param == "prompt"
+    with pytest.raises(InvalidRequest, match="empty"):
+        engine.check_ids([], "prompt")
+    with pytest.raises(ContextLengthExceeded):
+        engine.check_ids([1] * CONTEXT, "prompt")
+
+
+async def test_prompt_and_completion_must_fit(stage: Stage) -> None:
+    engine = await stage.engine()
+    with pytest.raises(ContextLengthExceeded, match=r"4096 tokens.*requested 4097 tokens \(5 in the messages, 4092"):
+        engine.submit(request("a", tokens=CONTEXT - 4))
+    engine.submit(request("a", tokens=CONTEXT - 5)).abort()
+
+
+async def test_a_request_without_a_seed_gets_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await stage.engine()
+    submitted: list[Request] = []
+    monkeypatch.setattr(engine._supervisor, "submit", submitted.append)
+    streams = [engine.submit(request("a")), engine.submit(request("a", seed=7))]
+    assert submitted[0].params.seed is not None
+    assert submitted[1].params.seed == 7
+    assert submitted[0].request_id != submitted[1].request_id
+    for stream in streams:
+        stream.abort()
+
+
+async def test_a_stop_string_finishes_at_once_and_frees_the_worker(stage: Stage) -> None:
+    engine = await stage.engine()
+    whole = expected_text(request("a").prompt_ids, 40)
+    stop = whole[20:23]
+    cut = whole.index(stop)
+    asked = request("a", "hello", tokens=4000)
+    deltas = await read(engine.submit(asked, stop=(stop,)))
+    assert "".join(delta.text for delta in deltas) == whole[:cut]
+    assert (deltas[-1].finish, deltas[-1].stopped_by) == (FinishReason.STOP, stop)
+    assert deltas[-1].kpi is not None
+    assert deltas[-1].kpi.generated_tokens == sum(len(delta.token_ids) for delta in deltas) == cut + len(stop)
+    assert engine.unfinished == 0
+    shown = await text_of(engine.submit(request("a", tokens=4000), stop=(stop,), include_stop=True))
+    assert shown == whole[: cut + len(stop)]
+
+
+async def test_tokens_of_one_event_behind_a_stop_string_are_dropped(stage: Stage) -> None:
+    engine = await stage.engine()
+    asked = request("a", "many@7", tokens=70, logprobs=1)
+    whole = expected_text(asked.prompt_ids, 70)
+    deltas = await read(engine.submit(asked, stop=(whole[9:11],)))
+    used = whole.index(whole[9:11]) + 2
+    assert sum(len(delta.token_ids) for delta in deltas) == sum(len(delta.logprobs) for delta in deltas) == used
+
+
+async def test_a_stop_token_counts_but_is_not_text(stage: Stage) -> None:
+    engine = await stage.engine()
+    asked = request("a")
+    stop = expected_token(asked.prompt_ids, 6)
+    first = [expected_token(asked.prompt_ids, i) for i in range(7)].index(stop)
+    deltas = await read(engine.submit(request("a", stop_token_ids=(stop,), logprobs=2)))
+    assert "".join(delta.text for delta in deltas) == expected(asked)[:first]
+    assert (deltas[-1].stopped_by, sum(len(delta.token_ids) for delta in deltas)) == (stop, first + 1)
+    assert deltas[0].logprobs[0].top[1] == ("\ufffd", b"\xc3", -3.0)
+
+
+async def test_thirty_two_streams_survive_a_killed_worker(stage: Stage) -> None:
+    engine = await stage.engine()
+    requests = [request(f"r{i}", f"prompt {i} hold@{1 + i % 7}", tokens=50) for i in range(32)]
+    streams = [engine.submit(asked) for asked in requests]
+    beginnings = [[(await anext(stream)).text for _ in range(1 + i % 7)] for i, stream in enumerate(streams)]
+    pid = engine.worker_pid()
+    assert pid is not None
+    os.kill(pid, KILL)
+    rests = await asyncio.gather(*(text_of(stream) for stream in streams))
+    texts = ["".join(beginning) + rest for beginning, rest in zip(beginnings, rests, strict=True)]
+    assert texts == [expected(asked) for asked in requests]
+    assert (engine.restarts, engine.unfinished) == (1, 0)
+    assert engine.worker_pid() not in (None, pid)
+
+
+async def test_a_poisonous_request_raises_and_its_neighbours_do_not_notice(stage: Stage) -> None:
+    engine = await stage.engine()
+    neighbours = [request(f"r{i}", f"prompt {i}", tokens=60) for i in range(4)]
+    poison = engine.submit(request("poison", "die@3"))
+    streams = [engine.submit(asked) for asked in neighbours]
+    texts = await asyncio.gather(*(text_of(stream) for stream in streams))
+    assert texts == [expected(asked) for asked in neighbours]
+    given_out = []
+    with pytest.raises(WorkerDied):
+        async for delta in poison:
+            given_out.append(delta.text)
+    assert "".join(given_out) == expected_text(request("poison", "die@3").prompt_ids, 3)
+    with pytest.raises(StopAsyncIteration):
+        await anext(poison)
+
+
+async def test_failures_are_raised_by_kind(stage: Stage) -> None:
+    engine = await stage.engine()
+    for text, kind in (("fail@0", EngineFailure), ("invalid@2", InvalidRequest)):
+        with pytest.raises(kind, match="told to"):
+            await read(engine.submit(request("a", text)))
+
+
+async def test_abort_ends_the_reader_and_frees_the_place(stage: Stage) -> None:
+    engine = await stage.engine(limits=ClientLimits(max_queued=1))
+    stream = engine.submit(request("a", "hold@2"))
+    reader = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    stream.abort()
+    stream.abort()
+    assert len(await reader) <= 2
+    assert engine.unfinished == 0
+    assert await text_of(engine.submit(request("a"))) == expected(request("a"))
+
+
+async def test_a_cancelled_reader_can_be_followed_by_another(stage: Stage) -> None:
+    engine = await stage.engine()
+    stream = engine.submit(request("a", "hold@1", tokens=3))
+    await anext(stream)
+    reader = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    pid = engine.worker_pid()
+    assert pid is not None
+    os.kill(pid, KILL)
+    assert len(await read(stream)) == 2
+
+
+async def test_the_queue_is_bounded(stage: Stage) -> None:
+    engine = await stage.engine(limits=ClientLimits(max_queued=3, max_queued_tokens=20))
+    streams = [engine.submit(request(f"r{i}", "hold@0")) for i in range(3)]
+    with pytest.raises(Busy, match="3 requests are queued or running, the limit is 3") as refused:
+        engine.submit(request("late"))
+    assert refused.value.retry_after_s >= 1.0
+    streams[0].abort()
+    with pytest.raises(Busy, match="12 prompt tokens are waiting"):
+        engine.submit(request("late", "nine more tokens"))
+    engine.submit(request("late", "short"))
+
+
+async def test_a_reader_that_lags_behind_is_dropped(stage: Stage) -> None:
+    engine = await stage.engine(limits=ClientLimits(stream_buffer=16))
+    slow = engine.submit(request("slow", tokens=2000))
+    quick = engine.submit(request("quick", tokens=2000))
+    assert await text_of(quick) == expected(request("quick", tokens=2000))
+    assert engine.unfinished == 0
+    with pytest.raises(EngineFailure, match="16 pieces behind"):
+        await read(slow)
+
+
+async def test_draining_lets_requests_finish_and_takes_no_new_ones(stage: Stage) -> None:
+    engine = await stage.engine()
+    streams = [engine.submit(request(f"r{i}", tokens=300)) for i in range(4)]
+    closing = asyncio.create_task(engine.close(drain_s=GUARD_S))
+    await asyncio.sleep(0)
+    assert engine.state is EngineState.DRAINING
+    with pytest.raises(Busy, match="shutting down"):
+        engine.submit(request("late"))
+    texts = await asyncio.gather(*(text_of(stream) for stream in streams))
+    assert set(texts) == {expected(request("r", tokens=300))}
+    await closing
+    assert (engine.state, engine.worker_pid()) == (EngineState.STOPPED, None)
+
+
+async def test_draining_has_an_end(stage: Stage) -> None:
+    engine = await stage.engine()
+    stream = engine.submit(request("a", "hold@1"))
+    await anext(stream)
+    await engine.close(drain_s=0.01)
+    with pytest.raises(EngineFailure, match="shutting down"):
+        await anext(stream)
+    with pytest.raises(Busy):
+        await engine.text_prompt("x")
+
+
+async def test_before_it_is_ready_it_says_so(stage: Stage) -> None:
+    script = json.dumps({"folder": str(stage.folder), "starts": ["hang"]})
+    engine = Engine(EngineConfig(str(stage.folder)), command=[sys.executable, str(SCRIPT), script])
+    assert engine.state is EngineState.LOADING
+    starting = asyncio.create_task(engine.start())
+    while engine.worker_pid() is None:
+        await asyncio.sleep(0)
+    for attempt in (lambda: engine.info, lambda: engine.submit(request("a")), lambda: engine.check_ids([1], "prompt")):
+        with pytest.raises(Busy, match="loading"):
+            attempt()
+    await engine.close()
+    with pytest.raises(EngineFailure):
+        await starting
+    assert engine.state is EngineState.STOPPED
+
+
+async def test_a_dead_engine_says_why(stage: Stage) -> None:
+    engine = await stage.engine("ready", "fatal")
+    stream = engine.submit(request("a", "die@1"))
+    with pytest.raises(EngineFailure, match="the bundle is broken"):
+        await read(stream)
+    assert engine.state is EngineState.DEAD
+    with pytest.raises(EngineFailure, match="the bundle is broken"):
+        engine.submit(request("b"))
+
+
+async def test_a_bundle_that_cannot_be_served(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="not a bundle"):
+        await Engine(EngineConfig(str(tmp_path / "nowhere"))).start()
+    write_bundle(tmp_path)
+    size = (tmp_path / "tokenizer.json").stat().st_size
+    (tmp_path / "tokenizer.json").write_bytes(b"x" * size)
+    engine = Engine(EngineConfig(str(tmp_path)))
+    with pytest.raises(HexserveError, match="tokenizer"):
+        await engine.start()
+    assert engine.state is EngineState.STOPPED
+
+
+async def test_timings_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "hexserve")
+    engine = await stage.engine()
+    await read(engine.submit(request("a")))
+    await engine.close()
+    lines = [(record.levelno, record.getMessage()) for record in caplog.records]
+    one = "prompt:10.0ms generate:100.0ms tps:prompt=500.0 generate=110.0 acceptance=0.00"
+    assert (logging.DEBUG, f"a#1 {one}") in lines
+    assert (logging.INFO, f"requests:1 {one}") in lines
+
+
+async def test_many_short_lives_leave_nothing_behind(stage: Stage) -> None:
+    engine = await stage.engine(limits=ClientLimits(max_queued=8))
+    for index in range(500):
+        engine.submit(request(f"r{index}", "hold@0")).abort()
+    assert engine.unfinished == 0
+    assert not engine._streams
+    assert not engine._supervisor._flights
+    assert await text_of(engine.submit(request("last"))) == expected(request("last"))
+
+
+def test_the_worker_is_started_as_a_module_with_its_settings() -> None:
+    executable, *rest = worker_command(EngineConfig("folder", threads=3))
+    assert executable == sys.executable
+    assert rest[:2] == ["-m", "engine.worker"]
+    assert json.loads(rest[2])["threads"] == 3

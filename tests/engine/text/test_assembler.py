@@ -1,0 +1,92 @@
+"""Token events to deltas."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.request import Delta, FinishReason, TokenEvent, TokenLogprob
+from engine.text.assembler import StopRules, TextAssembler
+from engine.text.tokenizer import Tokenizer
+from tests.engine.tiny_bundle import byte_level_tokenizer
+
+LIBRARY = byte_level_tokenizer()
+TOKENIZER = Tokenizer(LIBRARY.to_str())
+END = LIBRARY.token_to_id("<|im_end|>")
+
+
+def event(text: str, finish: FinishReason | None = None, stopped_by: int | None = None) -> TokenEvent:
+    """One token per byte, with log-probabilities; a stop token behind them."""
+    ids = (*text.encode(), *(() if stopped_by is None else (stopped_by,)))
+    return TokenEvent(
+        "r", ids, tuple(TokenLogprob(i, -1.0, ((i, -1.0), (0xC3, -2.0))) for i in ids), finish, stopped_by
+    )
+
+
+def feed(rules: StopRules, *events: TokenEvent) -> list[Delta]:
+    """Feed events until one finishes."""
+    assembler, deltas = TextAssembler(TOKENIZER, rules), []
+    for item in events:
+        deltas.append(assembler.feed(item))
+        if deltas[-1].finish is not None:
+            break
+    return deltas
+
+
+def test_a_stop_string_ends_the_text_and_drops_the_tokens_behind() -> None:
+    first, second = feed(StopRules(("END",)), event("abcE"), event("NDxyz"), event("never"))
+    assert (first.text, first.finish) == ("abc", None)
+    assert (second.text, second.finish, second.stopped_by) == ("", FinishReason.STOP, "END")
+    assert second.token_ids == tuple(b"ND")
+    assert [entry.token for entry in second.logprobs] == ["N", "D"]
+
+
+def test_a_stop_string_may_be_shown() -> None:
+    assert feed(StopRules(("ND",), include_stop=True), event("aENDx"))[0].text == "aEND"
+
+
+def test_a_stop_token_counts_and_is_not_shown() -> None:
+    (delta,) = feed(StopRules(end_ids=(END,)), event("ab", FinishReason.STOP, END))
+    assert (delta.text, delta.finish, delta.stopped_by) == ("ab", FinishReason.STOP, None)
+    assert delta.token_ids == (*b"ab", END)
+    assert delta.logprobs[-1].token_bytes == b"<|im_end|>"
+    (shown,) = feed(StopRules(skip_special=False), event("ab", FinishReason.STOP, END))
+    assert (shown.text, shown.stopped_by) == ("ab<|im_end|>", END)
+
+
+def test_an_ordinary_stop_token_is_like_a_stop_string() -> None:
+    for include, text in ((False, "ab"), (True, "abZ")):
+        (delta,) = feed(StopRules(include_stop=include), event("ab", FinishReason.STOP, ord("Z")))
+        assert (delta.text, delta.stopped_by) == (text, ord("Z"))
+
+
+def test_the_end_gives_out_what_was_held() -> None:
+    half = TokenEvent("r", (0xF0, 0x9F), (), FinishReason.LENGTH)
+    deltas = feed(StopRules(("EN!",)), event("aE"), event("N"), half)
+    assert [delta.text for delta in deltas] == ["a", "", "EN\ufffd"]
+    assert deltas[-1].finish is FinishReason.LENGTH
+
+
+def test_an_unfinished_character_may_complete_a_stop_string() -> None:
+    (delta,) = feed(StopRules(("\ufffd",)), TokenEvent("r", (ord("a"), 0xF0), (), FinishReason.LENGTH))
+    assert (delta.text, delta.finish) == ("a", FinishReason.STOP)
+
+
+def test_a_lone_byte_has_no_clean_text_but_its_bytes() -> None:
+    delta = feed(StopRules(), event("é"))[0]
+    assert [(entry.token, entry.token_bytes) for entry in delta.logprobs] == [("\ufffd", b"\xc3"), ("\ufffd", b"\xa9")]
+    assert delta.logprobs[0].top[1] == ("\ufffd", b"\xc3", -2.0)
+
+
+@given(
+    st.text("ab<|im_end|>é😀", max_size=20), st.lists(st.integers(1, 4)), st.sampled_from([(), ("ba",), ("é", "ab")])
+)
+def test_the_cut_into_events_does_not_matter(text: str, cuts: list[int], stops: tuple[str, ...]) -> None:
+    data, events = text.encode(), []
+    for size in cuts:
+        events.append(TokenEvent("r", tuple(data[:size])))
+        data = data[size:]
+    events.append(TokenEvent("r", tuple(data), (), FinishReason.LENGTH))
+    whole = feed(StopRules(stops), TokenEvent("r", tuple(text.encode()), (), FinishReason.LENGTH))[0]
+    deltas = feed(StopRules(stops), *events)
+    assert "".join(delta.text for delta in deltas) == whole.text
+    assert sum((delta.token_ids for delta in deltas), ()) == whole.token_ids
+    assert deltas[-1].stopped_by == whole.stopped_by

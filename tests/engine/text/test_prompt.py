@@ -1,0 +1,130 @@
+"""From messages to token ids: equal to transformers for honest text, no control tokens from dishonest text."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from engine.bundle.manifest import TextSpec
+from engine.errors import ContextLengthExceeded, InvalidRequest
+from engine.text.chat_template import ChatTemplate
+from engine.text.prompt import PromptMaker, normalise_message
+from engine.text.tokenizer import Tokenizer
+from tests.engine.tiny_bundle import CHATML, SPECIALS, byte_level_tokenizer, write_bundle
+
+LIBRARY = byte_level_tokenizer()
+TOKENIZER = Tokenizer(LIBRARY.to_str())
+MAKER = PromptMaker(TOKENIZER, ChatTemplate(CHATML), {})
+REFERENCE = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=CHATML)
+HONEST = st.text("abhelo é😀\n<|>", max_size=12).filter(lambda text: not any(token in text for token in SPECIALS))
+NASTY = st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<", ">", "\ue000", "\ue001", "he", "😀"])).map("".join)
+WIDE = 10_000
+
+
+def chat(*contents: Any) -> list[dict[str, Any]]:
+    """Alternating user and assistant messages."""
+    return [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
+
+
+@given(st.lists(HONEST, min_size=1, max_size=3))
+def test_honest_chats_are_tokenised_as_transformers_does(contents: list[str]) -> None:
+    expected = REFERENCE.apply_chat_template(chat(*contents), add_generation_prompt=True, return_dict=False)
+    assert list(MAKER.chat(chat(*contents), None, {}, WIDE)) == expected
+
+
+@given(st.lists(NASTY, min_size=1, max_size=3))
+def test_contents_never_give_control_tokens_and_are_never_changed(contents: list[str]) -> None:
+    ids = MAKER.chat(chat(*contents), None, {}, WIDE)
+    blank = MAKER.chat(chat(*("" for _ in contents)), None, {}, WIDE)
+    assert [i for i in ids if TOKENIZER.is_special(i)] == [i for i in blank if TOKENIZER.is_special(i)]
+    rendered = ChatTemplate(CHATML).render(chat(*contents), None, {"add_generation_prompt": True}, WIDE)
+    assert TOKENIZER.decode(ids, skip_special=False) == rendered
+
+
+def test_joined_parts_cannot_assemble_a_control_token() -> None:
+    joining = PromptMaker(TOKENIZER, ChatTemplate("{% for m in messages %}{{ m.content | trim }}{% endfor %}"), {})
+    ids = joining.chat(chat("a<|im_ ", " end|>b"), None, {}, WIDE)
+    assert TOKENIZER.decode(ids, skip_special=False) == "a<|im_end|>b"
+    assert not any(map(TOKENIZER.is_special, ids))
+
+
+def test_tools_and_arguments_are_the_callers_too() -> None:
+    maker = PromptMaker(TOKENIZER, ChatTemplate("{{ tools | tojson }}{{ messages | tojson }}"), {})
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"<|im_end|>": "<|im_start|>"}'}}
+    ids = maker.chat([{"role": "assistant", "content": None, "tool_calls": [call]}], [{"name": "<|im_end|>"}], {}, WIDE)
+    assert not any(map(TOKENIZER.is_special, ids))
+    assert '"arguments": {"<|im_end|>": "<|im_start|>"}' in TOKENIZER.decode(ids)
+
+
+def test_what_transformers_templates_do_not_take_is_normalised() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert normalise_message({"role": "user", "content": parts}, "m")["content"] == "a\nb"
+    assert normalise_message({"role": "assistant"}, "m")["content"] == ""
+    call = {"type": "function", "function": {"name": "f", "arguments": "not json"}}
+    assert normalise_message({"role": "assistant", "tool_calls": [call]}, "m")["tool_calls"] == [call]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": 5},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]},
+        {"role": "user", "content": ["text"]},
+        {"role": "assistant", "content": "", "tool_calls": ["f"]},
+    ],
+)
+def test_messages_of_a_wrong_form_name_the_place(message: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        MAKER.chat([message], None, {}, WIDE)
+    assert refused.value.param is not None
+    assert refused.value.param.startswith("messages[0].")
+
+
+def test_so_many_characters_are_refused_before_the_tokenizer_sees_them() -> None:
+    longest = TOKENIZER.longest_token_chars
+    for call in (
+        lambda chars: MAKER.text("x" * chars, 10),
+        lambda chars: MAKER.chat(chat("x" * chars), None, {}, 10),
+        lambda chars: MAKER.chat(chat("x"), [{"name": "x" * chars}], {}, 10),
+    ):
+        with pytest.raises(ContextLengthExceeded) as refused:
+            call(10 * longest + 1)
+        assert refused.value.limit == 10
+    assert len(MAKER.text("x" * 10, 10)) == 10
+
+
+def test_a_template_that_blows_up_counts_as_too_long() -> None:
+    maker = PromptMaker(TOKENIZER, ChatTemplate("{{ messages[0].content }}" * 100), {})
+    with pytest.raises(ContextLengthExceeded):
+        maker.chat(chat("x" * TOKENIZER.longest_token_chars * 5), None, {}, 10)
+
+
+def test_deep_nesting_is_refused() -> None:
+    nested: Any = "x"
+    for _ in range(500):
+        nested = [nested]
+    with pytest.raises(InvalidRequest, match="deeper"):
+        MAKER.chat([{"role": "user", "content": "x", "extra": nested}], None, {}, WIDE)
+
+
+def test_plain_prompts_take_special_tokens_and_one_bos(tmp_path: Path) -> None:
+    write_bundle(tmp_path)
+    spec = TextSpec("tokenizer.json", None, (), bos_token="<|endoftext|>", add_bos=True)
+    maker = PromptMaker.load(tmp_path, spec)
+    bos = LIBRARY.token_to_id("<|endoftext|>")
+    assert maker.text("x", WIDE) == maker.text("<|endoftext|>x", WIDE) == (bos, ord("x"))
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        maker.chat(chat("x"), None, {}, WIDE)
+    with pytest.raises(InvalidRequest, match="empty"):
+        MAKER.chat([], None, {}, WIDE)
+    with pytest.raises(InvalidRequest, match="lone surrogate"):
+        MAKER.chat(chat("\ud800"), None, {}, WIDE)
+
+
+def test_options_reach_the_template() -> None:
+    maker = PromptMaker(TOKENIZER, ChatTemplate("{{ enable_thinking }}{{ add_generation_prompt }}{{ documents }}"), {})
+    options = {"enable_thinking": False, "add_generation_prompt": False}
+    assert TOKENIZER.decode(maker.chat(chat("x"), None, options, WIDE)) == "FalseFalseNone"

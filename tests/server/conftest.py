@@ -1,0 +1,53 @@
+"""Shared by the server's tests: a scripted engine behind the real app, in process or on a loopback port."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder; the double is shared with a subprocess
+
+from scripted_engine import ScriptedEngine
+
+from engine.config import EngineConfig
+from server.app import create_app
+from server.settings import Settings
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(EngineConfig("unused"), max_queued=16, body_limit_bytes=64 * 1024, max_choices=8)
+
+
+@pytest.fixture
+async def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+async def app(settings: Settings, engine: ScriptedEngine) -> FastAPI:
+    return create_app(settings, engine)
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        yield client
+
+
+@pytest.fixture
+async def base_url(app: FastAPI) -> AsyncIterator[str]:
+    """The app behind a real uvicorn on a free loopback port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, lifespan="off"))
+    serving = asyncio.create_task(server._serve([listener]))  # serve() would take the test process's signals
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    await serving

@@ -1,0 +1,176 @@
+"""An engine whose every token is written down beforehand. Words are tokens; the vocabulary has 1,000 ids."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from engine import messages
+from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
+from engine.client import EngineInfo, EngineState
+from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
+from engine.request import Delta, FinishReason, Request, RequestKpi, TextLogprob
+
+NAME = "scripted"
+FINGERPRINT = "hexserve-test-00000000"
+END_ID = 2
+WORDS = ("Hello", " there", ", friend", "!")
+Script = Callable[[Request], Sequence[Delta | HexserveError]]
+
+
+def manifest() -> Manifest:
+    rope = RopeSpec(kind="default", theta=1e4, rotary_dim=4, inverse_frequencies=(1.0, 0.01))
+    model = ModelSpec("qwen3", 2, 8, 2, 1, 4, 16, 1000, rope, parameters=1234)
+    text = TextSpec("tokenizer.json", "chat_template.jinja", (END_ID,))
+    graphs: tuple[GraphSpec, ...] = ()
+    return Manifest(1, NAME, "cpu", "int4", "none", 1_700_000_000, model, graphs, "float32", 100, text, {}, {})
+
+
+def info(max_context: int = 100) -> EngineInfo:
+    ready = messages.Ready("folder", "CPU", max_context, 1, 1024, ("free",), 4096)
+    return EngineInfo(NAME, 1_700_000_000, max_context, 1000, "CPU", FINGERPRINT, ready, manifest())
+
+
+def logprob(word: str, count: int | None) -> tuple[TextLogprob, ...]:
+    """The word at -0.5 and `count` alternatives, the word itself first."""
+    if count is None:
+        return ()
+    others = ((word, word.encode(), -0.5), *((f"w{i}", f"w{i}".encode(), -2.0 - i) for i in range(20)))
+    return (TextLogprob(word, word.encode(), -0.5, others[:count]),)
+
+
+def kpi(request: Request, generated: int, cached: int = 3) -> RequestKpi:
+    return RequestKpi(1.0, 20.0, 30.0, len(request.prompt_ids), cached, generated)
+
+
+def say(request: Request, words: Sequence[str] = WORDS) -> list[Delta]:
+    """The words, then the end token; cut by max_tokens."""
+    count = request.params.logprobs
+    deltas = [Delta(word, (10 + i,), logprob(word, count)) for i, word in enumerate(words)]
+    deltas.append(Delta("", (END_ID,), logprob("<end>", count), FinishReason.STOP))
+    kept = deltas[: request.params.max_tokens]
+    finish = kept[-1].finish or FinishReason.LENGTH
+    last = kept[-1]
+    kept[-1] = Delta(last.text, last.token_ids, last.logprobs, finish, kpi=kpi(request, len(kept)))
+    return list(kept)
+
+
+class ScriptedGeneration:
+    """Plays its script; each delta waits until the engine is not held."""
+
+    def __init__(self, engine: "ScriptedEngine", request: Request, script: Sequence[Delta | HexserveError]) -> None:
+        self.request = request
+        self.prompt_tokens = len(request.prompt_ids)
+        self._engine = engine
+        self._script = script
+        self._aborted = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        for step in self._script:
+            await self._engine.released(self._aborted)
+            if self._aborted.is_set():
+                return
+            if isinstance(step, HexserveError):
+                self._engine.live.discard(self.request.request_id)
+                raise step
+            if step.finish is not None:
+                self._engine.live.discard(self.request.request_id)
+            yield step
+
+    def abort(self) -> None:
+        self._aborted.set()
+        if self.request.request_id in self._engine.live:
+            self._engine.live.discard(self.request.request_id)
+            self._engine.aborted.append(self.request.request_id)
+            self._engine.abort_seen.set()
+
+
+class ScriptedEngine:
+    """The methods routes use, with every decision in plain attributes."""
+
+    def __init__(self, script: Script = say, max_context: int = 100, max_queued: int = 256) -> None:
+        self.script = script
+        self.state = EngineState.READY
+        self.stats = messages.Stats(
+            passes=7, rows_used=90, rows_run=120, variant_switches=5, columns_used=32, columns_total=64, running=3
+        )
+        self.restarts = 2
+        self.max_queued = max_queued
+        self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
+        self.chats: list[Sequence[Mapping[str, Any]]] = []
+        self.live: set[str] = set()
+        self.aborted: list[str] = []
+        self.abort_seen = asyncio.Event()
+        self.submit_seen = asyncio.Event()
+        self.refusal: HexserveError | None = None
+        self._info = info(max_context)
+        self._steps: asyncio.Semaphore | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        if self.state is EngineState.LOADING:
+            raise Busy("The model is still loading.", 2.0)
+        return self._info
+
+    @property
+    def unfinished(self) -> int:
+        return len(self.live)
+
+    def hold(self, deltas: int = 0) -> None:
+        """Let `deltas` more deltas out, then none."""
+        self._steps = asyncio.Semaphore(deltas)
+
+    def release(self, deltas: int) -> None:
+        assert self._steps is not None
+        for _ in range(deltas):
+            self._steps.release()
+
+    async def released(self, aborted: asyncio.Event) -> None:
+        if self._steps is None:
+            await asyncio.sleep(0)
+            return
+        stepping = asyncio.ensure_future(self._steps.acquire())
+        leaving = asyncio.ensure_future(aborted.wait())
+        try:
+            await asyncio.wait((stepping, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stepping.cancel()
+            leaving.cancel()
+
+    async def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        self.chats.append(messages)
+        return self._words(" ".join(str(message["content"]) for message in messages), "messages")
+
+    async def text_prompt(self, text: str) -> tuple[int, ...]:
+        return self._words(text, "prompt")
+
+    def _words(self, text: str, param: str) -> tuple[int, ...]:
+        return self.check_ids([5] * len(text.split()), param)
+
+    def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
+        if not ids:
+            raise InvalidRequest(f"'{param}' is empty: at least one token is needed.", param)
+        if len(ids) >= self.info.max_context:
+            raise ContextLengthExceeded(self.info.max_context, len(ids), 1, param)
+        for index, token_id in enumerate(ids):
+            if not 0 <= token_id < self.info.vocab:
+                raise InvalidRequest(f"'{param}[{index}]' is {token_id}, not a token id.", param)
+        return tuple(ids)
+
+    def submit(
+        self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
+    ) -> ScriptedGeneration:
+        if self.refusal is not None:
+            raise self.refusal
+        if len(self.live) >= self.max_queued:
+            raise Busy("The server is full.", 7.2)
+        if len(request.prompt_ids) + request.params.max_tokens > self.info.max_context:
+            raise ContextLengthExceeded(self.info.max_context, len(request.prompt_ids), request.params.max_tokens)
+        self.submitted.append((request, stop, include_stop, skip_special))
+        self.live.add(request.request_id)
+        self.submit_seen.set()
+        return ScriptedGeneration(self, request, self.script(request))
