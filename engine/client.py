@@ -5,14 +5,12 @@ belongs to the supervisor. Everything here runs on one event loop except templat
 """
 
 import asyncio
-import hashlib
-import importlib.metadata
 import logging
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from engine.config import EngineConfig
 from engine.door import Door
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.generation import Generation, StopRules
+from engine.info import EngineInfo, engine_info
 from engine.kpi import KpiRecord, KpiSummary
 from engine.lifecycle import EngineState
 from engine.request import Request, RequestKpi, TokenEvent
@@ -34,23 +33,6 @@ __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "Generation"]
 
 _log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """What is being served. Counts are tokens; `created` is Unix seconds.
-
-    fingerprint: changes with the version, the bundle and the settings.
-    """
-
-    name: str
-    created: int
-    max_context: int
-    vocab: int
-    device: str
-    fingerprint: str
-    ready: messages.Ready
-    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +66,6 @@ class Engine:
         self._empty = asyncio.Event()
         self._kpi = KpiRecord()
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
-        self._manifest: Manifest | None = None
         self._prompts: PromptMaker | None = None
         self._info: EngineInfo | None = None
 
@@ -95,11 +76,10 @@ class Engine:
         If it raises or is cancelled nothing is left running.
         """
         try:
+            self._refuse_if_closing()
             folder = Path(self._config.bundle)
-            loop = asyncio.get_running_loop()
-            manifest = await loop.run_in_executor(self._threads, load_manifest, folder)
-            self._prompts = await loop.run_in_executor(self._threads, PromptMaker.load, folder, manifest.text)
-            self._manifest = manifest
+            loading = asyncio.get_running_loop().run_in_executor(self._threads, _load_text_side, folder)
+            manifest, self._prompts = await loading
             ready = await self._supervisor.start()
         except BaseException:
             await self.close()
@@ -168,14 +148,14 @@ class Engine:
         Raises InvalidRequest (template's own complaint, empty prompt, unknown option) and ContextLengthExceeded.
         """
         maker, limit = self._text(), self.info.max_context
-        ids = await self._in_thread(lambda: maker.chat(messages, tools, options or {}, limit))
-        return self.check_ids(ids, "messages")
+        return await self._in_thread(
+            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit), "messages")
+        )
 
     async def text_prompt(self, text: str) -> tuple[int, ...]:
         """Tokenise a plain prompt, in a thread; special tokens written in it count as such, BOS is never doubled."""
         maker, limit = self._text(), self.info.max_context
-        ids = await self._in_thread(lambda: maker.text(text, limit))
-        return self.check_ids(ids, "prompt")
+        return await self._in_thread(lambda: self.check_ids(maker.text(text, limit), "prompt"))
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """Return `ids` as a tuple; InvalidRequest unless all are token ids, ContextLengthExceeded when too many."""
@@ -230,7 +210,11 @@ class Engine:
             case EngineState.DEAD:
                 raise EngineFailure(f"The engine is not running: {self._supervisor.death_reason}")
             case EngineState.DRAINING | EngineState.STOPPED:
-                raise Busy("The server is shutting down.", retry_after_s=10.0)
+                raise _closing()
+
+    def _refuse_if_closing(self) -> None:
+        if self.state is EngineState.STOPPED:  # the thread pool is shut down
+            raise _closing()
 
     def _text(self) -> PromptMaker:
         if self._prompts is None:
@@ -238,8 +222,7 @@ class Engine:
         return self._prompts
 
     async def _in_thread(self, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
-        if self.state is EngineState.STOPPED:  # the pool is shut down
-            raise Busy("The server is shutting down.", retry_after_s=10.0)
+        self._refuse_if_closing()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _deliver(self, event: TokenEvent) -> None:
@@ -269,25 +252,19 @@ class Engine:
 
 
 def worker_command(config: EngineConfig) -> tuple[str, ...]:
-    """The command line that starts a worker for `config`."""
-    return (sys.executable, "-m", "engine.worker", msgspec.json.encode(config).decode())
+    """The command line that starts a worker for `config`.
+
+    -P keeps a folder of the user's that happens to be called `engine` from being imported; a checkout needs its own.
+    """
+    is_checkout = Path.cwd() == Path(__file__).resolve().parents[1]
+    flags = () if is_checkout else ("-P",)
+    return (sys.executable, *flags, "-m", "engine.worker", msgspec.json.encode(config).decode())
 
 
-def engine_info(manifest: Manifest, ready: messages.Ready, config: EngineConfig) -> EngineInfo:
-    """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
-    settings = {name: value for name, value in asdict(config).items() if name not in ("bundle", "log_level")}
-    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings))
-    try:
-        version = importlib.metadata.version("hexserve")
-    except importlib.metadata.PackageNotFoundError:
-        version = "source"
-    return EngineInfo(
-        name=manifest.name,
-        created=manifest.created,
-        max_context=ready.max_tokens_per_sequence,
-        vocab=manifest.model.vocab,
-        device=ready.device,
-        fingerprint=f"hexserve-{version}-{hashlib.sha256(seen).hexdigest()[:8]}",
-        ready=ready,
-        manifest=manifest,
-    )
+def _load_text_side(folder: Path) -> tuple[Manifest, PromptMaker]:
+    manifest = load_manifest(folder)
+    return manifest, PromptMaker.load(folder, manifest.text)
+
+
+def _closing() -> Busy:
+    return Busy("The server is shutting down.", retry_after_s=10.0)

@@ -98,7 +98,7 @@ class Generation:
             self._reader.set_result(None)
 
     def _timings(self, measured: RequestKpi | None) -> RequestKpi:
-        """The worker's timings with the counts of the whole stream; our own clock for a stop string (it has none)."""
+        """The worker's timings with our counts; without them (a stop string, a restart) what our own clock says."""
         if measured is not None:
             return replace(measured, prompt_tokens=self.prompt_tokens, generated_tokens=self._generated_tokens)
         now = time.perf_counter()

@@ -1,5 +1,6 @@
 """One step of the engine: plan, pack, run, sample, commit. The only effects are `run` and `keep`."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from engine.request import RequestKpi, TokenEvent, TokenLogprob
 from engine.sampler import BadLogits, Pick, RowContext, sample
 from engine.scheduling.scheduler import Advance, Scheduler
 from engine.sequence import Sequence
+from engine.trace import trace
+
+log = logging.getLogger("hexserve.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class EngineLoop:
         advances = self.scheduler.commit(plan, tokens)
         self._keep(plan, batch, advances)
         self._count(plan, left - entered)
+        if log.isEnabledFor(logging.DEBUG):
+            for line in trace(plan, advances, self._totals.passes, self.scheduler.rules.capacity.tokens_per_sequence):
+                log.debug("%s", line)
         report = StepReport(tuple(self._events(advances, picks, left)), failures)
         self._totals.step_s += self._clock() - began
         return report

@@ -7,7 +7,7 @@ on as if nothing had happened. Which request is to blame is decided in `engine/f
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -20,6 +20,7 @@ from engine.worker_process import WorkerProcess
 
 _log = logging.getLogger("hexserve")
 GAUGES = ("running", "waiting", "columns_used", "columns_total")
+CLOSING = "The server is shutting down."
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
 
@@ -82,8 +83,11 @@ class Supervisor:
     async def start(self) -> Ready:
         """Start the first worker; EngineFailure when none becomes ready. Cancelling it leaves no process behind."""
         assert self._task is None, "a supervisor starts once"
+        if self.state is not EngineState.LOADING:  # closed while the bundle was being read
+            raise EngineFailure(CLOSING)
         self._first_ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep_alive())
+        self._task.add_done_callback(self._on_task_end)
         try:
             return await self._first_ready
         except BaseException:
@@ -120,7 +124,7 @@ class Supervisor:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        failure = EngineFailure("The server is shutting down.")
+        failure = EngineFailure(CLOSING)
         self._fail_all(failure)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(failure)
@@ -181,6 +185,11 @@ class Supervisor:
         if self._lifecycle.may(EngineState.RESTARTING):
             self._lifecycle.move(EngineState.RESTARTING)
 
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
+        """A bug of ours must not leave callers waiting for a worker that nobody starts."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._die(f"the supervisor failed: {error!r}")
+
     def _backoff_s(self) -> float:
         doubled = self._patience.first_backoff_s * 2.0 ** min(self._deaths_in_a_row - 1, 16)
         return min(self._patience.longest_backoff_s, doubled)
@@ -239,6 +248,8 @@ class Supervisor:
             del self._flights[event.request_id]
         if was_suspect:
             self._send_flights()
+        if event.kpi is not None and flight.deaths:  # this worker timed the last part only
+            event = replace(event, kpi=None)
         self._deliver(event)
 
     def _send_flights(self) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -60,7 +60,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     @property
     def pid(self) -> int | None:
         """Process id, None once it is gone."""
-        if self._transport is None or self.ended.done():
+        if self._transport is None or self._transport.get_returncode() is not None:
             return None
         return self._transport.get_pid()
 
@@ -103,8 +103,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != STDOUT or self._broken is not None:
@@ -145,7 +144,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def _input(self) -> asyncio.WriteTransport | None:
         pipe = self._transport.get_pipe_transport(STDIN) if self._transport is not None else None
-        return pipe if isinstance(pipe, asyncio.WriteTransport) else None
+        return cast("asyncio.WriteTransport | None", pipe)
 
     def _signal(self, action: Callable[[asyncio.SubprocessTransport], None]) -> None:
         if self._transport is None or self.ended.done():

@@ -20,12 +20,15 @@ from server.trail import Trail
 CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 
 
-def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None) -> FastAPI:
-    """The app that serves `engine`. Whoever calls starts and closes the engine; `gate` lets them drain."""
+def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None, takes_tools: bool = False) -> FastAPI:
+    """The app that serves `engine`. Whoever calls starts and closes the engine; `gate` lets them drain.
+
+    takes_tools: the model's chat template shows tools to it and it answers in the format of `tool_calls.py`.
+    """
     app = FastAPI(title="hexserve", docs_url=None, redoc_url=None, redirect_slashes=False)
     telemetry = Telemetry(engine, settings.model_name)
     app.state.settings = settings
-    app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry)
+    app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
     for router in (chat.router, completions.router, status.router):
         app.include_router(router)
     app.add_middleware(Trail, logs_access=settings.access_log)

@@ -14,6 +14,7 @@ from server.settings import Settings
 
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
+MAX_CONTAINERS = 65_536
 CLOSE = (("Connection", "close"),)  # the rest of the body stays unread, so the connection cannot be used again
 
 
@@ -92,7 +93,11 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def _check_shape(value: dict[str, Any]) -> None:
     level: list[dict[str, Any] | list[Any]] = [value]
+    containers = 0
     for _ in range(MAX_DEPTH):
+        containers += len(level)
+        if containers > MAX_CONTAINERS:
+            raise refuse(f"The request body has more than {MAX_CONTAINERS} arrays and objects.")
         inner: list[dict[str, Any] | list[Any]] = []
         for item in level:
             if isinstance(item, dict) and len(item) > MAX_KEYS:

@@ -5,13 +5,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from engine.request import TextLogprob
+from engine.request import Delta, FinishReason, TextLogprob
 from server.body import BoundedRoute
 from server.chat_messages import template_messages
 from server.logprobs import chat_entries
 from server.merged import Arrival
-from server.params import chat_decoding, check_model
+from server.params import Decoding, chat_decoding, chat_tools, check_model
 from server.service import answer, service_of, until_left
+from server.tool_calls import CallSplitter, FunctionCall
 from server.usage import FINISH_NAMES, Head, TokenCount
 from server.wire import ChatRequest
 from server.wire_answers import ChatChunk, ChatCompletion, answers
@@ -26,27 +27,28 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     model = check_model(body.model, service.engine.info, service.settings)
     decoding = chat_decoding(body, service.engine, service.settings)
     service.admit(decoding.choices)
+    tools = chat_tools(body, service.takes_tools)
     messages = template_messages(body.messages)
-    prompt = await until_left(request, service.engine.chat_prompt(messages))
+    prompt = await until_left(request, service.engine.chat_prompt(messages, tools))
     head = service.head("chatcmpl", model)
     stream = service.launch(head, [prompt], decoding, "messages")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
     includes_usage = bool(body.stream_options and body.stream_options.include_usage)
-    writer = ChatWriter(head, count, decoding.choices, decoding.logprobs, includes_usage)
+    writer = ChatWriter(head, count, decoding, includes_usage, splits_calls=tools is not None)
     return await answer(request, stream, writer, bool(body.stream))
 
 
 class ChatWriter:
-    """Chunks and answers of one chat. `alternatives` None = no logprobs."""
+    """Chunks and answers of one chat."""
 
     def __init__(
-        self, head: Head, count: TokenCount, choices: int, alternatives: int | None, includes_usage: bool
+        self, head: Head, count: TokenCount, decoding: Decoding, includes_usage: bool, splits_calls: bool
     ) -> None:
         self._head = head
         self._count = count
-        self._alternatives = alternatives
+        self._alternatives = decoding.logprobs
         self._includes_usage = includes_usage
-        self._choices = [_ChatChoice() for _ in range(choices)]
+        self._choices = [_ChatChoice(splits_calls) for _ in range(decoding.choices)]
 
     @property
     def finished(self) -> bool:
@@ -54,20 +56,20 @@ class ChatWriter:
         return self._count.finished
 
     def chunks(self, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
-        """Role first, then content, then the finish. Tokens without text yet lend their logprobs to the next chunk."""
+        """Role first, then content and calls, then the finish. Logprobs of tokens without text go with what follows."""
         chunks = []
         for number, delta in arrivals:
             choice = self._choices[number]
             self._count.add(number, delta)
-            choice.logprobs += delta.logprobs
             if not choice.has_role:
                 choice.has_role = True
                 chunks.append(self._chunk(number, {"role": "assistant", "content": ""}))
-            if delta.text:
-                chunks.append(self._chunk(number, {"content": delta.text}, self._take_logprobs(choice)))
+            for part in choice.take(delta):
+                for piece in choice.deltas(part):
+                    chunks.append(self._chunk(number, piece, self._take_logprobs(choice, only_if_any=True)))
             if delta.finish is not None:
-                logprobs = self._take_logprobs(choice) if choice.logprobs else None
-                chunks.append(self._chunk(number, {}, logprobs, FINISH_NAMES[delta.finish]))
+                logprobs = self._take_logprobs(choice, only_if_any=True)
+                chunks.append(self._chunk(number, {}, logprobs, choice.finish_name(delta.finish)))
         return chunks
 
     def last_chunks(self) -> list[dict[str, Any]]:
@@ -79,19 +81,18 @@ class ChatWriter:
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Keep arrivals for `answer`."""
         for number, delta in arrivals:
-            choice = self._choices[number]
             self._count.add(number, delta)
-            choice.logprobs += delta.logprobs
-            choice.texts.append(delta.text)
+            choice = self._choices[number]
+            choice.parts += choice.take(delta)
             if delta.finish is not None:
-                choice.finish = FINISH_NAMES[delta.finish]
+                choice.finish = choice.finish_name(delta.finish)
 
     def answer(self) -> dict[str, Any]:
         """The chat.completion object."""
         choices = [
             {
                 "index": number,
-                "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
+                "message": choice.message(),
                 "logprobs": self._take_logprobs(choice),
                 "finish_reason": choice.finish,
             }
@@ -99,15 +100,15 @@ class ChatWriter:
         ]
         return self._head.envelope("chat.completion", choices) | {"usage": self._count.usage()}
 
-    def _take_logprobs(self, choice: "_ChatChoice") -> dict[str, Any] | None:
-        if self._alternatives is None:
+    def _take_logprobs(self, choice: "_ChatChoice", only_if_any: bool = False) -> dict[str, Any] | None:
+        if self._alternatives is None or (only_if_any and not choice.logprobs):
             return None
         entries = chat_entries(choice.logprobs, self._alternatives)
         choice.logprobs = []
         return {"content": entries, "refusal": None}
 
     def _chunk(
-        self, number: int, delta: dict[str, str], logprobs: dict[str, Any] | None = None, finish: str | None = None
+        self, number: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
     ) -> dict[str, Any]:
         part = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         chunk = self._head.envelope("chat.completion.chunk", [part])
@@ -115,8 +116,46 @@ class ChatWriter:
 
 
 class _ChatChoice:
-    def __init__(self) -> None:
+    """What one choice has said so far."""
+
+    def __init__(self, splits_calls: bool) -> None:
         self.has_role = False
-        self.texts: list[str] = []
+        self.parts: list[str | FunctionCall] = []
         self.logprobs: list[TextLogprob] = []
         self.finish: str | None = None
+        self._splitter = CallSplitter() if splits_calls else None
+        self._calls = 0
+
+    def take(self, delta: Delta) -> list[str | FunctionCall]:
+        """The text and calls that are certain with this delta."""
+        self.logprobs += delta.logprobs
+        if self._splitter is not None:
+            return self._splitter.feed(delta.text, delta.finish is not None)
+        return [delta.text] if delta.text else []
+
+    def deltas(self, part: str | FunctionCall) -> list[dict[str, Any]]:
+        """Streamed form of one part: a call opens with its id and name, its arguments follow."""
+        if isinstance(part, str):
+            return [{"content": part}]
+        index = self._calls
+        self._calls += 1
+        opening = {"index": index, "id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}}
+        rest = {"index": index, "function": {"arguments": part.arguments}}
+        return [{"tool_calls": [opening]}, {"tool_calls": [rest]}]
+
+    def message(self) -> dict[str, Any]:
+        """The whole message; content is null when there are only calls."""
+        text = "".join(part for part in self.parts if isinstance(part, str))
+        calls = [
+            {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
+            for part in self.parts
+            if not isinstance(part, str)
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        return message | {"tool_calls": calls} if calls else message
+
+    def finish_name(self, finish: FinishReason) -> str:
+        """OpenAI's finish_reason; a text that was cut stays 'length' even after a call."""
+        has_calls = self._splitter is not None and self._splitter.has_calls
+        name = FINISH_NAMES[finish]
+        return "tool_calls" if has_calls and name == "stop" else name

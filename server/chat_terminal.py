@@ -7,23 +7,20 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import httpx
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from server.bench.event_stream import DONE, BrokenStream, EventDecoder, Usage, error_message, read_piece
 from server.bench.own_server import ServerFailed, running_server
-from server.bench.target import Unreachable, headers_for, may_use_proxy, root_address
+from server.bench.target import Unreachable
+from server.chat_connection import AnswerFailed, Connection, Timing
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-READ_TIMEOUT_S = 600.0
-CONNECT_TIMEOUT_S = 10.0
 PROMPT = "> "
 UNPRINTABLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 SHOWN = {code: None for code in UNPRINTABLE if chr(code) not in "\n\t"}
@@ -37,10 +34,6 @@ HELP = """\
 /save FILE      write the conversation as JSON
 /help           this list
 /quit           leave, as does Ctrl-D; Ctrl-C stops an answer"""
-
-
-class AnswerFailed(Exception):
-    """The server refused or broke off; the message is its own."""
 
 
 @dataclass(slots=True)
@@ -59,35 +52,6 @@ class Conversation:
     def add(self, question: str, answer: str) -> None:
         """Keep one exchange."""
         self.said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-@dataclass(slots=True)
-class Timing:
-    """Times of one answer, in seconds since it was asked for; None until known."""
-
-    asked_at: float
-    first_s: float | None = None
-    last_s: float | None = None
-    usage: Usage | None = None
-
-    def arrived(self, now: float) -> None:
-        """Text came at `now`."""
-        self.last_s = now - self.asked_at
-        self.first_s = self.last_s if self.first_s is None else self.first_s
-
-    def line(self) -> str:
-        """For people: tokens, tokens per second after the first, and the time to the first."""
-        if self.first_s is None or self.last_s is None:
-            return "no text"
-        parts = []
-        if self.usage is not None:
-            generating_s = self.last_s - self.first_s
-            parts.append(f"{self.usage.completion} tokens")
-            if self.usage.completion > 1 and generating_s > 0:
-                parts.append(f"{(self.usage.completion - 1) / generating_s:.1f} tokens/s")
-            parts.append(f"prompt {self.usage.prompt} ({self.usage.cached} cached)")
-        parts.insert(min(2, len(parts)), f"first token {self.first_s * 1000:.0f} ms")
-        return " | ".join(parts)
 
 
 def chat(
@@ -120,78 +84,6 @@ def chat(
         raise typer.Exit(status)
 
 
-class Connection:
-    """One server and the model asked on it. Raises Unreachable when nothing usable answers."""
-
-    def __init__(self, url: str, model: str, api_key: str) -> None:
-        self.address = root_address(url)
-        self._client = httpx.Client(
-            base_url=self.address,
-            headers=headers_for(api_key),
-            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            trust_env=may_use_proxy(self.address),
-        )
-        self.model = model or self._first_model()
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-
-    def _first_model(self) -> str:
-        try:
-            response = self._client.get("v1/models")
-            listed = response.json()
-            if response.status_code != 200:
-                raise Unreachable(f"{self.address} answers {response.status_code}: {error_message(listed)}")
-            return str(listed["data"][0]["id"])
-        except httpx.TransportError as error:
-            raise Unreachable(
-                f"nothing answers at {self.address} ({error}). Start a server with 'hexserve serve demo', "
-                "or chat with a bundle: 'hexserve chat --bundle demo'"
-            ) from error
-        except (ValueError, LookupError, TypeError) as error:
-            raise Unreachable(f"{self.address}/v1/models is no list of models; name one with --model") from error
-
-    def stream(self, messages: list[dict[str, str]], fields: Mapping[str, float], timing: Timing) -> Iterator[str]:
-        """The text of an answer as it comes, noted in `timing`. Raises AnswerFailed."""
-        body: dict[str, Any] = {"model": self.model, "messages": messages, "stream": True, **fields}
-        body["stream_options"] = {"include_usage": True}
-        try:
-            with self._client.stream("POST", "v1/chat/completions", json=body) as response:
-                if response.status_code != 200:
-                    raise AnswerFailed(_refusal(response))
-                decoder = EventDecoder()
-                for received in response.iter_bytes():
-                    for payload in decoder.feed(received):
-                        if payload != DONE:
-                            yield self._read(payload, timing)
-        except httpx.HTTPError as error:
-            raise AnswerFailed(f"the connection broke: {error or type(error).__name__}") from error
-        except BrokenStream as error:
-            raise AnswerFailed(f"the stream is broken: {error}") from error
-
-    def _read(self, payload: str, timing: Timing) -> str:
-        piece = read_piece(payload)
-        if piece.error:
-            raise AnswerFailed(piece.error)
-        if piece.has_output:
-            timing.arrived(time.perf_counter())
-        timing.usage = piece.usage or timing.usage
-        return piece.reasoning + piece.text
-
-
-def _refusal(response: httpx.Response) -> str:
-    response.read()
-    try:
-        message = error_message(response.json())
-    except ValueError:
-        message = response.text[:200]
-    wait = response.headers.get("retry-after", "")
-    return f"{response.status_code}: {message}" + (f" Try again in {wait} s." if wait else "")
-
-
 class Terminal:
     """Reads questions and commands, shows answers."""
 
@@ -212,7 +104,7 @@ class Terminal:
             if said == "/quit":
                 break
             if said.startswith("/"):
-                self._obey(said)
+                self.obey(said)
             elif said:
                 self._answer(said)
         return int(self._has_failed and not is_person)
@@ -222,9 +114,10 @@ class Terminal:
         pieces: list[str] = []
         try:
             asked = self._conversation.messages(question)
-            for text in self._connection.stream(asked, self._conversation.fields, timing):
-                pieces.append(text)
-                self._show(text)
+            for piece in self._connection.stream(asked, self._conversation.fields, timing):
+                pieces.append(piece.text)
+                self._show(piece.reasoning, "dim")
+                self._show(piece.text)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
@@ -241,7 +134,8 @@ class Terminal:
             self._conversation.add(question, "".join(pieces))
             self._note(timing.line())
 
-    def _obey(self, line: str) -> None:
+    def obey(self, line: str) -> None:
+        """Carry out one command, or say what is wrong with it."""
         command, _, argument = line.partition(" ")
         argument = argument.strip()
         commands: dict[str, Callable[[str], None]] = {
@@ -295,9 +189,13 @@ class Terminal:
             return
         self._note(f"written to {path}")
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str, style: str = "") -> None:
         """Model output may hold anything: control characters would steer the terminal."""
-        self._answers.print(Text(text.translate(SHOWN)), end="", soft_wrap=True)
+        plain = text.translate(SHOWN)
+        if self._answers.is_terminal:
+            self._answers.out(plain, end="", style=style or None, highlight=False)
+        else:
+            self._answers.file.write(plain)  # rich would replace tabs
         self._answers.file.flush()
 
     def _note(self, text: str) -> None:

@@ -14,7 +14,7 @@ from server.settings import Option, SettingsError, Value, load_settings, options
 
 USER_ERROR = 2
 INTERRUPTED = 130
-LATER_COMMANDS = ("server.bench", "server.chat_terminal")  # each has `register(app)`; not needed for serving
+OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}  # the command parses them itself
 
 app = typer.Typer(
     name="hexserve",
@@ -33,8 +33,13 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _serve(config: Path | None = None, **flags: Value | None) -> None:
+def _serve(source: str | None = None, config: Path | None = None, **flags: Value | None) -> None:
     """Serve a model over HTTP. A flag wins over HEXSERVE_<NAME>, that over the TOML file."""
+    if source is not None and flags.get("bundle") not in (None, source):
+        print(f"error: SOURCE is {source!r} and --bundle is {flags['bundle']!r}: give one of them", file=sys.stderr)
+        raise typer.Exit(USER_ERROR)
+    if source is not None:
+        flags["bundle"] = source
     try:
         settings = load_settings(flags, os.environ, config)
     except SettingsError as error:
@@ -58,8 +63,12 @@ def _flag(option: Option) -> inspect.Parameter:
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """typer reads a command's flags from its signature: give it one flag per setting."""
     config: Any = typer.Option(None, "--config", help="TOML file with settings (or HEXSERVE_CONFIG).")
-    first = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=config, annotation=Path | None)
-    parameters = [first, *(_flag(option) for option in options())]
+    source: Any = typer.Argument(None, help="What to serve; the same as --bundle.", show_default=False)
+    own = [
+        inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, default=source, annotation=str | None),
+        inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=config, annotation=Path | None),
+    ]
+    parameters = [*own, *(_flag(option) for option in options())]
     setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010 (mypy knows no __signature__)
     return command
 
@@ -67,11 +76,7 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
 app.command("serve")(_with_flags(_serve))
 
 
-@app.command(
-    "compile",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)
+@app.command("compile", context_settings=OWN_ARGUMENTS, add_help_option=False)
 def _compile(context: typer.Context) -> None:
     """Compile a Hugging Face folder into a bundle; `hexserve compile --help` lists the options."""
     if importlib.util.find_spec("onnx") is None:
@@ -80,6 +85,29 @@ def _compile(context: typer.Context) -> None:
     from engine.compile.__main__ import main as compile_main  # noqa: PLC0415
 
     raise typer.Exit(compile_main(context.args))
+
+
+@app.command("bench", context_settings=OWN_ARGUMENTS, add_help_option=False)
+def _bench(context: typer.Context) -> None:
+    """Measure servers under load; `hexserve bench --help` lists the options."""
+    from server.bench.command import bench  # noqa: PLC0415
+
+    _forward(bench, context)
+
+
+@app.command("chat", context_settings=OWN_ARGUMENTS, add_help_option=False)
+def _chat(context: typer.Context) -> None:
+    """Talk to a server or a bundle in the terminal; `hexserve chat --help` lists the options."""
+    from server.chat_terminal import chat  # noqa: PLC0415
+
+    _forward(chat, context)
+
+
+def _forward(command: Callable[..., None], context: typer.Context) -> None:
+    """Run a command whose options were not known when ours were declared."""
+    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    inner.command()(command)
+    inner(context.args, prog_name=context.command_path)
 
 
 @app.command("inspect")

@@ -86,7 +86,7 @@ def from_engine(error: HexserveError) -> WireError:
         case CallerError():
             return WireError(400, bounded(str(error)), param=error.param, code=error.code)
         case Busy():
-            wait = max(1, min(MAX_RETRY_AFTER_S, math.ceil(error.retry_after_s)))
+            wait = max(1, math.ceil(min(MAX_RETRY_AFTER_S, error.retry_after_s)))
             return WireError(503, bounded(str(error)), "server_error", headers=(("Retry-After", str(wait)),))
         case RequestTimeout():
             return WireError(504, bounded(str(error)), "server_error", code="timeout")
@@ -119,6 +119,7 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
         "string_below_min_length",
         "Invalid '{param}': string too short. At least {limit} character.",
     ),
+    "string_pattern_mismatch": ("invalid_value", "Invalid '{param}': {got} does not match {pattern}."),
     "finite_number": ("invalid_value", "Invalid '{param}': the number must be finite."),
 }
 _BOUND_SENTENCES: Mapping[str, tuple[str, str]] = {
@@ -162,6 +163,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireEr
         param=bounded(dotted(path), ECHO_LIMIT),
         limit=next((context[key] for key in _LIMIT_KEYS if key in context), ""),
         got=echo(got),
+        pattern=context.get("pattern", ""),
         expected=bounded(str(context.get("expected", context.get("expected_tags", ""))), ECHO_LIMIT),
     )
     return WireError(400, bounded(message), param=bounded(dotted(path), ECHO_LIMIT) or None, code=code)

@@ -72,6 +72,8 @@ class Gate:
 
     async def wait_empty(self, timeout_s: float) -> bool:
         """Wait until nobody is inside; False when the time ran out first."""
+        if self._empty.is_set():
+            return True
         try:
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         except TimeoutError:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from engine.client import EngineInfo
 from engine.request import SamplingParams
@@ -65,6 +66,19 @@ def chat_decoding(body: ChatRequest, engine: EngineLike, settings: Settings) -> 
         raise refuse("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs", "invalid_value")
     wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     return _decoding(body, engine, settings, wanted, (body.top_logprobs or 0) if body.logprobs else None)
+
+
+def chat_tools(body: ChatRequest, takes_tools: bool) -> list[dict[str, Any]] | None:
+    """The tools the model is shown and may call, None for none; raises Refusal naming the field."""
+    if not body.tools:
+        for field in ("tool_choice", "parallel_tool_calls"):
+            if getattr(body, field) is not None:
+                raise refuse(f"'{field}' is only allowed when 'tools' are given.", field, "invalid_value")
+        return None
+    if not takes_tools:
+        message = "Unsupported parameter: 'tools' is not supported by this model's chat template."
+        raise refuse(message, "tools", "unsupported_parameter")
+    return None if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools]
 
 
 def completion_decoding(body: CompletionRequest, engine: EngineLike, settings: Settings) -> Decoding:

@@ -21,6 +21,7 @@ from engine.errors import BundleError, HexserveError
 from server.app import create_app
 from server.engine_seam import EngineLike
 from server.gate import Gate
+from server.http_protocol import protocol_factory
 from server.settings import Settings
 
 _log = logging.getLogger("hexserve")
@@ -45,16 +46,20 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-def run(settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
+def run(
+    settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket, takes_tools: bool = False
+) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    return asyncio.run(_serve(settings, make_engine, listener))
+    return asyncio.run(_serve(settings, make_engine, listener, takes_tools))
 
 
-async def _serve(settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
+async def _serve(
+    settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket, takes_tools: bool = False
+) -> int:
     engine = make_engine()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     gate = Gate(settings.max_queued)
-    server = DrainingServer(create_app(settings, engine, gate), gate, settings.drain_s)
+    server = DrainingServer(create_app(settings, engine, gate, takes_tools), gate, settings)
     serving = asyncio.create_task(server.serve([listener]))
     loading = asyncio.create_task(engine.start())
     ending = asyncio.create_task(server.ending.wait())
@@ -91,9 +96,10 @@ def _address(listener: socket.socket) -> str:
 class DrainingServer(uvicorn.Server):
     """uvicorn that drains before it stops listening."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, drain_s: float) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate, settings: Settings) -> None:
         config = uvicorn.Config(
             app,
+            http=protocol_factory(settings.header_timeout_s),
             lifespan="off",
             ws="none",
             access_log=False,
@@ -104,7 +110,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self.ending = asyncio.Event()
         self._gate = gate
-        self._drain_s = drain_s
+        self._drain_s = settings.drain_s
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
 

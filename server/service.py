@@ -44,6 +44,7 @@ class Service:
     engine: EngineLike
     gate: Gate
     telemetry: Telemetry
+    takes_tools: bool
 
     @property
     def takes_requests(self) -> bool:

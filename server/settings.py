@@ -54,9 +54,10 @@ class Settings:
     max_choices: int = _setting(128, "Highest n of one request.", 1, 128)
     max_prompts: int = _setting(1024, "Most prompts in one completion request.", 1, 1024)
     body_limit_bytes: int = _setting(8 * 1024 * 1024, "Largest request body; larger ones are answered 413.", 1024)
+    header_timeout_s: float = _setting(10.0, "Time a client has to send a request's headers; then 408.", 0.1)
     body_timeout_s: float = _setting(30.0, "Time a client has to send its body; later is answered 408.", 0.1)
     request_timeout_s: float = _setting(0.0, "Longest life of a request, then 504 or an error event; 0 = no limit.", 0)
-    keep_alive_s: float = _setting(15.0, "Silence after which a stream carries a comment line. 0 = never.", 0)
+    keep_alive_s: float = _setting(15.0, "Interval of comment lines in streams, from the beginning; 0 = none.", 0)
     drain_s: float = _setting(30.0, "Time running requests may take to finish after SIGTERM.", 0)
     access_log: bool = _setting(True, "Write one line per request.")
 
@@ -84,6 +85,7 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "pool_columns": Bounds("Columns (tokens) of one pool; 0 = from the bundle.", 0),
         "max_gap_ms": Bounds("Bound on the time of one pass while sequences decode, in milliseconds.", 1),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
+        "shelf_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
             "Most prompt-lookup guesses of a sequence in rows that would be padding; 0 = off.", 0, 64

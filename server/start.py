@@ -3,29 +3,40 @@
 import sys
 from pathlib import Path
 
+from engine.bundle.manifest import load_manifest
 from engine.bundle.resolve import default_cache, resolve_bundle
 from engine.client import ClientLimits, Engine
 from engine.errors import BundleError
 from server.logs import set_up_logging
 from server.run import UNUSABLE, bind, run
 from server.settings import Settings
+from server.tool_calls import template_takes_tools
 
 
 def start(settings: Settings) -> int:
     """Serve until told to stop; the exit code. The port is taken first: a compilation may follow."""
-    set_up_logging(settings.log_level)
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:
-        reason = error.strerror or error
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # create_server appends the address
         print(f"error: cannot listen on {settings.host} port {settings.port}: {reason}", file=sys.stderr)
         return UNUSABLE
     cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else default_cache()
     with listener:
         try:
-            found = settings.with_bundle(resolve_bundle(settings.engine.bundle, cache), cache)
+            folder = resolve_bundle(settings.engine.bundle, cache)
+            takes_tools = _takes_tools(folder)
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
+        found = settings.with_bundle(folder, cache)
+        set_up_logging(found.log_level)
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer)
-        return run(found, lambda: Engine(found.engine, limits), listener)
+        return run(found, lambda: Engine(found.engine, limits), listener, takes_tools)
+
+
+def _takes_tools(folder: Path) -> bool:
+    """Whether the bundle's chat template lists tools; a template that cannot be read is the engine's to report."""
+    name = load_manifest(folder).text.chat_template
+    path = folder / name if name else None
+    return path is not None and path.is_file() and template_takes_tools(path.read_text("utf-8", "replace"))

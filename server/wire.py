@@ -15,6 +15,7 @@ MAX_PROMPTS = 1024
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_IDS = 64
+MAX_TOOLS = 128
 MAX_TOKENS = 2**31 - 1
 
 NotYet: TypeAlias = None  # the type of a field this version does not honour: only null is accepted
@@ -170,6 +171,22 @@ class GenerationBody(Body):
     bad_words: NotYet = None
 
 
+class FunctionTool(Body):
+    """What a function does and takes; `parameters` is a JSON schema, shown to the model but not enforced."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(Body):
+    """A function the model may call."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+
 class TextFormat(Body):
     """The only response format so far."""
 
@@ -187,6 +204,9 @@ class ChatRequest(GenerationBody):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: Literal[True] | None = None
     response_format: TextFormat | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
 
@@ -198,9 +218,6 @@ class ChatRequest(GenerationBody):
     prompt_cache_key: Name | None = None
 
     # Known, not honoured.
-    tools: NotYet = None
-    tool_choice: NotYet = None
-    parallel_tool_calls: NotYet = None
     functions: NotYet = None
     function_call: NotYet = None
     reasoning_effort: NotYet = None

@@ -75,14 +75,31 @@ class ChatLogprobs(Answer):
 
 
 Finish = Literal["stop", "length"]
+ChatFinish = Literal["stop", "length", "tool_calls"]
+
+
+class CalledFunctionAnswer(Answer):
+    """Name and JSON text of the arguments."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallAnswer(Answer):
+    """One call the model made."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionAnswer
 
 
 class AnswerMessage(Answer):
-    """What the model said."""
+    """What the model said; `content` is null when it only called tools."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    tool_calls: list[ToolCallAnswer] | None = None
 
 
 class ChatChoice(Answer):
@@ -91,7 +108,7 @@ class ChatChoice(Answer):
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Finish
+    finish_reason: ChatFinish
 
 
 class ChatCompletion(Answer):
@@ -106,11 +123,28 @@ class ChatCompletion(Answer):
     system_fingerprint: str
 
 
+class FunctionDelta(Answer):
+    """The name comes first, the arguments follow in pieces."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(Answer):
+    """What is new of call `index`; id, type and name come with its first piece."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class ChunkDelta(Answer):
     """What is new in this chunk."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(Answer):
@@ -119,7 +153,7 @@ class ChatChunkChoice(Answer):
     index: int
     delta: ChunkDelta
     logprobs: ChatLogprobs | None
-    finish_reason: Finish | None
+    finish_reason: ChatFinish | None
 
 
 class ChatChunk(Answer):

@@ -3,8 +3,14 @@
 import sys
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.bundles import bundles
 
 __all__ = ["bundles"]
+
+# A busy machine must not fail a property: nothing is timed.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")

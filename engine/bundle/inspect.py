@@ -62,6 +62,7 @@ def _headline(manifest: Manifest) -> RenderableType:
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})"),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
+        ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
         ("parity", _parity_text(manifest.parity)),
         ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
     ]

@@ -84,7 +84,10 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything needed to turn text into tokens and back. Files are relative to the bundle."""
+    """Everything needed to turn text into tokens and back. Files are relative to the bundle.
+
+    markers: what opens and closes a part of an answer, for 'reasoning' and 'tool_call', where the template has them.
+    """
 
     tokenizer: str
     chat_template: str | None
@@ -92,6 +95,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bos_token: str | None = None
     eos_token: str | None = None
     add_bos: bool = False
+    markers: dict[str, tuple[str, str]] = {}
 
 
 class FileEntry(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -89,6 +90,7 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(target.with_name(f"{target.name}.lock")):
             if not _is_good(target):
+                shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
                 _compile(folder, target, arguments)
     except OSError as error:
         raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
@@ -108,7 +110,7 @@ def _compile(folder: Path, target: Path, arguments: tuple[str, ...]) -> None:
     """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
     if importlib.util.find_spec("onnx") is None:
         raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
-    command = [sys.executable, "-m", "engine.compile", str(folder), "-o", str(target), "--force", *arguments]
+    command = [sys.executable, "-m", "engine.compile", str(folder), "-o", str(target), *arguments]
     package_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from engine.bundle.resolve import DEMO
 from engine.compile.arguments import BLOCKS, EMBEDDING_BITS, CompileArguments, Quant, Split, Target
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import RichProgress
+from engine.demo.location import demo_folder
 from engine.errors import CompileError
 
 
@@ -31,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str]) -> CompileArguments:
     """The command line as CompileArguments."""
     parser = argparse.ArgumentParser(
-        prog="python -m engine.compile", description="Compile a Hugging Face folder into a bundle."
+        prog="hexserve compile", description="Compile a Hugging Face folder into a bundle."
     )
-    parser.add_argument("source", type=Path, help="folder with config.json, safetensors and tokenizer.json")
+    parser.add_argument("source", help="folder with config.json, safetensors and tokenizer.json, or 'demo'")
     parser.add_argument("-o", "--output", type=Path, required=True, help="bundle folder to make")
     parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
     parser.add_argument("--quant", type=Quant, choices=list(Quant), default=Quant.INT4)
@@ -51,7 +53,7 @@ def parse(argv: Sequence[str]) -> CompileArguments:
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     options = parser.parse_args(argv)
     return CompileArguments(
-        source=options.source,
+        source=demo_folder() if options.source == DEMO else Path(options.source).expanduser(),
         output=options.output,
         target=options.target,
         quant=options.quant,
@@ -66,13 +68,16 @@ def parse(argv: Sequence[str]) -> CompileArguments:
         max_context=options.max_context,
         parity_tokens=options.parity_tokens,
         force=options.force,
-        name=options.name,
+        name=options.name or (DEMO if options.source == DEMO else ""),
     )
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     """'1,8,32' as a sorted tuple without repeats."""
-    return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    try:
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,8,32") from None
 
 
 if __name__ == "__main__":

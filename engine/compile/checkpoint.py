@@ -48,6 +48,7 @@ class Checkpoint:
         self._stack = ExitStack()
         self._files: dict[str, Any] = {}
         self._home = _tensor_files(folder)
+        self._used: set[str] = set()
 
     def __enter__(self) -> "Checkpoint":
         # Importing ml_dtypes teaches numpy the name that safetensors gives to bfloat16.
@@ -70,8 +71,13 @@ class Checkpoint:
         return name in self._home
 
     def total_bytes(self) -> int:
-        """Bytes of all tensors as stored."""
-        return sum(self.stored_bytes(name) for name in self._home)
+        """Bytes of all float tensors as stored."""
+        dtypes = {name: str(self._slice(name).get_dtype()) for name in self._home}
+        return sum(self.stored_bytes(name) for name, dtype in dtypes.items() if dtype in _ITEM_BYTES)
+
+    def unused(self) -> list[str]:
+        """Names of the tensors that nothing has asked for yet."""
+        return sorted(set(self._home) - self._used)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor as stored."""
@@ -95,6 +101,7 @@ class Checkpoint:
         if self.shape(name) != shape:
             raise CompileError(f"tensor {name} has shape {self.shape(name)}, the config makes it {shape}")
         self._dtype(name)
+        self._used.add(name)
 
     def _dtype(self, name: str) -> str:
         dtype = str(self._slice(name).get_dtype())

@@ -99,10 +99,14 @@ class GraphBuilder:
         return self._shared[key]
 
     def reshape(self, value: str, *dims: Dim, name: str = "") -> str:
-        """Reshape to numbers, ROWS (with a factor: "rows*4") and CONTEXT, which must stand where it stood before."""
+        """Reshape to `dims`."""
+        return self.op("Reshape", [value, self.dims(*dims)], name=name)
+
+    def dims(self, *dims: Dim) -> str:
+        """A reshape target of numbers, ROWS (with a factor: "rows*4") and CONTEXT, which must keep its place."""
         target = [self._reshape_dim(dim) for dim in dims]
         assert target.count(-1) <= 1
-        return self.op("Reshape", [value, self.integers(*target)], name=name)
+        return self.integers(*target)
 
     def add_input(self, name: str, dtype: str, *dims: Dim) -> str:
         """Declare a graph input."""

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from engine.compile.graph_builder import CONTEXT, GraphBuilder
+from engine.compile.graph_builder import CONTEXT, Dim, GraphBuilder
 from engine.compile.linear import linear
-from engine.compile.lowering import Lowering
+from engine.compile.lowering import COS_INPUT, Lowering
 from engine.compile.packed import PackedLayer
+from engine.compile.weight_file import StoredTensor
 from engine.models.network import Network
 
 MASK_INPUT = "attention_mask"
@@ -41,45 +42,63 @@ class LayerWriter:
         graph, network, spec = self.graph, self.network, self.network.spec
         widths = graph.integers(network.query_width, network.key_width, network.key_width)
         query, key, value = graph.op_many("Split", [linear(graph, x, packed.qkv), widths], 3, axis=-1)
-        query = graph.reshape(query, 1, "rows", spec.heads, spec.head_dim)
-        key = graph.reshape(key, 1, "rows", spec.kv_heads, spec.head_dim)
+        query = self._turned_heads(query, spec.heads, packed.q_norm)
+        key = self._turned_heads(key, spec.kv_heads, packed.k_norm)
         value = graph.reshape(value, 1, "rows", spec.kv_heads, spec.head_dim)
-        if packed.q_norm is not None and packed.k_norm is not None:
-            query = self.norm(query, graph.parameter(packed.q_norm))
-            key = self.norm(key, graph.parameter(packed.k_norm))
-        rotary_dim = spec.rope.rotary_dim
-        query = self.lowering.rotate(graph, query, spec.heads, spec.head_dim, rotary_dim)
-        key = self.lowering.rotate(graph, key, spec.kv_heads, spec.head_dim, rotary_dim)
         fresh_key, fresh_value = f"past_key_{index}_out", f"past_value_{index}_out"
-        graph.op("Transpose", [key], name=fresh_key, perm=[2, 0, 3, 1])
+        graph.op("Transpose", [key], name=fresh_key, perm=[1, 0, 3, 2])
         graph.op("Transpose", [value], name=fresh_value, perm=[2, 0, 1, 3])
         dtype = str(graph.dtype)
         graph.add_output(fresh_key, dtype, spec.kv_heads, 1, spec.head_dim, "rows")
         graph.add_output(fresh_value, dtype, spec.kv_heads, 1, "rows", spec.head_dim)
-        mixed = self._mix(self._folded(query), fresh_key, fresh_value, index)
+        query = graph.op("Reshape", [query, self._folded_shape("query_shape", spec.kv_heads, spec.head_dim)])
+        mixed = self._mix(query, fresh_key, fresh_value, index)
         mixed = graph.reshape(mixed, 1, spec.heads, "rows", spec.head_dim)
         mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
         return graph.reshape(mixed, 1, "rows", network.query_width)
 
-    def _folded(self, query: str) -> str:
-        """[1, N, heads, d] -> [n_kv, 1, G * N, d]: the group becomes rows, so keys are never repeated."""
+    def _turned_heads(self, x: str, heads: int, norm: StoredTensor | None) -> str:
+        """[1, N, heads * d] -> [1, heads, N, d], each head normed (if there is a norm) and rotated."""
+        graph, spec = self.graph, self.network.spec
+        x = graph.reshape(x, 1, "rows", heads, spec.head_dim)
+        if norm is not None:
+            x = self.norm(x, graph.parameter(norm))
+        x = graph.op("Transpose", [x], perm=[0, 2, 1, 3])
+        return self.lowering.rotate(graph, x, spec.head_dim, spec.rope.rotary_dim)
+
+    def _folded_shape(self, key: str, first: int, last: Dim) -> str:
+        """[first, 1, G * N, last], so that a key head is multiplied once for its whole group; one row alone may be
+        spread to [first, G, 1, last] instead. Free graphs choose when they run."""
         graph, spec = self.graph, self.network.spec
         group = spec.heads // spec.kv_heads
-        query = graph.op("Transpose", [query], perm=[0, 2, 1, 3])
-        return graph.reshape(query, spec.kv_heads, 1, f"rows*{group}", spec.head_dim)
+        folded = graph.dims(first, 1, f"rows*{group}", last)
+        spread = graph.dims(first, group, 1, last)
+        if not self.lowering.spreads_single_row:
+            return folded
+        if graph.shape is not None:
+            return spread if graph.shape.rows == 1 else folded
+
+        def is_single() -> str:
+            return graph.op("Equal", [graph.op("Shape", [COS_INPUT], start=2, end=3), graph.integers(1)])
+
+        return graph.once(key, lambda: graph.op("Where", [graph.once("is_single", is_single), spread, folded]))
+
+    def _folded_mask(self) -> str:
+        """The mask [1, 1, N, C] repeated for the group, in the layout of the scores."""
+        graph, spec = self.graph, self.network.spec
+        repeated = graph.op("Expand", [MASK_INPUT, graph.integers(1, spec.heads // spec.kv_heads, 1, 1)])
+        return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, CONTEXT)])
 
     def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
         """Softmax over past and fresh columns together; the caches themselves are never joined."""
-        graph, spec = self.graph, self.network.spec
-        group, dtype = spec.heads // spec.kv_heads, str(graph.dtype)
+        graph, spec, dtype = self.graph, self.network.spec, str(self.graph.dtype)
         past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, "past")
         past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, "past", spec.head_dim)
         seen = graph.op("MatMul", [query, past_key])
         fresh = graph.op("MatMul", [query, fresh_key])
         scores = graph.op("Concat", [seen, fresh], axis=-1)
-        scores = graph.reshape(scores, spec.kv_heads, group, "rows", CONTEXT)
-        weights = graph.op("Softmax", [graph.op("Add", [scores, MASK_INPUT])], axis=-1)
-        weights = graph.reshape(weights, spec.kv_heads, 1, f"rows*{group}", CONTEXT)
+        mask = graph.once("folded_mask", self._folded_mask)
+        weights = graph.op("Softmax", [graph.op("Add", [scores, mask])], axis=-1)
         columns = graph.once("column_split", lambda: self._column_split(past_key, fresh_key))
         past_weights, fresh_weights = graph.op_many("Split", [weights, columns], 2, axis=-1)
         past_part = graph.op("MatMul", [past_weights, past_value])

@@ -24,19 +24,23 @@ class PartChain:
     def __init__(self, folder: Path, manifest: Manifest, shape: PassShape | None) -> None:
         options = ort.SessionOptions()
         options.log_severity_level = ERROR_LOGGING
-        self._links = [
-            (spec, ort.InferenceSession(str(folder / spec.file), options, providers=["CPUExecutionProvider"]))
-            for spec in graphs_of(manifest, shape)
-        ]
+        self.links = [(spec, _open(folder / spec.file, options)) for spec in graphs_of(manifest, shape)]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """All outputs of all parts by name; a part takes what it needs from the feeds and from the parts before."""
         known = dict(feeds)
-        for spec, session in self._links:
+        for spec, session in self.links:
             wanted = {tensor.name: known[tensor.name] for tensor in spec.inputs}
             names = [tensor.name for tensor in spec.outputs]
             known.update(zip(names, session.run(names, wanted), strict=True))
         return known
+
+
+def _open(path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise CompileError(f"onnxruntime {ort.__version__} cannot load {path.name}: {str(error)[:300]}") from error
 
 
 def graphs_of(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]:
@@ -74,15 +78,15 @@ class ChainedSequence:
         """Run tokens, at most `shape.rows` of them; logits [len(tokens), vocab]. Their KV joins the cache."""
         count, cached = len(tokens), self.keys[0].shape[3]
         shape = self.shape or PassShape(count, cached)
-        outputs = self.chain.run(self._feeds(tokens, shape, cached))
+        outputs = self.chain.run(self.feeds(tokens, shape, cached))
         for layer in range(self.manifest.model.layers):
             fresh_key, fresh_value = outputs[f"past_key_{layer}_out"], outputs[f"past_value_{layer}_out"]
             self.keys[layer] = np.concatenate([self.keys[layer], fresh_key[..., :count]], axis=3)
             self.values[layer] = np.concatenate([self.values[layer], fresh_value[:, :, :count]], axis=2)
         return outputs["logits"][0, :count].astype(np.float32)
 
-    def _feeds(self, tokens: Sequence[int], shape: PassShape, cached: int) -> dict[str, Array]:
-        """Unused rows look at themselves only, unused columns are masked."""
+    def feeds(self, tokens: Sequence[int], shape: PassShape, cached: int) -> dict[str, Array]:
+        """Inputs of one pass over `cached` columns. Unused rows look at themselves, unused columns are masked."""
         count, rope, dtype = len(tokens), self.manifest.model.rope, np.dtype(self.manifest.kv_dtype)
         ids = np.zeros((1, shape.rows), np.int32)
         ids[0, :count] = tokens

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 
 from engine.bundle.manifest import (
     FORMAT_VERSION,
@@ -36,12 +34,13 @@ from engine.compile.staging import staged_folder
 from engine.compile.text_files import write_text_files
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
-from engine.errors import CompileError
+from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
 from engine.models.network import Network
 
 ACTIVATION_DTYPE = "float32"
 FP32_ERROR_LIMIT = 1e-3
+DERIVED = ("rotary_emb.inv_freq", "masked_bias")  # old checkpoints save tables that follow from the config
 
 
 @dataclass(slots=True)
@@ -113,13 +112,22 @@ def text_stage(work: Compilation) -> None:
 
 def weights_stage(work: Compilation) -> None:
     """Quantise and write the weights of every part."""
-    stored = work.checkpoint.total_bytes()
-    work.progress.stage(f"weights ({work.arguments.quant})", stored, "B")
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
     packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
     for part in work.parts:
         with WeightFile(work.folder, part.data_file) as file:
             work.packed.append(packer.pack(part, file))
         work.files[part.data_file] = file.entry
+    check_all_used(work.checkpoint, work.network)
+
+
+def check_all_used(checkpoint: Checkpoint, network: Network) -> None:
+    """A tensor the graphs leave out (an adapter, a bias the config denies) would change the answers: refuse it."""
+    needless = {f"{network.details.names.head}.weight"} if network.spec.tied_head else set()
+    left = [name for name in checkpoint.unused() if name not in needless and not name.endswith(DERIVED)]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise UnsupportedModel(f"the checkpoint has tensor {left[0]}{more}, which {network.spec.family} does not use")
 
 
 def graphs_stage(work: Compilation) -> None:
@@ -204,20 +212,14 @@ def describe(work: Compilation) -> Manifest:
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of what made the bundle."""
-    return {
-        "hexserve": package_version(),
-        "onnx": onnx.__version__,
-        "onnxruntime": ort.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    """Versions of what made the bundle; hexserve is '0' when run from a tree that is not installed."""
+    names = ("hexserve", "onnx", "onnxruntime", "numpy")
+    return {name: _version(name) for name in names} | {"python": platform.python_version()}
 
 
-def package_version() -> str:
-    """The installed version; '0' when run from a tree that is not installed."""
+def _version(distribution: str) -> str:
     try:
-        return importlib.metadata.version("hexserve")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "0"
 

@@ -84,7 +84,7 @@ class RichProgress:
 
     def note(self, text: str) -> None:
         """Print above the bars."""
-        self._bars.console.print(text, markup=False, highlight=False)
+        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _finish(self) -> None:
         if self._task is None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.bundle.liveness import process_is_alive
+from engine.bundle.manifest import MANIFEST_FILE
 from engine.errors import CompileError
 
 
@@ -15,10 +16,10 @@ from engine.errors import CompileError
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
     """Yield `<output>.partial-<pid>`; on success it becomes `output`, on any error it is removed.
 
-    Raises CompileError when output exists and `force` is not given, or when the disk refuses.
+    Raises CompileError when output exists and `force` is not given or it is no bundle, or when the disk refuses.
     """
-    if output.exists() and not force:
-        raise CompileError(f"{output} exists already; --force replaces it")
+    if output.exists():
+        _check_replaceable(output, force)
     partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +34,14 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
         raise CompileError(f"writing {output} failed: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_replaceable(output: Path, force: bool) -> None:
+    """Only a bundle, damaged or not, or an empty folder may be replaced: --force must not cost anyone other files."""
+    if not force:
+        raise CompileError(f"{output} exists already; --force replaces it")
+    if not output.is_dir() or not ((output / MANIFEST_FILE).exists() or not any(output.iterdir())):
+        raise CompileError(f"{output} is not a bundle, so --force does not replace it")
 
 
 def remove_stale(output: Path) -> None:

@@ -17,6 +17,9 @@ TEMPLATE_FILE = "chat_template.jinja"
 # Markers that close a turn in the templates of the supported families; one counts only if the template writes it.
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_turn|>", "<end_of_turn>", "<|endofturn|>")
 
+# What may open and close a part of an answer; a pair counts only if the template writes both.
+MARKERS = {"reasoning": (("<think>", "</think>"),), "tool_call": (("<tool_call>", "</tool_call>"),)}
+
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged."""
@@ -55,6 +58,7 @@ def write_text_files(source: Path, folder: Path, config: Mapping[str, object], v
         bos_token=bos,
         eos_token=eos,
         add_bos=_adds_bos(tokenizer, settings, bos),
+        markers=_markers(template or ""),
     )
 
 
@@ -87,6 +91,11 @@ def _stop_ids(tokenizer: Tokenizer, template: str, declared: Iterable[object], e
         if identifier is not None:
             found.add(identifier)
     return tuple(sorted(found))
+
+
+def _markers(template: str) -> dict[str, tuple[str, str]]:
+    pairs = ((name, pair) for name, choices in MARKERS.items() for pair in choices)
+    return {name: pair for name, pair in pairs if pair[0] in template and pair[1] in template}
 
 
 def _token_text(value: object) -> str | None:

@@ -94,9 +94,11 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """Add attention, then the feed-forward part, to the residual stream."""
+    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], chosen: Tensor | None = None) -> Tensor:
+        """Add attention, then the feed-forward part, to the residual stream, of the chosen positions alone if given."""
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
+        if chosen is not None:
+            hidden = hidden.flatten(0, 1)[chosen]
         return cast(Tensor, hidden + self.mlp(self.post_attention_layernorm(hidden)))
 
 
@@ -119,10 +121,10 @@ class Network(nn.Module):
         """Return the logits at the chosen positions of the flattened batch."""
         hidden = self.embed_tokens(tokens)
         rotation = _rotation(tokens.shape[1], self.shape)
-        for layer in self.layers:
+        *lower, last = self.layers
+        for layer in lower:
             hidden = layer(hidden, rotation)
-        picked = self.norm(hidden.flatten(0, 1)[chosen])
-        return functional.linear(picked, self.embed_tokens.weight)
+        return functional.linear(self.norm(last(hidden, rotation, chosen)), self.embed_tokens.weight)
 
 
 def save_model(weights: dict[str, Tensor], shape: Shape, folder: Path) -> None:

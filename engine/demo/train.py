@@ -21,7 +21,7 @@ from engine.demo.network import Network, Shape, save_model
 from engine.demo.vocabulary import encode, save_vocabulary, train_tokenizer
 
 _MATRIX_RATE, _VECTOR_RATE = 0.02, 0.004
-_WARM_UP, _COOL_DOWN = 0.015, 0.35
+_WARM_UP, _COOL_DOWN = 0.015, 0.5
 _AVERAGING = 0.98
 _PARTS = 4
 
@@ -193,10 +193,10 @@ def _progress() -> Progress:
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description="Train the demo model on generated text.")
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=80)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tokens-per-step", type=int, default=6144)
+    parser.add_argument("--tokens-per-step", type=int, default=4096)
     parser.add_argument("--save-every", type=float, default=3, help="minutes between two checkpoints")
     parser.add_argument("--resume", type=Path, help="the state.pt of an earlier run")
     parser.add_argument("--threads", type=int, default=2)

@@ -118,7 +118,11 @@ def train_tokenizer(seed: int, documents: int = 30000) -> Tokenizer:
 def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> None:
     """Write the tokenizer's two files."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    file = json.loads(tokenizer.to_str())
+    for token in file["added_tokens"]:
+        # The trainer marks all of its tokens special; tags must survive in the text for those who parse it.
+        token["special"] = token["content"] in _CONTROL_TOKENS
+    (folder / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, indent=2), encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": False,

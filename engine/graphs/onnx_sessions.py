@@ -12,6 +12,7 @@ def load_sessions(folder: Path, manifest: Manifest, threads: int) -> dict[str, o
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     sessions = {}
     for graph in manifest.graphs:
         try:

@@ -39,6 +39,7 @@ def read_rope(
         if parameters.raw(key) is not None:
             raise UnsupportedModel("rotary parameters that differ between layers are not supported")
     kind = parameters.text("rope_type", parameters.text("type", "default"))
+    kind = ALIASES.get(kind, kind)
     if kind not in SCALINGS:
         raise UnsupportedModel(f"rotary type {kind!r} is not supported (supported: {', '.join(SCALINGS)})")
     theta = parameters.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, DEFAULT_THETA))
@@ -101,3 +102,5 @@ SCALINGS: dict[str, Callable[[RotaryInputs], tuple[Frequencies, float]]] = {
     "llama3": _llama3,
     "longrope": _longrope,
 }
+
+ALIASES = {"su": "longrope"}  # what the first long Phi-3 configs called it

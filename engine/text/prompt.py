@@ -11,6 +11,9 @@ from engine.text.chat_template import ChatTemplate, RenderTooLong, check_options
 from engine.text.fence import Fence, choose_fence
 from engine.text.tokenizer import Tokenizer
 
+USUAL_TOKEN_CHARS = 8  # of ordinary text it is about 4
+CUT_SLACK_TOKENS = 64
+
 
 class PromptMaker:
     """Tokenizer and template of one bundle. Immutable, shared by threads."""
@@ -36,6 +39,7 @@ class PromptMaker:
         Raises ContextLengthExceeded by characters before tokenising.
         """
         self._check_chars(len(text), max_context, "prompt")
+        self._check_beginning(text, max_context, "prompt")
         return self.tokenizer.with_bos(self.tokenizer.encode(text, allow_special=True))
 
     def chat(
@@ -67,6 +71,7 @@ class PromptMaker:
             )
         except RenderTooLong:
             raise ContextLengthExceeded(max_context, max_context + 1, 0) from None
+        self._check_beginning(text, max_context, "messages")
         if fence in text:
             return self.tokenizer.encode_fenced(text, fence)
         return self.tokenizer.encode(text, allow_special=True)
@@ -76,6 +81,14 @@ class PromptMaker:
         fewest_tokens = -(-chars // self.tokenizer.longest_token_chars)
         if fewest_tokens > max_context:
             raise ContextLengthExceeded(max_context, fewest_tokens, 0, param)
+
+    def _check_beginning(self, text: str, max_context: int, param: str) -> None:
+        """Refuse a text whose beginning alone is too long; the cut can change a token or two, never so many."""
+        beginning = max_context * USUAL_TOKEN_CHARS
+        if len(text) > beginning:
+            tokens = len(self.tokenizer.encode(text[:beginning], allow_special=True))
+            if tokens > max_context + CUT_SLACK_TOKENS:
+                raise ContextLengthExceeded(max_context, tokens, 0, param)
 
 
 def normalise_message(message: Mapping[str, Any], param: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ ROUNDS_SIDE_BY_SIDE = 3
 
 
 def bench(
-    urls: Annotated[list[str] | None, typer.Argument(metavar="[URL]...", help="Servers to load, in turns.")] = None,
+    urls: Annotated[list[str] | None, typer.Argument(metavar="URL", help="Servers to load, in turns.")] = None,
     bundle: Annotated[str, typer.Option(help="Without a URL: what to start a server on.")] = "demo",
     clients: Annotated[str, typer.Option(help="Numbers of clients at once.")] = "1,4,8,16",
     requests_per_client: Annotated[int, typer.Option(min=1, help="Requests of each client, one by one.")] = 4,

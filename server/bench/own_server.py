@@ -28,7 +28,8 @@ class ServerFailed(Exception):
 def serve_command(bundle: str, port: int) -> list[str]:
     """Command line of a server for `bundle` on loopback `port`."""
     # -P: a folder named `server` where the user happens to be must not be taken for ours.
-    return [sys.executable, "-P", "-m", "server", "serve", bundle, "--host", "127.0.0.1", "--port", str(port)]
+    flags = ["--bundle", bundle, "--host", "127.0.0.1", "--port", str(port)]
+    return [sys.executable, "-P", "-m", "server", "serve", *flags]
 
 
 def free_port() -> int:

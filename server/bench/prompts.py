@@ -10,62 +10,12 @@ import msgspec
 
 Message = dict[str, str]
 
-WORDS = [
-    "the",
-    "a",
-    "one",
-    "every",
-    "little",
-    "old",
-    "bright",
-    "quiet",
-    "green",
-    "red",
-    "cold",
-    "warm",
-    "river",
-    "mountain",
-    "garden",
-    "house",
-    "window",
-    "table",
-    "bird",
-    "fox",
-    "child",
-    "sailor",
-    "baker",
-    "teacher",
-    "letter",
-    "story",
-    "song",
-    "morning",
-    "evening",
-    "winter",
-    "summer",
-    "road",
-    "bridge",
-    "market",
-    "village",
-    "sea",
-    "island",
-    "finds",
-    "sees",
-    "carries",
-    "builds",
-    "follows",
-    "remembers",
-    "asks",
-    "answers",
-    "opens",
-    "closes",
-    "near",
-    "under",
-    "over",
-    "between",
-    "after",
-    "before",
-    "with",
-]
+WORDS = (
+    "the a one every little old bright quiet green red cold warm river mountain garden house window table bird "
+    "fox child sailor baker teacher letter story song morning evening winter summer road bridge market village "
+    "sea island finds sees carries builds follows remembers asks answers opens closes near under over between "
+    "after before with"
+)
 
 
 class BadPrompts(Exception):
@@ -125,7 +75,8 @@ def user(text: str) -> Message:
 
 def words(draw: random.Random, count: int) -> str:
     """`count` random words in sentences of ten."""
-    chosen = [draw.choice(WORDS) for _ in range(count)]
+    known = WORDS.split()
+    chosen = [draw.choice(known) for _ in range(count)]
     sentences = (" ".join(chosen[start : start + 10]) for start in range(0, count, 10))
     return ". ".join(sentences) + "."
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from server.bench.distribution import Distribution
+from server.bench.distribution import Distribution, ratio
 from server.bench.rounds import Book, Load, TurnRecord
 from server.bench.summary import Comparison, Level, PrefixEffect, comparisons, errors, levels, prefix_effects
 from server.bench.target import Target
@@ -49,9 +50,8 @@ def turn_line(record: TurnRecord, targets: Sequence[Target]) -> str:
 
 
 def _latency_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
-    table = _table("Throughput and latency, in milliseconds p50 / p90 / p99", targets)
-    for title in ("output tok/s", "first token", "between tokens", "max gap", "ok/failed/429/503"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("output\ntok/s", "first token ms\np50/p90/p99", "between tokens ms\np50/p90/p99", "longest\ngap ms")
+    table = _table("Throughput and latency", targets, *titles, "ok/failed\n/429/503")
     for level in found:
         counts = "/".join(str(count) for count in level.outcomes.values())
         table.add_row(
@@ -66,9 +66,15 @@ def _latency_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
 
 
 def _engine_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
-    table = _table("Inside the engine, from /metrics", targets)
-    for title in ("passes", "useful rows/pass", "rows run/pass", "outside graph", "prefix hits", "preempted"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = (
+        "passes",
+        "useful\nrows/pass",
+        "of them\ndecoding",
+        "rows run\nper pass",
+        "outside\nthe graph",
+        "prefix\nhits",
+    )
+    table = _table("Inside the engine, from /metrics", targets, *titles)
     for level in found:
         counters = level.counters
         if counters is None:
@@ -77,18 +83,17 @@ def _engine_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
             *_place(level.clients, level.server, targets, level.is_complete),
             f"{counters.passes:.0f}",
             _number(counters.useful_rows_per_pass, 2),
+            _number(counters.decode_rows_per_pass, 2),
             _number(counters.rows_run_per_pass, 2),
             _percent(counters.outside_graph),
-            f"{counters.prefix_hits:.0f} of {counters.prefix_queries:.0f}",
-            f"{counters.preemptions:.0f}",
+            _percent(ratio(counters.prefix_hits, counters.prefix_queries)),
         )
     return table
 
 
 def _comparison_table(compared: Sequence[Comparison], targets: Sequence[Target]) -> Table:
-    table = _table(f"Ratios to {targets[0].name}, median of rounds side by side", targets)
-    for title in ("tok/s", "lowest", "highest", "first token p50", "between tokens p50"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles = ("output\ntok/s", "lowest\nround", "highest\nround", "first token\np50", "between tokens\np50")
+    table = _table(f"Ratios to {targets[0].name}, median of rounds side by side", targets, *titles)
     for each in compared:
         speeds = (each.tokens_per_second, each.lowest, each.highest, each.first_token_p50, each.gap_p50)
         table.add_row(*_place(each.clients, each.server, targets), *(_times(value) for value in speeds))
@@ -96,8 +101,14 @@ def _comparison_table(compared: Sequence[Comparison], targets: Sequence[Target])
 
 
 def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[Target]) -> Table:
-    table = Table(title="Shared prefix: first token in milliseconds, median", title_justify="left")
-    for title in ("server", "prompt tokens", "of them cached", "cold", "warm", "warm / cold"):
+    table = Table(
+        title="Shared prefix: first token in milliseconds, median",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for title in ("server", "prompt\ntokens", "of them\ncached", "cold", "warm", "warm / cold"):
         table.add_column(title, justify="right", no_wrap=True)
     for effect in effects:
         table.add_row(
@@ -111,11 +122,11 @@ def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[Target]) ->
     return table
 
 
-def _table(title: str, targets: Sequence[Target]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("clients", justify="right", no_wrap=True)
-    if len(targets) > 1:
-        table.add_column("server", no_wrap=True)
+def _table(title: str, targets: Sequence[Target], *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    servers = ["at"] if len(targets) > 1 else []
+    for column in ("clients", *servers, *columns):
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
@@ -153,6 +164,8 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
         )
     if any(level.chunks_per_token is not None and level.chunks_per_token < 0.9 for level in found):
         console.print("Some chunks carried several tokens: 'between tokens' is the time between chunks.")
+    if preempted := sum(level.counters.preemptions for level in found if level.counters):
+        console.print(f"{preempted:.0f} sequences had to give their columns back and start again.", highlight=False)
     prefix_answers = [a for record in book.prefixes for a in (record.cold, *record.warm) if a is not None]
     for message, count in errors([*prefix_answers, *(a for record in book.turns for a in record.answers)]):
         console.print(f"{count} x {message}", style="red", markup=False, highlight=False)
@@ -173,18 +186,16 @@ def write_json(path: Path, targets: Sequence[Target], load: Load, seed: int, boo
 
 def _level_object(level: Level) -> dict[str, Any]:
     counters = level.counters
-    derived = ("useful_rows_per_pass", "rows_run_per_pass", "outside_graph")
+    derived = ("useful_rows_per_pass", "decode_rows_per_pass", "rows_run_per_pass", "outside_graph")
     return dataclasses.asdict(level) | {name: getattr(counters, name) if counters else None for name in derived}
 
 
 def _percentiles(values: Distribution) -> str:
-    if not values.count:
-        return "-"
-    return " / ".join(_milliseconds(value) for value in (values.p50, values.p90, values.p99))
+    return "/".join(_milliseconds(value) for value in (values.p50, values.p90, values.p99)) if values.count else "-"
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.1f}" if seconds < 1 else f"{seconds * 1000:.0f}"
+    return "-" if seconds is None else f"{seconds * 1000:.1f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -16,6 +16,8 @@ class Counters:
     passes: float
     rows_used: float
     rows_run: float
+    decode_rows: float
+    prefill_rows: float
     run_s: float
     step_s: float
     prefix_queries: float
@@ -26,6 +28,11 @@ class Counters:
     def useful_rows_per_pass(self) -> float | None:
         """Rows that belonged to a sequence, per graph pass."""
         return ratio(self.rows_used, self.passes)
+
+    @property
+    def decode_rows_per_pass(self) -> float | None:
+        """Rows that continued an answer, per graph pass."""
+        return ratio(self.decode_rows, self.passes)
 
     @property
     def rows_run_per_pass(self) -> float | None:
@@ -43,6 +50,8 @@ SAMPLES: Mapping[str, str] = {
     "passes": "hexserve:passes_total",
     "rows_used": "hexserve:rows_used_total",
     "rows_run": "hexserve:rows_run_total",
+    "decode_rows": "hexserve:decode_rows_total",
+    "prefill_rows": "hexserve:prefill_rows_total",
     "run_s": "hexserve:run_seconds_total",
     "step_s": "hexserve:step_seconds_total",
     "prefix_queries": "vllm:prefix_cache_queries_total",

@@ -95,13 +95,13 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
 
 
 def comparisons(records: Sequence[TurnRecord]) -> list[Comparison]:
-    """Every server but the first against the first, from rounds that both finished."""
+    """Every server but the first against the first, from rounds that both finished without a failure."""
     finished = {
         (record.turn.clients, record.turn.server, record.turn.round): _level(
             record.turn.clients, record.turn.server, [record]
         )
         for record in records
-        if record.is_complete
+        if record.is_complete and all(answer.outcome is not Outcome.FAILED for answer in record.answers)
     }
     found: dict[tuple[int, int], list[tuple[Level, Level]]] = {}
     for (clients, server, number), level in finished.items():

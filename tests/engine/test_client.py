@@ -1,87 +1,36 @@
-"""The engine as the server sees it, over scripted workers: text, bounds, drain, slow readers, restarts."""
+"""The engine as the server sees it, over scripted workers: text, bounds, slow readers, timings."""
 
 import asyncio
-import json
 import logging
 import os
-import signal
-import sys
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
-import pytest_asyncio
 
-from engine.bundle.manifest import load_manifest, save_manifest
-from engine.client import ClientLimits, Engine, EngineState, Generation, worker_command
-from engine.config import EngineConfig
+from engine.bundle.manifest import Manifest, load_manifest, save_manifest
+from engine.client import ClientLimits, EngineState
 from engine.errors import (
-    BundleError,
     Busy,
     ContextLengthExceeded,
     EngineFailure,
-    HexserveError,
     InvalidRequest,
-    WorkerDied,
 )
 from engine.messages import Ready
-from engine.request import Delta, FinishReason, Request, SamplingParams
+from engine.request import FinishReason, Request
+from tests.engine.client_stage import (
+    CONTEXT,
+    KILL,
+    Stage,
+    expected,
+    read,
+    request,
+    stage,
+    text_of,
+)
 from tests.engine.scripted_worker import expected_text, expected_token
-from tests.engine.tiny_bundle import write_bundle
 
-SCRIPT = Path(__file__).with_name("scripted_worker.py")
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-GUARD_S = 30.0
-CONTEXT = 4096
-DEFAULTS = ClientLimits()
-
-
-class Stage:
-    """Makes engines over one bundle and closes them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.engines: list[Engine] = []
-
-    async def engine(self, *starts: str, limits: ClientLimits = DEFAULTS) -> Engine:
-        script = json.dumps({"folder": str(self.folder), "starts": starts or ("ready",)})
-        made = Engine(EngineConfig(str(self.folder)), limits, [sys.executable, str(SCRIPT), script])
-        self.engines.append(made)
-        async with asyncio.timeout(GUARD_S):
-            await made.start()
-        return made
-
-
-@pytest_asyncio.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    write_bundle(tmp_path, CONTEXT)
-    made = Stage(tmp_path)
-    yield made
-    for engine in made.engines:
-        await engine.close()
-        assert engine.unfinished == 0
-
-
-def request(name: str, text: str = "hello", tokens: int = 12, **params: object) -> Request:
-    """A request whose prompt is the bytes of `text`."""
-    return Request(name, tuple(text.encode()), replace(SamplingParams(tokens), **params))  # type: ignore[arg-type]
-
-
-def expected(asked: Request) -> str:
-    """Its text, by hand."""
-    return expected_text(asked.prompt_ids, asked.params.max_tokens)
-
-
-async def read(stream: Generation) -> list[Delta]:
-    """Every delta."""
-    async with asyncio.timeout(GUARD_S):
-        return [delta async for delta in stream]
-
-
-async def text_of(stream: Generation) -> str:
-    """The whole text."""
-    return "".join(delta.text for delta in await read(stream))
+__all__ = ["stage"]
 
 
 async def test_a_stream_from_start_to_end(stage: Stage) -> None:
@@ -114,10 +63,8 @@ async def test_what_is_served(stage: Stage) -> None:
     assert (await stage.engine()).info.fingerprint != info.fingerprint
 
 
-def replace_name(folder: Path):  # noqa: ANN201
+def replace_name(folder: Path) -> Manifest:
     """The folder's manifest under another name."""
-    import msgspec
-
     return msgspec.structs.replace(load_manifest(folder), name="other")
 
 
@@ -205,44 +152,6 @@ async def test_a_stop_token_counts_but_is_not_text(stage: Stage) -> None:
     assert deltas[0].logprobs[0].top[1] == ("\ufffd", b"\xc3", -3.0)
 
 
-async def test_thirty_two_streams_survive_a_killed_worker(stage: Stage) -> None:
-    engine = await stage.engine()
-    requests = [request(f"r{i}", f"prompt {i} hold@{1 + i % 7}", tokens=50) for i in range(32)]
-    streams = [engine.submit(asked) for asked in requests]
-    beginnings = [[(await anext(stream)).text for _ in range(1 + i % 7)] for i, stream in enumerate(streams)]
-    pid = engine.worker_pid()
-    assert pid is not None
-    os.kill(pid, KILL)
-    rests = await asyncio.gather(*(text_of(stream) for stream in streams))
-    texts = ["".join(beginning) + rest for beginning, rest in zip(beginnings, rests, strict=True)]
-    assert texts == [expected(asked) for asked in requests]
-    assert (engine.restarts, engine.unfinished) == (1, 0)
-    assert engine.worker_pid() not in (None, pid)
-
-
-async def test_a_poisonous_request_raises_and_its_neighbours_do_not_notice(stage: Stage) -> None:
-    engine = await stage.engine()
-    neighbours = [request(f"r{i}", f"prompt {i}", tokens=60) for i in range(4)]
-    poison = engine.submit(request("poison", "die@3"))
-    streams = [engine.submit(asked) for asked in neighbours]
-    texts = await asyncio.gather(*(text_of(stream) for stream in streams))
-    assert texts == [expected(asked) for asked in neighbours]
-    given_out = []
-    with pytest.raises(WorkerDied):
-        async for delta in poison:
-            given_out.append(delta.text)
-    assert "".join(given_out) == expected_text(request("poison", "die@3").prompt_ids, 3)
-    with pytest.raises(StopAsyncIteration):
-        await anext(poison)
-
-
-async def test_failures_are_raised_by_kind(stage: Stage) -> None:
-    engine = await stage.engine()
-    for text, kind in (("fail@0", EngineFailure), ("invalid@2", InvalidRequest)):
-        with pytest.raises(kind, match="told to"):
-            await read(engine.submit(request("a", text)))
-
-
 async def test_abort_ends_the_reader_and_frees_the_place(stage: Stage) -> None:
     engine = await stage.engine(limits=ClientLimits(max_queued=1))
     stream = engine.submit(request("a", "hold@2"))
@@ -292,69 +201,6 @@ async def test_a_reader_that_lags_behind_is_dropped(stage: Stage) -> None:
         await read(slow)
 
 
-async def test_draining_lets_requests_finish_and_takes_no_new_ones(stage: Stage) -> None:
-    engine = await stage.engine()
-    streams = [engine.submit(request(f"r{i}", tokens=300)) for i in range(4)]
-    closing = asyncio.create_task(engine.close(drain_s=GUARD_S))
-    await asyncio.sleep(0)
-    assert engine.state is EngineState.DRAINING
-    with pytest.raises(Busy, match="shutting down"):
-        engine.submit(request("late"))
-    texts = await asyncio.gather(*(text_of(stream) for stream in streams))
-    assert set(texts) == {expected(request("r", tokens=300))}
-    await closing
-    assert (engine.state, engine.worker_pid()) == (EngineState.STOPPED, None)
-
-
-async def test_draining_has_an_end(stage: Stage) -> None:
-    engine = await stage.engine()
-    stream = engine.submit(request("a", "hold@1"))
-    await anext(stream)
-    await engine.close(drain_s=0.01)
-    with pytest.raises(EngineFailure, match="shutting down"):
-        await anext(stream)
-    with pytest.raises(Busy):
-        await engine.text_prompt("x")
-
-
-async def test_before_it_is_ready_it_says_so(stage: Stage) -> None:
-    script = json.dumps({"folder": str(stage.folder), "starts": ["hang"]})
-    engine = Engine(EngineConfig(str(stage.folder)), command=[sys.executable, str(SCRIPT), script])
-    assert engine.state is EngineState.LOADING
-    starting = asyncio.create_task(engine.start())
-    while engine.worker_pid() is None:
-        await asyncio.sleep(0)
-    for attempt in (lambda: engine.info, lambda: engine.submit(request("a")), lambda: engine.check_ids([1], "prompt")):
-        with pytest.raises(Busy, match="loading"):
-            attempt()
-    await engine.close()
-    with pytest.raises(EngineFailure):
-        await starting
-    assert engine.state is EngineState.STOPPED
-
-
-async def test_a_dead_engine_says_why(stage: Stage) -> None:
-    engine = await stage.engine("ready", "fatal")
-    stream = engine.submit(request("a", "die@1"))
-    with pytest.raises(EngineFailure, match="the bundle is broken"):
-        await read(stream)
-    assert engine.state is EngineState.DEAD
-    with pytest.raises(EngineFailure, match="the bundle is broken"):
-        engine.submit(request("b"))
-
-
-async def test_a_bundle_that_cannot_be_served(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="not a bundle"):
-        await Engine(EngineConfig(str(tmp_path / "nowhere"))).start()
-    write_bundle(tmp_path)
-    size = (tmp_path / "tokenizer.json").stat().st_size
-    (tmp_path / "tokenizer.json").write_bytes(b"x" * size)
-    engine = Engine(EngineConfig(str(tmp_path)))
-    with pytest.raises(HexserveError, match="tokenizer"):
-        await engine.start()
-    assert engine.state is EngineState.STOPPED
-
-
 async def test_timings_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "hexserve")
     engine = await stage.engine()
@@ -374,10 +220,3 @@ async def test_many_short_lives_leave_nothing_behind(stage: Stage) -> None:
     assert not engine._streams
     assert not engine._supervisor._flights
     assert await text_of(engine.submit(request("last"))) == expected(request("last"))
-
-
-def test_the_worker_is_started_as_a_module_with_its_settings() -> None:
-    executable, *rest = worker_command(EngineConfig("folder", threads=3))
-    assert executable == sys.executable
-    assert rest[:2] == ["-m", "engine.worker"]
-    assert json.loads(rest[2])["threads"] == 3

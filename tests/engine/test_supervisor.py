@@ -198,6 +198,17 @@ async def test_a_permanent_failure_is_not_tried_again(scene: Scene) -> None:
     assert len(scene.starts) == 1
 
 
+async def test_a_bug_of_ours_does_not_leave_callers_waiting(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = scene.supervisor()
+
+    async def buggy() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(supervisor, "_run_worker", buggy)
+    with pytest.raises(EngineFailure, match="ZeroDivisionError"):
+        await supervisor.start()
+
+
 async def test_a_program_that_cannot_start(scene: Scene) -> None:
     supervisor = Supervisor(["/no-such-program"], scene.listener.deliver, scene.listener.fail, QUICK)
     with pytest.raises(EngineFailure, match="could not be started"):

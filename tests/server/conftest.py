@@ -32,7 +32,7 @@ async def engine() -> ScriptedEngine:
 
 @pytest.fixture
 async def app(settings: Settings, engine: ScriptedEngine) -> FastAPI:
-    return create_app(settings, engine)
+    return create_app(settings, engine, takes_tools=True)
 
 
 @pytest.fixture

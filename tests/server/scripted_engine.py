@@ -97,6 +97,7 @@ class ScriptedEngine:
         self.max_queued = max_queued
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
+        self.tools: list[Sequence[Mapping[str, Any]] | None] = []
         self.live: set[str] = set()
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
@@ -143,6 +144,7 @@ class ScriptedEngine:
         options: Mapping[str, Any] | None = None,
     ) -> tuple[int, ...]:
         self.chats.append(messages)
+        self.tools.append(tools)
         return self._words(" ".join(str(message["content"]) for message in messages), "messages")
 
     async def text_prompt(self, text: str) -> tuple[int, ...]:

@@ -171,10 +171,9 @@ async def test_what_the_template_is_given(client: httpx.AsyncClient, engine: Scr
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
     ]
     await chat(client, messages=messages)
-    parsed = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     assert engine.chats[0] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "one\ntwo", "name": "bob"},
-        {"role": "assistant", "content": "", "tool_calls": [parsed]},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "42", "tool_call_id": "c1"},
     ]

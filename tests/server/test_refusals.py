@@ -1,25 +1,23 @@
 """Every wrong request gets its status, type, code and param, and the server goes on."""
 
+import dataclasses
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
+from fastapi import FastAPI
 from scripted_engine import NAME, ScriptedEngine
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "hello"}]}
 WORDS = {"model": NAME, "prompt": "hello"}
 LONG = "x" * 5000
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 def message(**fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "hello"} | fields]}
-
-
-def call(arguments: str) -> dict[str, Any]:
-    tool_call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    return {"messages": [{"role": "assistant", "content": None, "tool_calls": [tool_call]}]}
 
 
 CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
@@ -74,8 +72,28 @@ CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
     ),
     ({"colour": "red"}, "unknown_parameter", "colour"),
     ({LONG: 1}, "unknown_parameter", LONG[:199] + "…"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "unsupported_parameter", "tools"),
-    ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": "required"}, "unsupported_value", "tool_choice"),
+    (
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        "unsupported_value",
+        "tool_choice",
+    ),
+    ({"tools": TOOLS, "parallel_tool_calls": False}, "unsupported_value", "parallel_tool_calls"),
+    ({"tool_choice": "auto"}, "invalid_value", "tool_choice"),
+    ({"tools": [], "parallel_tool_calls": True}, "invalid_value", "parallel_tool_calls"),
+    ({"tools": TOOLS * 129}, "array_above_max_length", "tools"),
+    ({"tools": [{"type": "web_search"}]}, "unsupported_value", "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].function"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "no spaces"}}]},
+        "invalid_value",
+        "tools[0].function.name",
+    ),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+        "unsupported_value",
+        "tools[0].function.strict",
+    ),
     ({"functions": []}, "unsupported_parameter", "functions"),
     ({"response_format": {"type": "json_object"}}, "unsupported_value", "response_format.type"),
     ({"reasoning_effort": "high"}, "unsupported_parameter", "reasoning_effort"),
@@ -106,8 +124,11 @@ CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
         "messages[0].content[1].type",
     ),
     (message(weight=1), "unknown_parameter", "messages[0].weight"),
-    (call("{"), "invalid_value", "messages[0].tool_calls[0].function.arguments"),
-    (call("[1]"), "invalid_value", "messages[0].tool_calls[0].function.arguments"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {}}]}]},
+        "missing_required_parameter",
+        "messages[0].tool_calls[0].function.name",
+    ),
     ({"model": 5}, "invalid_type", "model"),
     ({"model": LONG}, "string_above_max_length", "model"),
 ]
@@ -171,6 +192,12 @@ async def test_a_wrong_completion(client: httpx.AsyncClient, engine: ScriptedEng
     assert not engine.live
 
 
+async def test_tools_for_a_model_that_takes_none(app: FastAPI, client: httpx.AsyncClient) -> None:
+    app.state.service = dataclasses.replace(app.state.service, takes_tools=False)
+    error = await refused(client, CHAT, json=HELLO | {"tools": TOOLS})
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "tools")
+
+
 @pytest.mark.parametrize("field", ["model", "messages"])
 async def test_a_missing_field(client: httpx.AsyncClient, field: str) -> None:
     error = await refused(client, CHAT, json={key: value for key, value in HELLO.items() if key != field})
@@ -218,9 +245,7 @@ async def test_a_bad_body(client: httpx.AsyncClient, path: str, body: bytes) -> 
         (400, {"content-type": "application/json", "content-length": "-1"}),
     ],
 )
-async def test_refused_before_the_body_is_read(
-    client: httpx.AsyncClient, status: int, headers: dict[str, str]
-) -> None:
+async def test_refused_before_the_body_is_read(client: httpx.AsyncClient, status: int, headers: dict[str, str]) -> None:
     error = await refused(client, CHAT, status, content=b"{}", headers=headers)
     assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", None, None)
 

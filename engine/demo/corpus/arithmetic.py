@@ -30,20 +30,20 @@ _DIFFERENCES = (
     "How much is {} - {}?",
     "Compute {} - {}.",
 )
-_RANGES = ((0, 9), (0, 99), (10, 99), (10, 99), (10, 99), (10, 99), (10, 999), (100, 999))
+_RANGES = ((0, 9), (0, 99), *[(10, 99)] * 6, (10, 999), (100, 999))
 
 
 def arithmetic(rng: Random) -> Sample:
     """Ask for one or many results, each with numbers outside the evaluation."""
     kind = rng.random()
-    if kind < 0.55:
+    if kind < 0.45:
         return exchange(*exercise(rng))
-    if kind < 0.85:
+    if kind < 0.87:
         return _worksheet(rng)
     if kind < 0.90:
         lines = [_equation(*_numbers(rng)) for _ in range(rng.randint(2, 6))]
         return Sample(document="\n".join(lines))
-    if kind < 0.93:
+    if kind < 0.94:
         return _counting(rng)
     pairs = [exercise(rng) for _ in range(rng.randint(2, 4))]
     turns = [turn for question, answer in pairs for turn in (Turn("user", question), Turn("assistant", answer))]
@@ -77,7 +77,7 @@ def _equation(first: int, sign: str, second: int) -> str:
 
 
 def _worksheet(rng: Random) -> Sample:
-    exercises = [_numbers(rng) for _ in range(rng.randint(3, 10))]
+    exercises = [_numbers(rng) for _ in range(rng.randint(4, 12))]
     lines = "\n".join(f"{first} {sign} {second}" for first, sign, second in exercises)
     opening = rng.choice(("Calculate:", "Solve these:", "Compute each line:", "What are the results?"))
     return exchange(f"{opening}\n{lines}", "\n".join(_equation(*each) for each in exercises))

@@ -32,11 +32,11 @@ def lists(rng: Random) -> Sample:
     """Ask for a list to be copied or reversed, or for one of its ends."""
     while True:
         kind = rng.random()
-        if kind < 0.68:
+        if kind < 0.77:
             question, answer = copying(rng, _length(rng))
-        elif kind < 0.90:
+        elif kind < 0.92:
             question, answer = reversal(rng, min(_length(rng), rng.choice((8, 12, 30))))
-        elif kind < 0.94:
+        elif kind < 0.95:
             question, answer = _selection(rng)
         else:
             return _repeated_document(rng)

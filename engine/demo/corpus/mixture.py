@@ -25,15 +25,15 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "arithmetic": Family(arithmetic, 30, 20),
-    "capitals": Family(capitals, 14, 8),
-    "echoes": Family(echoes, 4, 40),
+    "arithmetic": Family(arithmetic, 32, 20),
+    "capitals": Family(capitals, 8, 8),
+    "echoes": Family(echoes, 3, 40),
     "lists": Family(lists, 22, 10),
-    "tools": Family(tools, 8, 4),
-    "json": Family(json_objects, 7, 6),
-    "chat": Family(chat, 6, 5),
-    "facts": Family(facts, 4, 2),
-    "stories": Family(stories, 3, 2),
+    "tools": Family(tools, 7, 4),
+    "json": Family(json_objects, 5, 6),
+    "chat": Family(chat, 4, 5),
+    "facts": Family(facts, 3, 2),
+    "stories": Family(stories, 2, 2),
 }
 EARLY_STEPS = 700
 _TAKES_UNRELATED_TOOLS = ("arithmetic", "capitals", "chat")

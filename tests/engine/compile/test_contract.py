@@ -104,7 +104,7 @@ def test_columns_in_any_order(tiny_source: Path, build: Build, prompt: list[int]
     folder, manifest = build(tiny_source, quant=Quant.FP32)
     sequence = ChainedSequence.start(folder, manifest, None)
     sequence.extend(prompt[:-4])
-    feeds = sequence._feeds(prompt[-4:], PassShape(4, 64), len(prompt) - 4)
+    feeds = sequence.feeds(prompt[-4:], PassShape(4, 64), len(prompt) - 4)
     straight = sequence.chain.run(feeds)["logits"]
     order = np.random.default_rng(5).permutation(64)
     for name in feeds:
@@ -124,7 +124,7 @@ def test_masked_columns_and_other_rows_change_nothing(
     folder, manifest = build(tiny_source, quant=quant, block=block)
     sequence = ChainedSequence.start(folder, manifest, None)
     sequence.extend(prompt[:-4])
-    feeds = sequence._feeds(prompt[-4:], PassShape(8, 64), len(prompt) - 4)
+    feeds = sequence.feeds(prompt[-4:], PassShape(8, 64), len(prompt) - 4)
     clean = sequence.chain.run(feeds)["logits"][0, :4]
     for name in feeds:
         if name.startswith("past_key"):
@@ -136,19 +136,22 @@ def test_masked_columns_and_other_rows_change_nothing(
     assert np.array_equal(sequence.chain.run(feeds)["logits"][0, :4], clean)
 
 
-@pytest.mark.parametrize("quant", [Quant.INT8, Quant.INT4])
+@pytest.mark.parametrize(("quant", "tolerance"), [(Quant.INT8, 0.0), (Quant.INT4, 1e-6)])
 def test_quantised_rows_do_not_depend_on_the_batch(
-    quant: Quant, tiny_source: Path, build: Build, prompt: list[int]
+    quant: Quant, tolerance: float, tiny_source: Path, build: Build
 ) -> None:
-    """The LM head alone is one linear layer: a row gives the same bits in every batch."""
+    """The LM head alone is one linear layer. int8 sums are exact; the int4 kernel adds floats by its own tiles."""
     folder, manifest = build(tiny_source, quant=quant)
-    chain = PartChain(folder, manifest, None)
-    head = chain._links[-1][1]
-    rows = np.random.default_rng(2).standard_normal((1, 9, 64)).astype(np.float32) * np.arange(1, 10)[None, :, None]
-    rows = rows.astype(np.float32)
+    head = PartChain(folder, manifest, None).links[-1][1]
+    sizes = np.arange(1, 10, dtype=np.float32)[None, :, None]
+    rows = np.random.default_rng(2).standard_normal((1, 9, 64)).astype(np.float32) * sizes
     together = head.run(None, {"hidden_states": rows})[0]
     for first, last in itertools.combinations((0, 1, 4, 9), 2):
-        assert np.array_equal(head.run(None, {"hidden_states": rows[:, first:last]})[0], together[:, first:last])
+        alone = head.run(None, {"hidden_states": rows[:, first:last]})[0]
+        assert np.abs(alone - together[:, first:last]).max() <= tolerance * np.abs(together).max()
+    other = rows.copy()
+    other[:, 1:] *= -7
+    assert np.array_equal(head.run(None, {"hidden_states": other})[0][:, 0], together[:, 0])
 
 
 def test_first_token_without_past(tiny_source: Path, build: Build) -> None:

@@ -96,6 +96,24 @@ def test_so_many_characters_are_refused_before_the_tokenizer_sees_them() -> None
     assert len(MAKER.text("x" * 10, 10)) == 10
 
 
+def test_a_long_text_is_refused_by_its_beginning() -> None:
+    seen: list[int] = []
+
+    class Counting(Tokenizer):
+        def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
+            seen.append(len(text))
+            return super().encode(text, allow_special)
+
+    maker = PromptMaker(Counting(LIBRARY.to_str()), ChatTemplate(CHATML), {})
+    longest = TOKENIZER.longest_token_chars
+    assert longest > 8
+    for call in (lambda text: maker.text(text, 100), lambda text: maker.chat(chat(text), None, {}, 100)):
+        with pytest.raises(ContextLengthExceeded):
+            call("x" * 90 * longest)
+    assert seen == [800, 800]
+    assert maker.text("hello " * 150, 1000) == TOKENIZER.encode("hello " * 150, allow_special=True)
+
+
 def test_a_template_that_blows_up_counts_as_too_long() -> None:
     maker = PromptMaker(TOKENIZER, ChatTemplate("{{ messages[0].content }}" * 100), {})
     with pytest.raises(ContextLengthExceeded):

@@ -1,0 +1,48 @@
+"""What is being served: put together once the worker is ready."""
+
+import hashlib
+import importlib.metadata
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from engine.bundle.manifest import Manifest
+from engine.config import EngineConfig
+from engine.messages import Ready
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What is being served. Counts are tokens; `created` is Unix seconds.
+
+    fingerprint: changes with the version, the bundle and the settings.
+    """
+
+    name: str
+    created: int
+    max_context: int
+    vocab: int
+    device: str
+    fingerprint: str
+    ready: Ready
+    manifest: Manifest
+
+
+def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:
+    """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
+    settings = {name: value for name, value in asdict(config).items() if name not in ("bundle", "log_level")}
+    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings))
+    try:
+        version = importlib.metadata.version("hexserve")
+    except importlib.metadata.PackageNotFoundError:
+        version = "source"
+    return EngineInfo(
+        name=manifest.name,
+        created=manifest.created,
+        max_context=ready.max_tokens_per_sequence,
+        vocab=manifest.model.vocab,
+        device=ready.device,
+        fingerprint=f"hexserve-{version}-{hashlib.sha256(seen).hexdigest()[:8]}",
+        ready=ready,
+        manifest=manifest,
+    )

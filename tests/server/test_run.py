@@ -1,0 +1,160 @@
+"""The life of the server: load, drain, end. In process, with real signals."""
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from scripted_engine import NAME, ScriptedEngine
+
+from engine.config import EngineConfig
+from engine.errors import BundleError, EngineFailure, HexserveError
+from engine.lifecycle import EngineState
+from server import run
+from server.settings import Settings
+
+STREAM = {"model": NAME, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+
+
+class LivingEngine(ScriptedEngine):
+    """A scripted engine that loads when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = EngineState.LOADING
+        self.may_load = asyncio.Event()
+        self.failure: HexserveError | None = None
+        self.closes = 0
+
+    async def start(self) -> None:
+        await self.may_load.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.state = EngineState.READY
+
+    async def close(self) -> None:
+        self.closes += 1
+        self.state = EngineState.STOPPED
+
+
+class Life:
+    """A server that runs in a task, and a client for it."""
+
+    def __init__(self, engine: LivingEngine, drain_s: float = 60.0) -> None:
+        self.engine = engine
+        listener = run.bind("127.0.0.1", 0)
+        settings = Settings(EngineConfig("unused"), drain_s=drain_s)
+        self.serving = asyncio.create_task(run._serve(settings, lambda: engine, listener))
+        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
+
+    async def ready(self, status: int = 200) -> None:
+        while (await self.client.get("/health/ready")).status_code != status:
+            pass
+
+    async def end(self) -> int:
+        async with asyncio.timeout(10):
+            code = await self.serving
+        await self.client.aclose()
+        assert self.engine.closes == 1
+        return code
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., Life]]:
+    lives: list[Life] = []
+
+    def start(loads: bool = True, **options: Any) -> Life:
+        engine = LivingEngine()
+        if loads:
+            engine.may_load.set()
+        lives.append(Life(engine, **options))
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        if not life.serving.done():
+            life.serving.cancel()
+        await life.client.aclose()
+
+
+async def test_sigterm_lets_running_streams_finish(start: Callable[..., Life]) -> None:
+    life = start()
+    await life.ready()
+    life.engine.hold(1)
+    async with life.client.stream("POST", "/v1/chat/completions", json=STREAM) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        signal.raise_signal(signal.SIGTERM)
+        await life.ready(503)
+        refused = await life.client.post("/v1/chat/completions", json=STREAM)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
+        assert (await life.client.get("/health/live")).status_code == 200
+        life.engine.release(100)
+        assert [line async for line in lines][-2:] == ["data: [DONE]", ""]
+    assert await life.end() == run.ENDED
+
+
+@pytest.mark.parametrize("drain_s", [0.0, 0.05])
+async def test_what_does_not_finish_in_time_gets_an_error_event(start: Callable[..., Life], drain_s: float) -> None:
+    life = start(drain_s=drain_s)
+    await life.ready()
+    assert await cut_short(life, signal.SIGTERM) == "The server is shutting down."
+    assert await life.end() == run.ENDED
+
+
+async def test_sigint_ends_streams_at_once(start: Callable[..., Life]) -> None:
+    life = start()
+    await life.ready()
+    assert await cut_short(life, signal.SIGINT) == "The server is shutting down."
+    assert await life.end() == run.ENDED
+    assert len(life.engine.aborted) == 1
+
+
+async def test_a_second_signal_does_not_wait_for_the_drain(start: Callable[..., Life]) -> None:
+    life = start()
+    await life.ready()
+    assert await cut_short(life, signal.SIGTERM, signal.SIGTERM) == "The server is shutting down."
+    assert await life.end() == run.ENDED
+
+
+async def cut_short(life: Life, *signals: signal.Signals) -> str:
+    """Send signals while a stream is open; the message of its last event."""
+    life.engine.hold(1)
+    async with life.client.stream("POST", "/v1/chat/completions", json=STREAM) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        for number in signals:
+            signal.raise_signal(number)
+        events = [line async for line in lines if line]
+    message = json.loads(events[-1].removeprefix("data: "))["error"]["message"]
+    assert isinstance(message, str)
+    return message
+
+
+async def test_a_signal_while_loading(start: Callable[..., Life]) -> None:
+    life = start(loads=False)
+    await life.ready(503)
+    signal.raise_signal(signal.SIGINT)
+    assert await life.end() == run.ENDED
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(BundleError("no such bundle"), run.UNUSABLE), (EngineFailure("it broke"), run.BROKEN)]
+)
+async def test_an_engine_that_does_not_start(
+    start: Callable[..., Life], failure: HexserveError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    life = start(loads=False)
+    life.engine.failure = failure
+    life.engine.may_load.set()
+    assert await life.end() == code
+    assert capsys.readouterr().err == f"error: {failure}\n"
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        run.bind("127.0.0.1", taken.getsockname()[1])

@@ -1,0 +1,90 @@
+"""Settings: which source wins, what is refused, and that the reference page names each one."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import EngineConfig
+from server.settings import ENGINE_BOUNDS, Settings, SettingsError, load_settings, options
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_defaults() -> None:
+    settings = load_settings({}, {}, None)
+    assert settings == Settings(EngineConfig("demo"))
+    assert (settings.host, settings.port, settings.engine.bundle) == ("127.0.0.1", 8000, "demo")
+
+
+def test_flags_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "hexserve.toml"
+    file.write_text('port = 1\nthreads = 1\nhost = "file"\nmax_gap_ms = 5\n')
+    environment = {"HEXSERVE_PORT": "2", "HEXSERVE_THREADS": "2", "HEXSERVE_PREFIX_CACHE": "false", "PATH": "x"}
+    settings = load_settings({"port": 3, "threads": None}, environment, file)
+    assert (settings.port, settings.engine.threads, settings.host) == (3, 2, "file")
+    assert (settings.engine.max_gap_ms, settings.engine.prefix_cache) == (5.0, False)
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "hexserve.toml"
+    file.write_text("port = 99")
+    assert load_settings({}, {"HEXSERVE_CONFIG": str(file)}, None).port == 99
+
+
+@pytest.mark.parametrize(
+    ("environment", "toml", "expected"),
+    [
+        ({"HEXSERVE_PROT": "1"}, "", r"HEXSERVE_PROT.*nearest one is HEXSERVE_PORT"),
+        ({}, "max_quued = 1", r"'max_quued'.*nearest one is max_queued"),
+        ({}, "[engine]\nthreads = 1", r"unknown setting 'engine'"),
+        ({"HEXSERVE_PORT": "high"}, "", r"HEXSERVE_PORT must be a whole number"),
+        ({"HEXSERVE_PORT": "70000"}, "", r"at most 65535"),
+        ({"HEXSERVE_DRAIN_S": "nan"}, "", r"at least 0"),
+        ({"HEXSERVE_DRAIN_S": "inf"}, "", r"finite"),
+        ({"HEXSERVE_DETERMINISTIC": "maybe"}, "", r"true or false"),
+        ({"HEXSERVE_LOG_LEVEL": "loud"}, "", r"one of debug, info"),
+        ({}, 'port = "8000"', r"'port' must be a whole number, not '8000'"),
+        ({}, "port = true", r"'port' must be a whole number"),
+        ({}, "port = [1]", r"'port' must be a whole number"),
+        ({}, "port = ", r"cannot be read"),
+        ({"HEXSERVE_MAX_QUEUED": "0"}, "", r"at least 1"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, environment: dict[str, str], toml: str, expected: str) -> None:
+    file = tmp_path / "hexserve.toml"
+    file.write_text(toml)
+    with pytest.raises(SettingsError, match=expected):
+        load_settings({}, environment, file)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_settings({}, {}, tmp_path / "none.toml")
+
+
+def test_every_engine_setting_has_a_description() -> None:
+    assert set(ENGINE_BOUNDS) == {field.name for field in dataclasses.fields(EngineConfig)}
+    assert all(option.bounds.help for option in options())
+
+
+def test_the_defaults_obey_their_own_bounds() -> None:
+    def text(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    environment = {option.variable: text(option.default) for option in options()}
+    assert load_settings({}, environment, None) == load_settings({}, {}, None)
+
+
+def test_the_reference_page_has_every_setting_with_its_default() -> None:
+    page = REFERENCE.read_text(encoding="utf-8")
+    for option in options():
+        default = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
+        shown = f"`{default}`" if default else "empty"
+        assert f"| `{option.key}` | {shown} | {option.bounds.help} |" in page, option.key
+
+
+def test_a_resolved_bundle_brings_its_cost_folder(tmp_path: Path) -> None:
+    settings = load_settings({}, {}, None).with_bundle(tmp_path / "bundle", tmp_path)
+    assert (settings.engine.bundle, settings.engine.cost_cache) == (str(tmp_path / "bundle"), str(tmp_path / "costs"))
