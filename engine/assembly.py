@@ -11,6 +11,7 @@ from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
 from engine.graphs.calibration import cost_file, load_times, measure, save_times
 from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_sessions import cpu_provider
 from engine.graphs.runtime import Runtime
 from engine.loop import EngineLoop
 from engine.messages import Ready
@@ -41,7 +42,7 @@ def assemble(config: EngineConfig) -> Assembled:
     folder = Path(config.bundle)
     manifest = load_manifest(folder)
     shapes = choose_shapes(manifest, config)
-    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, config.threads)
+    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, cpu_provider(config.threads))
     costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
     scheduler = make_scheduler(manifest, config, shapes, costs)
     loop = EngineLoop(scheduler, runtime, time.monotonic)

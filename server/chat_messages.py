@@ -31,7 +31,10 @@ def _template_message(message: Message, path: str) -> dict[str, Any]:
         if message.reasoning_content is not None:
             plain["reasoning_content"] = message.reasoning_content
         if message.tool_calls:
-            plain["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+            plain["tool_calls"] = [
+                call.model_dump(exclude={"index": True, "function": {"parsed_arguments"}})
+                for call in message.tool_calls
+            ]
     return plain
 
 

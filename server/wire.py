@@ -80,14 +80,16 @@ class CalledFunction(Body):
 
     name: Name
     arguments: str
+    parsed_arguments: NotYet = None  # null in an SDK's own object
 
 
 class ToolCall(Body):
-    """One call an assistant message made."""
+    """One call an assistant message made. `index` is where a stream helper put it; the list already has that order."""
 
     id: Name
     type: Literal["function"]
     function: CalledFunction
+    index: Annotated[int, Field(ge=0)] | None = None
 
 
 class AssistantMessage(Body):
@@ -101,6 +103,7 @@ class AssistantMessage(Body):
     refusal: NotYet = None
     audio: NotYet = None
     function_call: NotYet = None
+    parsed: NotYet = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 

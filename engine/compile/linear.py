@@ -7,8 +7,6 @@ from engine.compile.arguments import Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.packed import PackedLinear, PackedTable
 
-# Keeps the scale of a row of zeros (a padding row may be one) above 0.
-_SMALLEST_PEAK = 1e-12
 _ACTIVATION_LIMIT = 127
 _ACTIVATION_ZERO = 128
 
@@ -69,8 +67,8 @@ def _row_codes(graph: GraphBuilder, x: str) -> tuple[str, str]:
 
 
 def _row_scales(graph: GraphBuilder, x: str) -> str:
+    """The largest value becomes 127. A row of zeros has scale 0: whatever its codes are, the product is times 0."""
     peaks = graph.op("ReduceMax", [graph.op("Abs", [x]), graph.integers(-1)], keepdims=1)
-    peaks = graph.op("Max", [peaks, graph.real(_SMALLEST_PEAK)])
     return graph.op("Mul", [peaks, graph.real(1.0 / _ACTIVATION_LIMIT)])
 
 

@@ -1,5 +1,7 @@
 """Which graphs make a pass, which array lies behind a tensor, which columns are one copy. No onnxruntime here."""
 
+import re
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +12,7 @@ from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 
 Array = NDArray[np.generic]
+PAST_NAME = re.compile(r"past_(?:nativekvcache__)?(key|value)_(\d+)(_in|_out)")
 
 
 def layer_graphs(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]:
@@ -27,13 +30,17 @@ def _serves(graph: GraphSpec, shape: PassShape | None) -> bool:
     return shape_of(graph) == shape
 
 
-def layer_slice(name: str, suffix: str, keys: Array, values: Array) -> Array | None:
-    """The array behind past_key_<layer>_in and its kin; None for any other tensor."""
-    for prefix, arrays in (("past_key_", keys), ("past_value_", values)):
-        if name.startswith(prefix) and name.endswith(suffix):
-            layer: Array = arrays[int(name[len(prefix) : -len(suffix)])]
-            return layer
-    return None
+def layer_of(name: str, suffix: str) -> tuple[int, int] | None:
+    """(0 for keys or 1 for values, layer) of past_key_<layer>_in and its kin; None for any other tensor."""
+    found = PAST_NAME.fullmatch(name)
+    if found is None or found[3] != suffix:
+        return None
+    return (0 if found[1] == "key" else 1, int(found[2]))
+
+
+def is_scatter(graphs: Iterable[GraphSpec]) -> bool:
+    """Whether fresh columns are written inside the past buffers at `cache_index`, instead of joined behind them."""
+    return any(tensor.name == "cache_index" for graph in graphs for tensor in graph.inputs)
 
 
 def spans(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> list[tuple[slice | Array, slice | Array]]:

@@ -1,5 +1,7 @@
 """Opening a bundle's graph files with onnxruntime, and checking that they are what the manifest says."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnxruntime as ort
@@ -8,15 +10,29 @@ from engine.bundle.manifest import GraphSpec, Manifest
 from engine.errors import BundleError
 
 
-def load_sessions(folder: Path, manifest: Manifest, threads: int) -> dict[str, ort.InferenceSession]:
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """What runs graphs: the device's name for people, and how a file becomes a session."""
+
+    device: str
+    open: Callable[[Path], ort.InferenceSession]
+
+
+def cpu_provider(threads: int) -> Provider:
+    """onnxruntime's CPU provider; 0 threads leaves the count to it. Its threads do not spin while they wait."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return Provider("CPU", lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+
+
+def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[str, ort.InferenceSession]:
+    """A session for every graph, by name. BundleError when one cannot be loaded or is not what the manifest says."""
     sessions = {}
     for graph in manifest.graphs:
         try:
-            session = ort.InferenceSession(str(folder / graph.file), options, providers=["CPUExecutionProvider"])
+            session = provider.open(folder / graph.file)
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise BundleError(f"graph {graph.name} cannot be loaded: {str(error)[:300]}") from error
         _check_tensors(graph, session)

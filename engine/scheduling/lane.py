@@ -7,6 +7,7 @@ from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
 from engine.cache.shelf import Shelf
 from engine.plan import MoveKind, PageMove
+from engine.scheduling.admission import pages_for
 from engine.scheduling.policy import Extent
 from engine.sequence import Sequence as Generation
 
@@ -75,11 +76,16 @@ class Lane:
 
     def extent(self, shapes: ShapeTable) -> Extent:
         """With a shelf, kept pages ask for no width; then a pool is re-laid narrower only for half of it or less."""
-        referenced = self.pages.high_water(with_kept=False)
+        referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._shelf.limit:
-            return Extent(referenced, self.pages.high_water(with_kept=True), self.width)
+            return Extent(referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width)
         wanted = max(referenced, self.width) if 2 * shapes.round_past(referenced) > self.width else referenced
         return Extent(referenced, wanted, self.width)
+
+    def _written(self, sequence: Generation) -> int:
+        """Columns up to the end of the highest page that holds something; pages reserved for later hold nothing yet."""
+        pages = sequence.pages[: pages_for(sequence.computed, self.pages.page_columns)]
+        return (max(pages, default=-1) + 1) * self.pages.page_columns
 
     def leave(self, sequence: Generation) -> None:
         """Take a sequence out of the queues and its pages back."""

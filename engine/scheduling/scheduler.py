@@ -275,10 +275,7 @@ class Scheduler:
         for sequence in decodes:
             limit = min(spare, self.rules.lookup_rows, self._room_for_guesses(sequence))
             guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
-            room = share.shape.past
             if guess and self._grow(lane, sequence, sequence.computed + 1 + len(guess)):
-                if max(sequence.pages) * lane.pages.page_columns + lane.pages.page_columns > room:
-                    continue  # a fresh page above this shape's past could not be written
                 drafts[sequence.request.request_id] = guess
                 spare -= len(guess)
         return drafts

@@ -9,6 +9,7 @@ from engine.bundle.manifest import load_manifest, verify_hashes
 from engine.bundle.variant import PassShape, shape_table
 from engine.graphs.batch import pack
 from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_sessions import cpu_provider
 from engine.plan import Segment, StepPlan
 from engine.request import FinishReason
 from tests.bundles import Bundles
@@ -115,7 +116,7 @@ def test_many_requests_leave_nothing_behind() -> None:
 
 def real(bundles: Bundles, layout: str) -> OnnxRuntime:
     manifest = load_manifest(bundles(layout))
-    return OnnxRuntime(bundles(layout), manifest, shape_table(manifest, 32), 1, threads=1)
+    return OnnxRuntime(bundles(layout), manifest, shape_table(manifest, 32), 1, cpu_provider(1))
 
 
 def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
@@ -126,7 +127,7 @@ def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
     pool = runtime._pools[0]
     pool.keys[...], pool.values[...] = 5.0, 6.0
     runtime.keep(0, np.array([5, 6, 7]), np.array([20, 21, 22]))
-    written = np.zeros(pool.past, bool)
+    written = np.zeros(pool.width, bool)
     written[20:23] = True
     assert ((pool.keys != 5.0).all(axis=(1, 2, 3)) == written).all()  # [L, P]: the same columns in every layer
     assert ((pool.values != 6.0).all(axis=(1, 2, 4)) == written).all()

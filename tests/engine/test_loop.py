@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from engine.graphs.batch import PackedBatch
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sequence import MOVES, Sequence, Status
 from tests.engine.simulation import by_hand, fixed, simulate
@@ -39,7 +40,7 @@ def test_a_row_of_nan_fails_its_request_and_no_other() -> None:
     world.submit("bad", (4, 5), 6)
     run = world.runtime.run
 
-    def poisoned(batch):  # type: ignore[no-untyped-def]
+    def poisoned(batch: PackedBatch) -> np.ndarray:
         logits = run(batch)
         if len(world.runtime.passes) == 3:
             logits[1] = np.nan

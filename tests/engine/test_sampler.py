@@ -144,7 +144,7 @@ def test_a_row_is_the_same_alone_and_in_a_batch(params: list[dict[str, float]], 
 
 def test_uniform_is_uniform_and_depends_on_both_numbers() -> None:
     numbers = np.array([uniform(seed, index) for seed in range(100) for index in range(100)])
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert np.abs(np.histogram(numbers, 10, (0, 1))[0] / 10000 - 0.1).max() < 0.01
     assert len(set(numbers.tolist())) == 10000
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03

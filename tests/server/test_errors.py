@@ -40,7 +40,7 @@ MESSAGE = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_wrong_body_is_described(model: type[GenerationBody], data: st.DataObject) -> None:
     body = data.draw(fields(model))
     if data.draw(st.booleans()):

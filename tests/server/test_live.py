@@ -166,11 +166,11 @@ async def leave_early(client: httpx.AsyncClient, path: str, body: Any, engine: S
 
 async def test_many_leavers_leave_nothing_behind(base_url: str, app: FastAPI, engine: ScriptedEngine) -> None:
     engine.hold(0)
-    for _ in range(30):
+    for _ in range(12):
         async with httpx.AsyncClient(base_url=base_url) as client:
             engine.submit_seen.clear()
             await leave_early(client, "chat/completions", {"model": NAME, "messages": HELLO, "stream": True}, engine)
-    await left(engine, 30)
+    await left(engine, 12)
     async with asyncio.timeout(PATIENCE_S):
         assert await app.state.service.gate.wait_empty(PATIENCE_S)
     engine.hold(100)

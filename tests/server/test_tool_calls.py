@@ -131,6 +131,23 @@ async def test_the_sdk_rebuilds_streamed_calls(base_url: str, caller: ScriptedEn
     ] * 2
 
 
+async def test_what_the_sdk_sends_back_is_taken(base_url: str, caller: ScriptedEngine) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="none") as sdk:
+        async with sdk.chat.completions.stream(**ASK) as stream:
+            async for _ in stream:
+                pass
+            streamed = (await stream.get_final_completion()).choices[0].message
+        whole = (await sdk.chat.completions.create(**ASK)).choices[0].message
+        for message in (streamed, streamed.model_dump(), whole, whole.model_dump()):
+            history = [*ASK["messages"], message, {"role": "tool", "tool_call_id": "x", "content": "rain"}]
+            await sdk.chat.completions.create(**ASK | {"messages": history})
+    for history in caller.chats[2:]:
+        assert history[1]["content"] == "I look."
+        function = {"name": "weather", "arguments": ARGUMENTS}
+        assert [call["function"] for call in history[1]["tool_calls"]] == [function] * 2
+        assert all(set(call) == {"id", "type", "function"} for call in history[1]["tool_calls"])
+
+
 async def test_a_cut_call_finishes_with_length(client: httpx.AsyncClient, caller: ScriptedEngine) -> None:
     answer = (await client.post("/v1/chat/completions", json=ASK | {"max_tokens": 16})).json()
     assert answer["choices"][0]["finish_reason"] == "length"

@@ -1,9 +1,12 @@
 """A source becomes a bundle folder: named, cached, compiled once, by a process of its own."""
 
+import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -136,15 +139,35 @@ def test_liveness() -> None:
     assert not process_is_alive(999_999_999) and not process_is_alive(0) and not process_is_alive(-1)
 
 
+class FakeKernel:
+    """The four calls of the Windows kernel that the liveness check makes, over a table of exit codes."""
+
+    def __init__(self, exit_codes: dict[int, int], hidden: int) -> None:
+        self.exit_codes, self.hidden, self.open_handles, self.error = exit_codes, hidden, 0, 0
+
+    def OpenProcess(self, access: int, inherit: bool, process_id: int) -> int:  # noqa: N802
+        self.error = 5 if process_id == self.hidden else 87
+        known = process_id in self.exit_codes
+        self.open_handles += known
+        return process_id if known else 0
+
+    def GetLastError(self) -> int:  # noqa: N802
+        return self.error
+
+    def GetExitCodeProcess(self, handle: int, code: Any) -> int:  # noqa: N802
+        code._obj.value = self.exit_codes[handle]
+        return 1
+
+    def CloseHandle(self, handle: int) -> int:  # noqa: N802
+        self.open_handles -= 1
+        return 1
+
+
 def test_liveness_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The branch for Windows asks the kernel; `os.kill` would end the process there."""
-    asked: list[int] = []
-
-    def alive(process_id: int) -> bool:
-        asked.append(process_id)
-        return True
-
+    """There the kernel is asked (`os.kill` would end the process): running, ended, someone else's, nobody."""
+    kernel = FakeKernel({7: 259, 8: 1}, hidden=9)
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr("engine.bundle.liveness._alive_on_windows", alive)
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("killed"))
-    assert process_is_alive(77) and asked == [77]
+    assert [process_is_alive(process_id) for process_id in (7, 8, 9, 10)] == [True, False, True, False]
+    assert kernel.open_handles == 0

@@ -154,6 +154,18 @@ def test_quantised_rows_do_not_depend_on_the_batch(
     assert np.array_equal(head.run(None, {"hidden_states": other})[0][:, 0], together[:, 0])
 
 
+@pytest.mark.parametrize("quant", list(Quant))
+def test_rows_of_zeros(quant: Quant, tiny_source: Path, build: Build) -> None:
+    """A row without any value has no scale; its logits are zeros and its neighbour's are untouched."""
+    folder, manifest = build(tiny_source, quant=quant)
+    head = PartChain(folder, manifest, None).links[-1][1]
+    rows = np.random.default_rng(2).standard_normal((1, 2, 64)).astype(np.float32)
+    expected = head.run(None, {"hidden_states": rows})[0]
+    rows[0, 0] = 0
+    logits = head.run(None, {"hidden_states": rows})[0]
+    assert not logits[0, 0].any() and np.array_equal(logits[0, 1], expected[0, 1])
+
+
 def test_first_token_without_past(tiny_source: Path, build: Build) -> None:
     """A pass over an empty past is allowed on free shapes."""
     folder, manifest = build(tiny_source, quant=Quant.FP32)

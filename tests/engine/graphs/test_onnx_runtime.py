@@ -11,6 +11,7 @@ from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_sessions import cpu_provider
 from engine.plan import Segment, StepPlan
 from tests.bundles import LAYOUTS, Bundles
 
@@ -25,7 +26,7 @@ def open_runtime(folder: Path, pools: int = 1, pinned: PassShape | None = None) 
         shapes = ShapeTable((), 64, 256)
     if pinned is not None:
         shapes = ShapeTable((pinned,), pinned.rows, pinned.past)
-    return OnnxRuntime(folder, manifest, shapes, pools, threads=1)
+    return OnnxRuntime(folder, manifest, shapes, pools, cpu_provider(1))
 
 
 def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...], logit_rows: int = 1) -> Segment:

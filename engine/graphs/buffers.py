@@ -1,0 +1,154 @@
+"""The memory of a runtime: past pools, fresh outputs, row inputs. numpy only; graphs bind to it and never own it.
+
+Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, P = past columns, C = P + N.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.variant import PassShape
+from engine.graphs.batch import PackedBatch
+from engine.graphs.encoding import Array, Encoding, encoding_of
+from engine.graphs.layout import layer_of
+from engine.graphs.rotary import RotaryTable
+
+ROTARY = {"position_ids_cos": True, "position_ids_sin": False}
+
+
+class Pool:
+    """Past keys [L, K, 1, D, W] and values [L, K, 1, W, D]; unwritten columns hold an encoded zero.
+
+    `zeros` are the codes of zero, [2, L]: for keys and values of each layer.
+    """
+
+    def __init__(self, manifest: Manifest, width: int, zeros: NDArray[np.int64]) -> None:
+        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
+        lead = (model.layers, model.kv_heads, 1)
+        self._manifest = manifest
+        self._zeros = zeros
+        self.keys: Array = np.empty((*lead, model.head_dim, width), dtype)
+        self.values: Array = np.empty((*lead, width, model.head_dim), dtype)
+        self.keys[...] = zeros[0].reshape(-1, 1, 1, 1, 1)
+        self.values[...] = zeros[1].reshape(-1, 1, 1, 1, 1)
+
+    @property
+    def width(self) -> int:
+        """Columns of the buffers."""
+        return int(self.values.shape[-2])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def relaid(self, width: int) -> "Pool":
+        """A pool of another width; columns keep their index and contents."""
+        made = Pool(self._manifest, width, self._zeros)
+        kept = min(width, self.width)
+        made.keys[..., :kept] = self.keys[..., :kept]
+        made.values[..., :kept, :] = self.values[..., :kept, :]
+        return made
+
+
+def zero_codes(manifest: Manifest) -> NDArray[np.int64]:
+    """[2, L]: what zero is stored as in the keys and values of each layer."""
+    codes = np.zeros((2, manifest.model.layers), np.int64)
+    for graph in manifest.graphs:
+        for tensor in graph.inputs:
+            place = layer_of(tensor.name, "_in")
+            if place is not None and not encoding_of(tensor).is_float:
+                codes[place] = encoding_of(tensor).zero_point
+    return codes
+
+
+class Arena:
+    """Scratch memory shared by all shapes: passes run one at a time, so their buffers may overlap."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, NDArray[np.uint8]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A view [shape] of the memory called `name`; grown memory leaves older views valid but apart."""
+        size = math.prod(shape) * dtype.itemsize
+        flat = self._flat.get(name)
+        if flat is None or flat.nbytes < size:
+            flat = self._flat[name] = np.zeros(size, np.uint8)
+        return flat[:size].view(dtype).reshape(shape)
+
+    def clear(self) -> None:
+        """Let go of the memory."""
+        self._flat.clear()
+
+
+class Fresh:
+    """Outputs of a pass: keys [L, K, 1, D, N], values [L, K, 1, N, D], and the other tensors by name."""
+
+    def __init__(self, arena: Arena, manifest: Manifest, graphs: Iterable[GraphSpec], rows: int) -> None:
+        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
+        lead = (model.layers, model.kv_heads, 1)
+        self.keys = arena.array("fresh keys", (*lead, model.head_dim, rows), dtype)
+        self.values = arena.array("fresh values", (*lead, rows, model.head_dim), dtype)
+        self.others: dict[str, Array] = {}
+        self.last: TensorSpec | None = None
+        for graph in graphs:
+            for tensor in graph.outputs:
+                if layer_of(tensor.name, "_out") is None:
+                    shape = tuple(dim if isinstance(dim, int) else rows for dim in tensor.shape)
+                    self.others[tensor.name] = arena.array(tensor.name, shape, np.dtype(tensor.dtype))
+                    self.last = tensor
+
+
+class RowInputs:
+    """Inputs that are written anew for every pass: ids, mask, cos, sin, cache index; one buffer per encoding."""
+
+    def __init__(self, arena: Arena, manifest: Manifest, shape: PassShape) -> None:
+        self._arena = arena
+        self._rope = manifest.model.rope
+        self._shape = shape
+        self._ids: list[Array] = []
+        self._masks: dict[Encoding, tuple[Array, Array]] = {}
+        self._rotary: dict[tuple[bool, Encoding], Array] = {}
+
+    def buffer(self, tensor: TensorSpec) -> Array | None:
+        """The array to bind to a row input; None when the tensor is something else."""
+        rows, context = self._shape.rows, self._shape.context
+        if tensor.name == "input_ids":
+            array = self._arena.array("ids", (1, rows), np.dtype(np.int32))
+            self._ids.append(array)
+            return array
+        if tensor.name == "cache_index":
+            # Fresh columns always follow the past ones, so that scatter and concatenation are laid out alike.
+            first = self._shape.past
+            length = math.prod(dim if isinstance(dim, int) else 1 for dim in tensor.shape)
+            return np.arange(first, first + length, dtype=tensor.dtype).reshape([int(dim) for dim in tensor.shape])
+        if tensor.name == "attention_mask":
+            encoding = encoding_of(tensor)
+            array = self._arena.array(f"mask {encoding}", (rows, context), np.dtype(tensor.dtype))
+            self._masks[encoding] = (encoding.mask_codes(), array)
+            return array.reshape((1,) * (len(tensor.shape) - 2) + (rows, context))
+        if tensor.name in ROTARY:
+            return self._rotary_buffer(tensor)
+        return None
+
+    def _rotary_buffer(self, tensor: TensorSpec) -> Array:
+        encoding, half = encoding_of(tensor), self._rope.rotary_dim // 2
+        array = self._arena.array(f"{tensor.name} {encoding}", (self._shape.rows, half), np.dtype(tensor.dtype))
+        self._rotary[ROTARY[tensor.name], encoding] = array
+        return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
+
+    def fill(self, batch: PackedBatch, tables: dict[tuple[bool, Encoding], RotaryTable]) -> None:
+        """Write a batch. `tables` is the caller's cache of rotary tables and grows here."""
+        for ids in self._ids:
+            ids[0] = batch.input_ids
+        seen = batch.visible.view(np.uint8)
+        for codes, mask in self._masks.values():
+            np.take(codes, seen, out=mask, mode="clip")
+        for (is_cos, encoding), out in self._rotary.items():
+            if (is_cos, encoding) not in tables:
+                tables[is_cos, encoding] = RotaryTable(self._rope, is_cos, encoding)
+            tables[is_cos, encoding].fill(batch.positions, out)
