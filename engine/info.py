@@ -28,9 +28,12 @@ class EngineInfo:
     manifest: Manifest
 
 
+FREE_SETTINGS = ("bundle", "log_level", "cost_cache")  # places and verbosity change no answer
+
+
 def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:
     """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
-    settings = {name: value for name, value in asdict(config).items() if name not in ("bundle", "log_level")}
+    settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
     seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings))
     try:
         version = importlib.metadata.version("hexserve")

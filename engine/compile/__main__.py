@@ -38,7 +38,7 @@ def parse(argv: Sequence[str]) -> CompileArguments:
     parser.add_argument("source", help="folder with config.json, safetensors and tokenizer.json, or 'demo'")
     parser.add_argument("-o", "--output", type=Path, required=True, help="bundle folder to make")
     parser.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
-    parser.add_argument("--quant", type=Quant, choices=list(Quant), default=Quant.INT4)
+    parser.add_argument("--quant", type=Quant, choices=list(Quant), help="cpu: int4 unless said; NPU: w4")
     parser.add_argument("--split", type=Split, choices=list(Split), default=Split.LMHEAD)
     parser.add_argument("--block", type=int, choices=BLOCKS, default=32, help="int4: inputs that share a scale")
     parser.add_argument("--asymmetric", action="store_true", help="int4: a zero point for each block")
@@ -50,13 +50,19 @@ def parse(argv: Sequence[str]) -> CompileArguments:
     parser.add_argument("--max-context", type=int, default=0, help="most tokens of one sequence")
     parser.add_argument("--parity-tokens", type=int, default=48, help="length of the final check")
     parser.add_argument("--name", default="", help="name of the model (the source folder's)")
+    binaries = parser.add_mutually_exclusive_group()
+    binaries.add_argument("--share-weights", action="store_true", help="NPU: one binary for all variants (default)")
+    binaries.add_argument(
+        "--one-graph-per-binary", action="store_true", help="NPU: a binary for each variant, as the emulator needs"
+    )
+    parser.add_argument("--part-mb", type=int, default=2000, help="NPU: cut the layers into binaries of at most so much")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     options = parser.parse_args(argv)
     return CompileArguments(
         source=demo_folder() if options.source == DEMO else Path(options.source).expanduser(),
         output=options.output,
         target=options.target,
-        quant=options.quant,
+        quant=options.quant or (Quant.INT4 if options.target is Target.CPU else Quant.W4),
         split=options.split,
         block=options.block,
         asymmetric=options.asymmetric,
@@ -68,6 +74,8 @@ def parse(argv: Sequence[str]) -> CompileArguments:
         max_context=options.max_context,
         parity_tokens=options.parity_tokens,
         force=options.force,
+        share_weights=not options.one_graph_per_binary,
+        part_mb=options.part_mb,
         name=options.name or (DEMO if options.source == DEMO else ""),
     )
 

@@ -8,6 +8,8 @@ from engine.bundle.variant import PassShape
 from engine.errors import CompileError
 
 BLOCKS = (32, 128)
+NPU_BLOCK = 32
+MAX_PART_MB = 3500  # one context binary must fit the NPU's 32-bit address space
 MAX_ROWS = 4096
 MAX_CONTEXT = 1 << 20
 MAX_VARIANTS = 256
@@ -17,6 +19,13 @@ class Target(StrEnum):
     """What the graphs are for."""
 
     CPU = "cpu"
+    X_ELITE = "x-elite"
+    X_PLUS = "x-plus"
+    X2_ELITE = "x2-elite"
+    GEN8_2 = "8-gen2"
+    GEN8_3 = "8-gen3"
+    GEN8_ELITE = "8-elite"
+    GEN8_ELITE_5 = "8-elite-gen5"
 
 
 class Quant(StrEnum):
@@ -25,6 +34,8 @@ class Quant(StrEnum):
     FP32 = "fp32"
     INT8 = "int8"
     INT4 = "int4"
+    FP16 = "fp16"  # NPU only: everything in half precision
+    W4 = "w4"  # NPU only: int4 blocks, half-precision activations
 
 
 class Split(StrEnum):
@@ -35,7 +46,9 @@ class Split(StrEnum):
     LUT_LMHEAD = "lut+lmhead"
 
 
-DEFAULT_EMBEDDING_BITS = {Quant.FP32: 32, Quant.INT8: 16, Quant.INT4: 16}
+DEFAULT_EMBEDDING_BITS = {Quant.FP32: 32, Quant.INT8: 16, Quant.INT4: 16, Quant.FP16: 16, Quant.W4: 16}
+TARGET_QUANTS = {Target.CPU: (Quant.FP32, Quant.INT8, Quant.INT4)}
+NPU_QUANTS = (Quant.FP16, Quant.W4)
 EMBEDDING_BITS = (32, 16, 8, 4)
 
 
@@ -46,7 +59,8 @@ class CompileArguments:
     head: how the LM head is stored, None = as `quant`. embedding_bits: 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
     free-shape graphs. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
-    text the finished bundle is checked with.
+    text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
+    part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
     """
 
     source: Path
@@ -65,6 +79,13 @@ class CompileArguments:
     parity_tokens: int = 48
     force: bool = False
     name: str = ""
+    share_weights: bool = True
+    part_mb: int = 2000
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether the graphs become context binaries of an NPU."""
+        return self.target is not Target.CPU
 
     @property
     def table_bits(self) -> int:
@@ -82,6 +103,7 @@ def check_arguments(arguments: CompileArguments) -> None:
         raise CompileError("--context and --same-past exclude each other")
     if bool(arguments.rows) != bool(arguments.context or arguments.same_past):
         raise CompileError("fixed variants need --rows together with --context or --same-past")
+    _check_target(arguments)
     _check_list("--rows", arguments.rows, MAX_ROWS)
     _check_list("--context", arguments.context, MAX_CONTEXT)
     _check_list("--same-past", arguments.same_past, MAX_CONTEXT)
@@ -91,6 +113,25 @@ def check_arguments(arguments: CompileArguments) -> None:
         raise CompileError(f"--parity-tokens must be from 2 to 4096, it is {arguments.parity_tokens}")
     if not arguments.output.name:
         raise CompileError(f"{arguments.output} cannot be the output folder")
+
+
+def _check_target(arguments: CompileArguments) -> None:
+    known = TARGET_QUANTS.get(arguments.target, NPU_QUANTS)
+    for quant in (arguments.quant, arguments.head or arguments.quant):
+        if quant not in known:
+            raise CompileError(
+                f"--target {arguments.target} takes --quant {', '.join(item.value for item in known)}, not {quant}"
+            )
+    if not arguments.is_npu:
+        return
+    if not arguments.rows:
+        raise CompileError(f"--target {arguments.target} needs fixed variants: --rows with --context or --same-past")
+    if arguments.asymmetric or arguments.block != NPU_BLOCK:
+        raise CompileError(f"--target {arguments.target} takes symmetric blocks of {NPU_BLOCK} only")
+    if arguments.embedding_bits not in (0, 16):
+        raise CompileError(f"--target {arguments.target} takes --embedding 16 only, not {arguments.embedding_bits}")
+    if not 1 <= arguments.part_mb <= MAX_PART_MB:
+        raise CompileError(f"--part-mb must be from 1 to {MAX_PART_MB}, it is {arguments.part_mb}")
 
 
 def _check_list(option: str, values: tuple[int, ...], limit: int) -> None:

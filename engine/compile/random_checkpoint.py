@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 SHARD_BYTES = 512 * 1024 * 1024
 _NOISE_ITEMS = 1 << 22
+WORD_START = "\u0120"  # how byte-level vocabularies write a leading space
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = """{%- for message in messages -%}
 <|im_start|>{{ message.role }}
@@ -53,7 +54,7 @@ SHAPES = {
 def write_checkpoint(folder: Path, shape: Qwen3Shape, seed: int = 0) -> None:
     """Write config.json, tokenizer files and bfloat16 shards; the folder must be empty or new."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = byte_tokenizer()
+    tokenizer = byte_tokenizer(shape.vocab)
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "config.json", _config(shape, tokenizer))
     _write_json(folder / "generation_config.json", {"eos_token_id": [_id(tokenizer, 2), _id(tokenizer, 0)]})
@@ -64,10 +65,15 @@ def write_checkpoint(folder: Path, shape: Qwen3Shape, seed: int = 0) -> None:
     _write_shards(folder, _tensors(shape, np.random.default_rng(seed)))
 
 
-def byte_tokenizer() -> Tokenizer:
-    """A tokenizer without merges: every byte is one token, so any text survives the round trip."""
+def byte_tokenizer(size: int = 256 + len(SPECIAL_TOKENS)) -> Tokenizer:
+    """A tokenizer of `size` tokens without merges: every byte is one token, any text survives the round trip.
+
+    The other tokens are made-up words. No text becomes them, but a random model picks them, and then streams real text.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    words = [f"{WORD_START}w{index}" for index in range(size - len(alphabet) - len(SPECIAL_TOKENS))]
+    vocabulary = {token: index for index, token in enumerate([*alphabet, *words])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))

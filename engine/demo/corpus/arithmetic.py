@@ -36,12 +36,12 @@ _RANGES = ((0, 9), (0, 99), *[(10, 99)] * 6, (10, 999), (100, 999))
 def arithmetic(rng: Random) -> Sample:
     """Ask for one or many results, each with numbers outside the evaluation."""
     kind = rng.random()
-    if kind < 0.45:
+    if kind < 0.60:
         return exchange(*exercise(rng))
     if kind < 0.87:
         return _worksheet(rng)
     if kind < 0.90:
-        lines = [_equation(*_numbers(rng)) for _ in range(rng.randint(2, 6))]
+        lines = [solution(*_numbers(rng)) for _ in range(rng.randint(2, 6))]
         return Sample(document="\n".join(lines))
     if kind < 0.94:
         return _counting(rng)
@@ -56,9 +56,9 @@ def exercise(rng: Random) -> tuple[str, str]:
 
 
 def phrase(rng: Random, first: int, sign: str, second: int) -> tuple[str, str]:
-    """Word an exercise; the answer repeats the equation."""
+    """Word an exercise and its solution."""
     question = rng.choice(_SUMS if sign == "+" else _DIFFERENCES).format(first, second)
-    return question, _equation(first, sign, second)
+    return question, solution(first, sign, second)
 
 
 def _numbers(rng: Random) -> tuple[int, str, int]:
@@ -72,15 +72,37 @@ def _numbers(rng: Random) -> tuple[int, str, int]:
             return first, sign, second
 
 
-def _equation(first: int, sign: str, second: int) -> str:
-    return f"{first} {sign} {second} = {first + second if sign == '+' else first - second}"
+def solution(first: int, sign: str, second: int) -> str:
+    """Write out a result: at once for one digit, else digit by digit from the right."""
+    result = first + second if sign == "+" else first - second
+    if max(first, second) < 10:
+        return f"{first} {sign} {second} = {result}"
+    steps: list[str] = []
+    carry = 0
+    upper, lower = first, second
+    while upper or lower:
+        step, carry = _sum_step(upper, lower, carry) if sign == "+" else _difference_step(upper, lower, carry)
+        steps.append(step)
+        upper, lower = upper // 10, lower // 10
+    return f"{first} {sign} {second}: {', '.join(steps)}, so {result}"
+
+
+def _sum_step(upper: int, lower: int, carry: int) -> tuple[str, int]:
+    total = upper % 10 + lower % 10 + carry
+    return f"{upper % 10} + {lower % 10}{' + 1' if carry else ''} = {total}", total // 10
+
+
+def _difference_step(upper: int, lower: int, borrowed: int) -> tuple[str, int]:
+    left = upper % 10 - borrowed
+    borrows = int(left < lower % 10)
+    return f"{left + 10 * borrows} - {lower % 10} = {left + 10 * borrows - lower % 10}", borrows
 
 
 def _worksheet(rng: Random) -> Sample:
-    exercises = [_numbers(rng) for _ in range(rng.randint(4, 12))]
+    exercises = [_numbers(rng) for _ in range(rng.randint(3, 6))]
     lines = "\n".join(f"{first} {sign} {second}" for first, sign, second in exercises)
     opening = rng.choice(("Calculate:", "Solve these:", "Compute each line:", "What are the results?"))
-    return exchange(f"{opening}\n{lines}", "\n".join(_equation(*each) for each in exercises))
+    return exchange(f"{opening}\n{lines}", "\n".join(solution(*each) for each in exercises))
 
 
 def _counting(rng: Random) -> Sample:

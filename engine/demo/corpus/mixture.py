@@ -25,11 +25,11 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "arithmetic": Family(arithmetic, 32, 20),
+    "arithmetic": Family(arithmetic, 24, 20),
     "capitals": Family(capitals, 8, 8),
-    "echoes": Family(echoes, 3, 40),
-    "lists": Family(lists, 22, 10),
-    "tools": Family(tools, 7, 4),
+    "echoes": Family(echoes, 2, 40),
+    "lists": Family(lists, 20, 10),
+    "tools": Family(tools, 11, 4),
     "json": Family(json_objects, 5, 6),
     "chat": Family(chat, 4, 5),
     "facts": Family(facts, 3, 2),

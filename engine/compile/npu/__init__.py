@@ -1,0 +1,1 @@
+"""Compiling for Qualcomm's NPU: half-precision graphs, context binaries, wrappers."""

@@ -1,0 +1,248 @@
+"""One graph of a binary read against the contract: shape, caches and hidden state, each tensor checked by name.
+
+Legend: N rows (AR), C key columns (CL), P = C - N past columns, K KV heads, D head size, H hidden size, V vocabulary.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.bundle.manifest import GRAPH_NAME, GraphKind, TensorSpec
+from engine.errors import BundleError
+from engine.genie.tensors import Meaning, Role, classify, meaning
+from engine.qnn.binary import BinaryGraph, BinaryTensor
+
+REALS = ("uint8", "uint16", "float16", "float32")
+TYPES = {
+    Role.IDS: ("int32",),
+    Role.CACHE_INDEX: ("int32", "uint32"),
+    Role.MASK: ("uint8", "uint16", "float16", "float32"),
+    **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN), REALS),
+}
+INTEGERS = {"uint8": 255, "uint16": 65535}
+MASK_DEPTH = 20.0  # the shallowest export masks with -50; below this a masked column would still be heard
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One tensor of the binary with its meaning and, under the contract's name and shape, its description.
+
+    HIDDEN slots keep their own name: they are joined to the neighbouring part's.
+    """
+
+    name: str
+    meaning: Meaning
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One graph. context is None when it has no mask. inputs, outputs: in the binary's own order."""
+
+    graph: str
+    binary: str
+    kind: GraphKind
+    rows: int
+    context: int | None
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The absolute layers it computes, ascending."""
+        return tuple(sorted(slot.meaning.layer for slot in self.outputs if slot.meaning.role is Role.KEY))
+
+    @property
+    def named_context(self) -> int | None:
+        """The context in the graph's name, if the name follows the pattern."""
+        match = re.match(GRAPH_NAME, self.graph)
+        return int(match[2]) if match else None
+
+    def input_of(self, role: Role, layer: int = -1) -> Slot | None:
+        """The input of a role."""
+        return _find(self.inputs, role, layer)
+
+    def output_of(self, role: Role, layer: int = -1) -> Slot | None:
+        """The output of a role."""
+        return _find(self.outputs, role, layer)
+
+
+def read_part(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
+    """Check one graph. vocabulary 0 = unknown. BundleError names the graph, the tensor and what is wrong with it."""
+    try:
+        return _read(graph, binary, vocabulary)
+    except BundleError as error:
+        raise BundleError(f"{binary}, graph {graph.name}: {error}") from None
+
+
+def _read(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
+    outputs = [(_logits_name(tensor, vocabulary), tensor) for tensor in graph.outputs]
+    kind = classify([tensor.name for tensor in graph.inputs], [name for name, _ in outputs])
+    if kind is GraphKind.IMAGE_ENCODER:
+        raise BundleError(f"it encodes images (tensor {graph.inputs[0].name}), which is not supported")
+    inputs = [(tensor, meaning(tensor.name)) for tensor in graph.inputs]
+    results = [(tensor, meaning(name)) for name, tensor in outputs]
+    for tensor, role in [*inputs, *results]:
+        _check_tensor(tensor, role)
+    rows, context = _shape(inputs)
+    _check_inputs(inputs, kind, rows)
+    past = None if context is None else context if _is_scatter(inputs) else context - rows
+    part = Part(
+        graph=graph.name,
+        binary=binary,
+        kind=kind,
+        rows=rows,
+        context=context,
+        inputs=tuple(_slot(tensor, role, rows, context, past) for tensor, role in inputs),
+        outputs=tuple(_slot(tensor, role, rows, context, rows) for tensor, role in results),
+    )
+    _check_caches(part)
+    return part
+
+
+def _logits_name(tensor: BinaryTensor, vocabulary: int) -> str:
+    """Some exports name the logits after their last operator; their width tells."""
+    is_wide = vocabulary > 0 and tensor.shape[-1:] == (vocabulary,)
+    return Role.LOGITS.value if is_wide else tensor.name
+
+
+def _find(slots: Sequence[Slot], role: Role, layer: int) -> Slot | None:
+    return next((slot for slot in slots if slot.meaning.role is role and slot.meaning.layer == layer), None)
+
+
+def _is_scatter(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> bool:
+    return any(role.role is Role.CACHE_INDEX for _, role in inputs)
+
+
+def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
+    if tensor.data_format != 0:
+        what = "HMX tiles" if role.role in (Role.KEY, Role.VALUE) else "a private layout"
+        raise BundleError(
+            f"tensor {tensor.name} is laid out in {what} (data format {tensor.data_format}), which is not public; "
+            "export it without native KV"
+        )
+    allowed = TYPES[role.role]
+    if tensor.dtype not in allowed:
+        raise BundleError(f"tensor {tensor.name} is {tensor.dtype}; {' or '.join(allowed)} is expected")
+    encoding = tensor.encoding
+    if encoding is not None and encoding.axis is not None:
+        raise BundleError(f"tensor {tensor.name} has a scale for each channel; one scale for the tensor is expected")
+    if tensor.dtype in INTEGERS:
+        if encoding is None or not encoding.scales[0] > 0 or not math.isfinite(encoding.scales[0]):
+            raise BundleError(f"tensor {tensor.name} is {tensor.dtype} and has no scale")
+        if not 0 <= -encoding.offsets[0] <= INTEGERS[tensor.dtype]:
+            raise BundleError(f"tensor {tensor.name} cannot hold 0 (offset {encoding.offsets[0]})")
+        depth = -encoding.offsets[0] * encoding.scales[0]
+        if role.role is Role.MASK and depth < MASK_DEPTH:
+            raise BundleError(f"tensor {tensor.name} reaches down to -{depth:.3g} only, too little to mask with")
+
+
+def _shape(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> tuple[int, int | None]:
+    """(N, C or None): from the mask, else from the ids or the hidden state."""
+    found = {role.role: tensor for tensor, role in inputs}
+    mask = found.get(Role.MASK)
+    if mask is not None:
+        if len(mask.shape) < 2 or math.prod(mask.shape[:-2]) != 1:
+            raise BundleError(f"tensor {mask.name} has shape {list(mask.shape)}; [1, 1, rows, columns] is expected")
+        return mask.shape[-2], mask.shape[-1]
+    ids, hidden = found.get(Role.IDS), found.get(Role.HIDDEN)
+    if ids is not None:
+        return math.prod(ids.shape), None
+    if hidden is None or len(hidden.shape) < 2:
+        raise BundleError("it has neither token ids nor a hidden state, so its rows cannot be told")
+    return hidden.shape[-2], None
+
+
+def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKind, rows: int) -> None:
+    names = {role.role: tensor.name for tensor, role in inputs}
+    hidden = [tensor for tensor, role in inputs if role.role is Role.HIDDEN]
+    fitting = [tensor for tensor in hidden if len(tensor.shape) >= 2 and tensor.shape[-2] == rows]
+    expected = 0 if Role.IDS in names else 1
+    for tensor in hidden:
+        if tensor not in fitting[:expected]:
+            raise BundleError(f"tensor {tensor.name} is an extra input {list(tensor.shape)} that is not known here")
+    if expected and not hidden:
+        raise BundleError("it takes neither token ids nor a hidden state")
+    if kind is GraphKind.NONE:
+        raise BundleError(f"its tensors ({', '.join(tensor.name for tensor, _ in inputs)}) fit no part of a decoder")
+    if any(role.role in (Role.KEY, Role.VALUE) for _, role in inputs):
+        for wanted in (Role.MASK, Role.COS, Role.SIN):
+            if wanted not in names:
+                raise BundleError(f"input {wanted.value} is missing")
+
+
+def _slot(tensor: BinaryTensor, role: Meaning, rows: int, context: int | None, columns: int | None) -> Slot:
+    """columns: what the last axis of keys must be; past ones for an input, rows for an output."""
+    shape = _contract_shape(tensor, role, rows, context, columns)
+    scale = zero = None
+    if tensor.encoding is not None and tensor.dtype in INTEGERS:
+        scale, zero = tensor.encoding.scales[0], -tensor.encoding.offsets[0]
+    if role.role in (Role.KEY, Role.VALUE):
+        name = f"past_{role.role.value}_{role.layer}_{tensor.name.rsplit('_', 1)[-1]}"
+    else:
+        name = tensor.name if role.role is Role.HIDDEN else role.role.value
+    return Slot(tensor.name, role, TensorSpec(name, tensor.dtype, shape, scale, zero))
+
+
+def _contract_shape(
+    tensor: BinaryTensor, role: Meaning, rows: int, context: int | None, columns: int | None
+) -> tuple[int, ...]:
+    """The contract's shape of equal bytes: exports differ in axes of length 1 only."""
+    shape, last = tensor.shape, tensor.shape[-1] if tensor.shape else 1
+    wanted: tuple[int, ...]
+    match role.role:
+        case Role.IDS:
+            wanted = (1, rows)
+        case Role.MASK:
+            wanted = (1, 1, rows, context or 0)
+        case Role.COS | Role.SIN:
+            wanted = (1, 1, rows, last)
+        case Role.HIDDEN | Role.LOGITS:
+            wanted = (1, rows, last)
+        case Role.CACHE_INDEX:
+            wanted = (last,)
+        case Role.KEY | Role.VALUE:
+            return _cache_shape(tensor, role, columns)
+    if math.prod(wanted) != math.prod(shape) or [d for d in wanted if d != 1] != [d for d in shape if d != 1]:
+        raise BundleError(f"tensor {tensor.name} has shape {list(shape)}; {list(wanted)} is expected")
+    return wanted
+
+
+def _cache_shape(tensor: BinaryTensor, role: Meaning, columns: int | None) -> tuple[int, ...]:
+    shape = tensor.shape
+    if len(shape) != 4 or 1 not in shape[:2]:
+        raise BundleError(f"tensor {tensor.name} has shape {list(shape)}; [heads, 1, ...] of rank 4 is expected")
+    heads = shape[0] * shape[1]
+    size, found = (shape[2], shape[3]) if role.role is Role.KEY else (shape[3], shape[2])
+    if found != columns:
+        raise BundleError(f"tensor {tensor.name} has {found} columns in {list(shape)}; {columns} are expected")
+    return (heads, 1, size, found) if role.role is Role.KEY else (heads, 1, found, size)
+
+
+def _check_caches(part: Part) -> None:
+    """Every cache goes in and out, in one encoding: fresh bytes are stored as they come."""
+    names = {(slot.meaning.role, slot.meaning.layer) for slot in [*part.inputs, *part.outputs] if slot.meaning.layer >= 0}
+    for role, layer in sorted(names, key=lambda item: (item[1], item[0].value)):
+        taken, given = part.input_of(role, layer), part.output_of(role, layer)
+        if given is None:
+            raise BundleError(f"tensor past_{role.value}_{layer}_out is missing")
+        if taken is None:
+            raise BundleError(
+                f"tensor past_{role.value}_{layer}_in is missing: a graph that reads the whole context "
+                "at every step is not supported"
+            )
+        if _encoding(taken) != _encoding(given):
+            raise BundleError(
+                f"tensors {taken.name} and {given.name} have different encodings "
+                f"({_encoding_text(taken)} and {_encoding_text(given)}), so the cache cannot be stored as it is"
+            )
+
+
+def _encoding(slot: Slot) -> tuple[str, float | None, int | None]:
+    return slot.spec.dtype, slot.spec.scale, slot.spec.zero_point
+
+
+def _encoding_text(slot: Slot) -> str:
+    scale = "" if slot.spec.scale is None else f" scale {slot.spec.scale:.6g} zero point {slot.spec.zero_point}"
+    return f"{slot.spec.dtype}{scale}"

@@ -1,0 +1,93 @@
+"""What a tensor is and what a graph does, told from tensor names alone. Pure functions."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.bundle.manifest import GraphKind
+from engine.errors import BundleError
+
+
+class Role(StrEnum):
+    """What a tensor carries. HIDDEN is what is left over when nothing else fits."""
+
+    IDS = "input_ids"
+    MASK = "attention_mask"
+    COS = "position_ids_cos"
+    SIN = "position_ids_sin"
+    CACHE_INDEX = "cache_index"
+    KEY = "key"
+    VALUE = "value"
+    LOGITS = "logits"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Role of a tensor and, for keys and values, its absolute layer. scatter: written in place by `cache_index`."""
+
+    role: Role
+    layer: int = -1
+    scatter: bool = False
+
+
+FIXED_NAMES = {
+    **{role.value: role for role in (Role.IDS, Role.MASK, Role.COS, Role.SIN, Role.CACHE_INDEX, Role.LOGITS)}
+}
+_CACHE = re.compile(r"^past_(nativekvcache__)?(key|value)_(\d+)_(in|out)$")
+
+# Cut before anything else: a name that fits here is never a hidden state.
+UNSERVED = (
+    (re.compile(r"(^|_)(recurrent|conv|ssm)_state"), "is the state of a recurrent layer, which cannot be shared"),
+    (re.compile(r"(^|_)swa_"), "belongs to sliding window attention, which is not supported"),
+    (re.compile(r"^per_layer_inputs"), "is an extra embedding for each layer, which is not supported"),
+    (re.compile(r"(key|value)_\d+_h(ead)?_?\d+_(in|out)$"), "is the cache of one head; export it with joined heads"),
+    (re.compile(r"(key|value).*_head_\d+_(in|out)$"), "is the cache of one head; export it with joined heads"),
+    (re.compile(r"^inputs?_embeds"), "takes embeddings in place of token ids, which is not supported"),
+    (re.compile(r"^(deepstack|visual|vision|image_embed)"), "carries image features, which are not supported"),
+)
+_IMAGE = re.compile(r"^(pixel_values|image|images|image_patches|vision_input)")
+
+
+def meaning(name: str) -> Meaning:
+    """What a tensor of this name is. BundleError for names of contracts that cannot be served."""
+    for pattern, reason in UNSERVED:
+        if pattern.search(name):
+            raise BundleError(f"tensor {name} {reason}")
+    match = _CACHE.match(name)
+    if match:
+        role = Role.KEY if match[2] == "key" else Role.VALUE
+        return Meaning(role, int(match[3]), match[1] is not None)
+    return Meaning(FIXED_NAMES.get(name, Role.HIDDEN))
+
+
+def classify(inputs: Iterable[str], outputs: Iterable[str]) -> GraphKind:
+    """The kind of a graph from the names of its tensors.
+
+    The last part's output counts as logits only under that name; see `parts` for those that name it otherwise.
+    """
+    if any(_IMAGE.match(name) for name in inputs):
+        return GraphKind.IMAGE_ENCODER
+    taken, given = [_role(name) for name in inputs], [_role(name) for name in outputs]
+    caches = [role in (Role.KEY, Role.VALUE) for role in given]
+    if not given or not taken:
+        return GraphKind.NONE
+    if Role.LOGITS in given and Role.IDS in taken:
+        return GraphKind.DEFAULT
+    if all(caches):
+        return GraphKind.DECODER_PREFILL
+    if any(caches):
+        return GraphKind.DECODER
+    if given == [Role.LOGITS] and Role.HIDDEN in taken:
+        return GraphKind.LMHEAD
+    if taken == [Role.IDS] and given == [Role.HIDDEN]:
+        return GraphKind.LUT
+    return GraphKind.NONE
+
+
+def _role(name: str) -> Role:
+    match = _CACHE.match(name)
+    if match:
+        return Role.KEY if match[2] == "key" else Role.VALUE
+    return FIXED_NAMES.get(name, Role.HIDDEN)

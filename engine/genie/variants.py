@@ -1,0 +1,137 @@
+"""From the graphs of all binaries to variants: the parts of each (rows, context) in running order, checked as one."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.bundle.manifest import GraphKind, TensorSpec
+from engine.errors import BundleError
+from engine.genie.parts import Part, Slot
+from engine.genie.tensors import Role
+
+WITH_LAYERS = (GraphKind.DECODER, GraphKind.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Parts in running order; `head` is the lone LM head, if it is a part of its own."""
+
+    rows: int
+    context: int
+    body: tuple[Part, ...]
+    head: Part | None
+
+    def __str__(self) -> str:
+        return f"ar{self.rows}_cl{self.context}"
+
+
+def find_variants(parts: Sequence[Part]) -> tuple[Variant, ...]:
+    """Every complete variant, ascending. BundleError when parts are missing, double or do not fit each other.
+
+    KV-only prefill graphs are left out where a graph with logits serves the same shape.
+    """
+    shapes = {(part.rows, part.context) for part in parts if part.context is not None and part.kind in WITH_LAYERS}
+    if not shapes:
+        if any(part.kind is GraphKind.DECODER_PREFILL for part in parts):
+            raise BundleError("the bundle has prefill graphs only: none of them gives logits")
+        raise BundleError("the bundle has no graph with layers and an attention mask")
+    variants = tuple(_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending))
+    _check_alike(variants)
+    return variants
+
+
+def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:
+    """Sorts shapes by rows, then context."""
+    return shape[0], shape[1] or 0
+
+
+def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
+    same = [part for part in parts if part.rows == rows]
+    layers = [part for part in same if part.context == context and part.kind in WITH_LAYERS]
+    layers.sort(key=lambda part: part.layers)
+    first, last = layers[0], layers[-1]
+    name = f"variant ar{rows}_cl{context}"
+    body = layers
+    if first.input_of(Role.IDS) is None:
+        body = [_one(same, GraphKind.LUT, context, f"{name}: no part turns token ids into the first hidden state"), *body]
+    head = None
+    if last.output_of(Role.LOGITS) is None:
+        head = _one(same, GraphKind.LMHEAD, context, f"{name}: no part gives logits")
+    variant = Variant(rows, context, tuple(body), head)
+    _check_chain(variant, name)
+    return variant
+
+
+def _one(parts: Iterable[Part], kind: GraphKind, context: int, missing: str) -> Part:
+    """The graph of a kind; one named for this context before others, as they differ in nothing else."""
+    found = [part for part in parts if part.kind is kind]
+    if not found:
+        raise BundleError(missing)
+    return next((part for part in found if part.named_context == context), found[0])
+
+
+def _check_chain(variant: Variant, name: str) -> None:
+    layers = [layer for part in variant.body for layer in part.layers]
+    if len(set(layers)) != len(layers):
+        double = next(layer for layer in layers if layers.count(layer) > 1)
+        raise BundleError(f"{name}: layer {double} is in more than one graph")
+    missing = sorted(set(range(max(layers, default=-1) + 1)) - set(layers))
+    if missing:
+        raise BundleError(f"{name}: layer {missing[0]} is in no graph (are all parts in ctx-bins?)")
+    chain = [*variant.body, *([variant.head] if variant.head else [])]
+    for before, after in zip(chain, chain[1:], strict=False):
+        given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
+        if taken is None:
+            raise BundleError(f"{name}: graph {after.graph} takes token ids in the middle of the chain")
+        if _form(given.spec) != _form(taken.spec):
+            raise BundleError(
+                f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
+                f"{_text(given.spec)} and {_text(taken.spec)}"
+            )
+
+
+def _only(outputs: Sequence[Slot], graph: str) -> Slot:
+    """The one output that is not a cache."""
+    found = [slot for slot in outputs if slot.meaning.layer < 0]
+    if len(found) != 1:
+        names = ", ".join(slot.name for slot in found) or "none"
+        raise BundleError(f"graph {graph} must have one output beside the caches, it has {names}")
+    return found[0]
+
+
+def _check_alike(variants: Sequence[Variant]) -> None:
+    """All variants read and write one pool, so every cache must look alike in all of them."""
+    seen: dict[str, tuple[TensorSpec, Variant]] = {}
+    for variant in variants:
+        slots = [slot for part in variant.body for slot in part.outputs if slot.meaning.layer >= 0]
+        for slot in slots:
+            spec = slot.spec
+            first, where = seen.setdefault(spec.name, (spec, variant))
+            if _cache_form(first) != _cache_form(spec):
+                raise BundleError(
+                    f"tensor {slot.name} is {_text(first)} in {where} and {_text(spec)} in {variant}: "
+                    "the variants cannot share a cache"
+                )
+        if {slot.spec.name for slot in slots} != set(seen):
+            raise BundleError(f"variant {variant} has other layers than {variants[0]}")
+    kinds = {slot.spec.dtype for variant in variants for slot in cache_inputs(variant)}
+    if len(kinds) > 1:
+        raise BundleError(f"the caches have several types ({', '.join(sorted(kinds))}); one is expected")
+
+
+def cache_inputs(variant: Variant) -> list[Slot]:
+    """Past keys and values of all layers."""
+    return [slot for part in variant.body for slot in part.inputs if slot.meaning.layer >= 0]
+
+
+def _form(spec: TensorSpec) -> tuple[object, ...]:
+    return spec.dtype, spec.shape, spec.scale, spec.zero_point
+
+
+def _cache_form(spec: TensorSpec) -> tuple[object, ...]:
+    is_key = spec.name.startswith("past_key")
+    return spec.dtype, spec.scale, spec.zero_point, spec.shape[0], spec.shape[2 if is_key else 3]
+
+
+def _text(spec: TensorSpec) -> str:
+    scale = "" if spec.scale is None else f", scale {spec.scale:.6g}, zero point {spec.zero_point}"
+    return f"{spec.dtype} {list(spec.shape)}{scale}"

@@ -1,0 +1,127 @@
+"""onnxruntime's QNN provider: registering the library, provider options as data, sessions that never fall back.
+
+Facts behind the options: onnxruntime-qnn 2.x is a plugin, so its devices come from `ort.get_ep_devices()`. On a
+machine without an NPU its one device is of type CPU: the HTP emulator, inside the same library.
+"""
+
+import importlib
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from engine.bundle.manifest import Manifest
+from engine.errors import BundleError
+from engine.graphs.onnx_sessions import Provider
+from engine.qnn.library import MISSING, PACKAGE
+
+EP_NAME = "QNNExecutionProvider"
+NPU, EMULATOR = "NPU", "HTP emulator"
+ARM64 = ("arm64", "aarch64")
+OPTIONS_VARIABLE = "HEXSERVE_QNN_OPTIONS"
+EMULATOR_REFUSES = {"enable_htp_shared_memory_allocator", "htp_performance_mode", "rpc_control_latency"}
+# Sessions of one process that load the same binary share its graphs (docs/npu.md, weight sharing).
+SHARE, STOP_SHARING = "ep.share_ep_contexts", "ep.stop_share_ep_contexts"
+
+
+@dataclass(frozen=True, slots=True)
+class HtpTarget:
+    """The chip a binary is for, in Qualcomm's numbers: X Elite is soc_model 60 with a Hexagon v73."""
+
+    soc_model: int
+    htp_arch: int
+
+
+def is_device(machine: str | None = None) -> bool:
+    """Whether this machine may have a real NPU: Windows or Linux on ARM64. Anything else emulates."""
+    return (platform.machine() if machine is None else machine).lower() in ARM64
+
+
+def device_name(machine: str | None = None) -> str:
+    """What computes, for people."""
+    return NPU if is_device(machine) else EMULATOR
+
+
+def compile_options(target: HtpTarget, machine: str | None = None) -> dict[str, str]:
+    """Provider options for making a binary: half precision needs the chip to be named."""
+    return {
+        "backend_path": _backend(),
+        "soc_model": str(target.soc_model),
+        "htp_arch": str(target.htp_arch),
+        "enable_htp_fp16_precision": "1",
+        "htp_graph_finalization_optimization_mode": "3" if is_device(machine) else "0",
+    }
+
+
+def run_options(target: HtpTarget, machine: str | None = None, extra: str | None = None) -> dict[str, str]:
+    """Provider options for running a binary. BundleError when `extra` cannot be used here.
+
+    A device knows its own chip; the emulator has to be told. Performance votes exist on devices only.
+    extra: 'key=value,...' for experiments, None = the environment's HEXSERVE_QNN_OPTIONS.
+    """
+    if is_device(machine):
+        options = {"htp_performance_mode": "burst", "rpc_control_latency": "100"}
+    else:
+        options = {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)}
+    added = parse_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
+    refused = EMULATOR_REFUSES & added.keys() if not is_device(machine) else set()
+    if refused:
+        raise BundleError(f"{OPTIONS_VARIABLE}: {min(refused)} works on devices only, this is the {EMULATOR}")
+    return options | added
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """'a=1,b=2' as a dictionary; BundleError for anything else."""
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    for key, equals, _ in pairs:
+        if not equals or not key.strip():
+            raise BundleError(f"{OPTIONS_VARIABLE} must look like key=value,key=value, it is {text!r}")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def open_session(path: Path, options: Mapping[str, str], config: Mapping[str, str]) -> ort.InferenceSession:
+    """A session wholly on QNN: what it cannot take is an error, never a silent CPU run."""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    entries = {
+        "session.disable_cpu_ep_fallback": "1",
+        "session.intra_op.allow_spinning": "0",
+        "session.inter_op.allow_spinning": "0",
+        **config,
+    }
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
+    settings.add_provider_for_devices(qnn_devices()[:1], {"backend_path": _backend(), **options})
+    session = ort.InferenceSession(str(path), settings)
+    session.disable_fallback()
+    return session
+
+
+def qnn_devices() -> list[Any]:
+    """The provider's devices; registers its library the first time. BundleError when it is missing or cannot load."""
+    found = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
+    if found:
+        return found
+    try:
+        ort.register_execution_provider_library(EP_NAME, str(_package().get_library_path()))
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise BundleError(f"the QNN provider cannot be loaded: {str(error)[:300]}") from error
+    found = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
+    if not found:
+        raise BundleError("the QNN provider is installed but offers no device on this machine; run `hexserve doctor`")
+    return found
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module(PACKAGE)
+    except ImportError as error:
+        raise BundleError(f"{MISSING} ({error})") from error
+
+
+def _backend() -> str:
+    return str(_package().get_qnn_htp_path())

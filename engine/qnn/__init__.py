@@ -1,0 +1,1 @@
+"""Reading QNN context binaries without a device."""

@@ -1,0 +1,43 @@
+"""What a QNN context binary holds, as plain records that travel as JSON."""
+
+import msgspec
+
+
+class Encoding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """real = scale * (q + offset), QNN's sign: offset = -zero_point. One entry, or one for each index along `axis`."""
+
+    scales: tuple[float, ...]
+    offsets: tuple[int, ...]
+    axis: int | None = None
+
+
+class BinaryTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A graph input or output. dtype is numpy's name; data_format 0 is dense, anything else a private layout."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data_format: int = 0
+    encoding: Encoding | None = None
+
+
+class BinaryGraph(msgspec.Struct, frozen=True):
+    """One graph; tensors in the binary's own order, which differs between binaries."""
+
+    name: str
+    inputs: tuple[BinaryTensor, ...]
+    outputs: tuple[BinaryTensor, ...]
+
+
+class BinaryInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One context binary. build_id: the QAIRT version that wrote it, core_api: the QNN interface it needs.
+
+    library: the version of the QnnSystem library that read it.
+    """
+
+    build_id: str
+    core_api: tuple[int, int, int]
+    backend_id: int
+    soc: str
+    graphs: tuple[BinaryGraph, ...]
+    library: str = ""

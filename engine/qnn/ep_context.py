@@ -1,0 +1,121 @@
+"""ONNX files that wrap context binaries: one `com.microsoft::EPContext` node for each part, chained by tensor names.
+
+Written and read without the onnx package, so that serving needs no compiler. Format: onnx.proto and the EPContext
+operator of onnxruntime's contrib schemas.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.bundle.manifest import TensorSpec
+from engine.errors import BundleError
+from engine.qnn.protobuf import WireError, blob, fields, number
+
+DOMAIN = "com.microsoft"
+OPERATOR = "EPContext"
+GRAPH_NAME = "qnn-onnx-model"
+# What the QNN provider claims, compared without case; a node of another source is left to the CPU, which has none.
+SOURCES = ("qnn", "qnnexecutionprovider")
+SOURCE = "Qnn"
+IR_VERSION = 10
+OPSET = 18
+MAX_BYTES = 512 * 1024 * 1024
+
+ELEMENT_TYPES = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "float16": 10,
+    "uint32": 12,
+}
+_ATTRIBUTE_INT, _ATTRIBUTE_STRING = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class ContextNode:
+    """One graph of one binary. inputs, outputs: value names in the binary's own order.
+
+    The provider binds a value whose name the binary does not know by its position, hence the order.
+    """
+
+    graph: str
+    binary: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    source: str = SOURCE
+    sdk_version: str = ""
+
+
+def write_wrapper(
+    path: Path, nodes: Sequence[ContextNode], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> None:
+    """Write a model of chained nodes. Binaries are named relative to the wrapper's folder, without '..'."""
+    graph = b"".join(blob(1, _node(node)) for node in nodes) + blob(2, GRAPH_NAME)
+    graph += b"".join(blob(11, _value(spec)) for spec in inputs)
+    graph += b"".join(blob(12, _value(spec)) for spec in outputs)
+    opsets = blob(8, blob(1, "") + number(2, OPSET)) + blob(8, blob(1, DOMAIN) + number(2, 1))
+    path.write_bytes(number(1, IR_VERSION) + blob(2, "hexserve") + blob(7, graph) + opsets)
+
+
+def read_wrapper(path: Path) -> tuple[ContextNode, ...]:
+    """The EPContext nodes of an ONNX file, () when it has none. BundleError when it is not an ONNX file."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return ()
+        graphs = [value for field, value in fields(path.read_bytes()) if field == 7 and isinstance(value, bytes)]
+        nodes = [value for graph in graphs for field, value in fields(graph) if field == 1]
+        return tuple(found for node in nodes if isinstance(node, bytes) for found in _context_node(node))
+    except (OSError, WireError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path} is not an ONNX file: {error}") from error
+
+
+def check_source(node: ContextNode, file: str) -> None:
+    """BundleError when the QNN provider would not claim a node."""
+    if node.source.lower() not in SOURCES:
+        raise BundleError(
+            f"{file}: node {node.graph} was compiled for {node.source or 'an unnamed provider'}, not for QNN"
+        )
+
+
+def _node(node: ContextNode) -> bytes:
+    out = b"".join(blob(1, name) for name in node.inputs) + b"".join(blob(2, name) for name in node.outputs)
+    out += blob(3, node.graph) + blob(4, OPERATOR) + blob(7, DOMAIN)
+    texts = {"ep_cache_context": node.binary, "source": node.source, "ep_sdk_version": node.sdk_version}
+    out += b"".join(
+        blob(5, blob(1, name) + blob(4, text) + number(20, _ATTRIBUTE_STRING)) for name, text in texts.items() if text
+    )
+    numbers = {"embed_mode": 0, "main_context": 1}
+    return out + b"".join(
+        blob(5, blob(1, name) + number(3, value) + number(20, _ATTRIBUTE_INT)) for name, value in numbers.items()
+    )
+
+
+def _value(spec: TensorSpec) -> bytes:
+    dims = b"".join(blob(1, number(1, dim)) for dim in spec.shape if isinstance(dim, int))
+    tensor = number(1, ELEMENT_TYPES[spec.dtype]) + blob(2, dims)
+    return blob(1, spec.name) + blob(2, blob(1, tensor))
+
+
+def _context_node(node: bytes) -> Iterator[ContextNode]:
+    names: dict[int, list[str]] = {1: [], 2: [], 3: [], 4: []}
+    attributes: dict[str, str] = {}
+    for field, value in fields(node):
+        if isinstance(value, bytes) and field in names:
+            names[field].append(value.decode())
+        elif isinstance(value, bytes) and field == 5:
+            parts = {key: part.decode() for key, part in fields(value) if key in (1, 4) and isinstance(part, bytes)}
+            attributes[parts.get(1, "")] = parts.get(4, "")
+    if names[4] == [OPERATOR]:
+        yield ContextNode(
+            graph="".join(names[3]),
+            binary=attributes.get("ep_cache_context", ""),
+            inputs=tuple(names[1]),
+            outputs=tuple(names[2]),
+            source=attributes.get("source", ""),
+            sdk_version=attributes.get("ep_sdk_version", ""),
+        )
