@@ -1,5 +1,6 @@
 """Building the engine of one bundle: shapes, runtime, costs, pools, mode, scheduler, loop."""
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
 from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
-from engine.graphs.calibration import cost_file, load_times, measure, save_times
+from engine.graphs.calibration import cost_file, is_complete, load_times, measure, save_times
+from engine.graphs.onnx_qnn import qnn_provider
+from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.graphs.onnx_sessions import cpu_provider
+from engine.graphs.onnx_sessions import Provider, cpu_provider
 from engine.graphs.runtime import Runtime
 from engine.loop import EngineLoop
 from engine.messages import Ready
@@ -21,6 +24,8 @@ from engine.modes.prompt_lookup import PromptLookup
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.scheduler import Rules, Scheduler
+
+log = logging.getLogger("hexserve.worker")
 
 DEFAULT_COLUMNS = 4096
 POOL_BUDGET_BYTES = 4 * 1024**3
@@ -42,7 +47,7 @@ def assemble(config: EngineConfig) -> Assembled:
     folder = Path(config.bundle)
     manifest = load_manifest(folder)
     shapes = choose_shapes(manifest, config)
-    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, cpu_provider(config.threads))
+    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, choose_provider(folder, manifest, config))
     costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
     scheduler = make_scheduler(manifest, config, shapes, costs)
     loop = EngineLoop(scheduler, runtime, time.monotonic)
@@ -57,6 +62,14 @@ def assemble(config: EngineConfig) -> Assembled:
         pool_bytes=config.pools * scheduler.rules.capacity.columns * manifest.kv_bytes_per_token,
     )
     return Assembled(loop, runtime, ready)
+
+
+def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
+    """What runs the bundle's graphs: the CPU, or for an NPU bundle the QNN provider once its binaries were tried."""
+    if manifest.npu is None:
+        return cpu_provider(config.threads)
+    check_bundle(folder, manifest, Path(config.cost_cache) if config.cost_cache else None)
+    return qnn_provider(manifest)
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
@@ -107,5 +120,13 @@ def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassSha
     times = load_times(path)
     if times is None:
         times = measure(runtime, time.perf_counter)
-        save_times(path, times)
+        if is_complete(runtime.shapes, times):
+            _remember(path, times)
     return times
+
+
+def _remember(path: Path, times: dict[PassShape, float]) -> None:
+    try:
+        save_times(path, times)
+    except OSError as error:
+        log.warning("pass times cannot be remembered: %s", error)

@@ -98,7 +98,7 @@ class Engine:
         was_running = self.state is not EngineState.STOPPED
         await self._supervisor.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if was_running and self._info is not None:
+        if was_running and self._info is not None and self._kpi.summary().prompt_ms.samples:
             _log.info("%s", self._kpi.summary().line())
 
     @property

@@ -38,6 +38,8 @@ class Door:
                     f"{prompt_tokens} and the limit is {self._max_waiting_tokens}.",
                     self.expected_wait_s(),
                 )
+        if not self._inside:
+            self._finished_at.clear()  # an idle hour says nothing about the rate
         self._inside[request_id] = prompt_tokens
         self._waiting_tokens += prompt_tokens
 

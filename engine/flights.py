@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from engine.request import Request
 
 MOST_DEATHS = 3
+FORGIVEN_AFTER_TOKENS = 64
 
 
 @dataclass(slots=True)
@@ -17,6 +18,16 @@ class Flight:
     deaths: int = 0
     is_sent: bool = False
     has_progressed: bool = False  # with the current worker
+    tokens_since_death: int = 0
+
+    def progress(self, token_ids: Iterable[int]) -> None:
+        """Take in new tokens. After enough of them since a death it was an innocent bystander, and starts afresh."""
+        before = len(self.emitted)
+        self.emitted.extend(token_ids)
+        self.has_progressed = True
+        self.tokens_since_death += len(self.emitted) - before
+        if self.tokens_since_death >= FORGIVEN_AFTER_TOKENS:
+            self.deaths = 0
 
     @property
     def is_suspect(self) -> bool:
@@ -47,6 +58,7 @@ def blame(flights: Iterable[Flight]) -> list[Flight]:
     blamed = [flight for flight in on_board if flight.is_suspect] or on_board
     for flight in blamed:
         flight.deaths += 1
+        flight.tokens_since_death = 0
     for flight in everyone:
         flight.is_sent = flight.has_progressed = False
     return [flight for flight in blamed if flight.deaths >= MOST_DEATHS]

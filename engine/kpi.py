@@ -20,12 +20,13 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class KpiSummary:
-    """Milliseconds per request, tokens per second of each phase, and accepted guesses per drafted guess."""
+    """Milliseconds per request, tokens per second of each phase, useful rows per pass, accepted per drafted guess."""
 
     prompt_ms: Measure
     generate_ms: Measure
     prompt_tps: Measure
     generate_tps: Measure
+    rows_per_pass: Measure
     acceptance: Measure
 
     def line(self) -> str:
@@ -34,7 +35,7 @@ class KpiSummary:
             f"requests:{self.prompt_ms.samples} "
             f"prompt:{self.prompt_ms.mean:.1f}ms generate:{self.generate_ms.mean:.1f}ms "
             f"tps:prompt={self.prompt_tps.mean:.1f} generate={self.generate_tps.mean:.1f} "
-            f"acceptance={self.acceptance.mean:.2f}"
+            f"rows/pass={self.rows_per_pass.mean:.1f} acceptance={self.acceptance.mean:.2f}"
         )
 
 
@@ -56,6 +57,7 @@ class KpiRecord:
             generate_ms=_measure([kpi.generate_ms for kpi in kept]),
             prompt_tps=_measure([_rate(kpi.prompt_tokens - kpi.cached_tokens, kpi.prompt_ms) for kpi in kept]),
             generate_tps=_measure([_rate(kpi.generated_tokens - 1, kpi.generate_ms) for kpi in kept]),
+            rows_per_pass=_measure([kpi.pass_rows / kpi.passes if kpi.passes else None for kpi in kept]),
             acceptance=_measure(
                 [kpi.accepted_tokens / kpi.drafted_tokens if kpi.drafted_tokens else None for kpi in kept]
             ),

@@ -72,7 +72,9 @@ class EngineLoop:
             lost = self.scheduler.fail(plan)
             return StepReport((), tuple(Failed(s.request.request_id, str(error)) for s in lost))
         left = self._clock()
+        self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
         picks, failures = self._sample(plan, logits)
+        failures += self._drop_damaged(plan, batch)
         tokens = {name: tuple(pick.token_id for pick in chosen) for name, chosen in picks.items()}
         advances = self.scheduler.commit(plan, tokens)
         self._keep(plan, batch, advances)
@@ -118,6 +120,17 @@ class EngineLoop:
             elif mine:
                 picks[segment.sequence_id] = tuple(pick for pick in mine if isinstance(pick, Pick))
         return picks, tuple(failures)
+
+    def _drop_damaged(self, plan: StepPlan, batch: PackedBatch) -> tuple[Failed, ...]:
+        """Sequences whose new keys or values are not finite end here, before they reach the pool."""
+        first = batch.shape.rows - plan.rows_used
+        damaged = set(self.runtime.damaged_rows(np.arange(first, batch.shape.rows)).tolist())
+        failures = []
+        for segment, start in zip(plan.segments, batch.starts, strict=True):
+            hurt = damaged & set(range(start, start + len(segment.tokens)))
+            if hurt and self.scheduler.abort(segment.sequence_id) is not None:
+                failures.append(Failed(segment.sequence_id, "the graph returned keys or values that are not finite"))
+        return tuple(failures)
 
     def _contexts(self, segment: Segment) -> list[RowContext]:
         """What the sampler must know for each logit row; later rows take the guesses before them as generated."""
@@ -178,7 +191,7 @@ class EngineLoop:
                 continue
             if sequence.first_token_s is None:
                 sequence.first_token_s = now_s
-                self._totals.prompt_tokens += sequence.prompt_tokens
+                self._totals.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
             self._totals.generated_tokens += len(advance.new_tokens)
             self._totals.finished += sequence.finish is not None
             chosen = picks[sequence.request.request_id][: len(advance.new_tokens)]
@@ -212,4 +225,6 @@ def _kpi(sequence: Sequence, now_s: float) -> RequestKpi:
         drafted_tokens=sequence.drafted,
         accepted_tokens=sequence.accepted,
         preemptions=sequence.preemptions,
+        passes=sequence.passes,
+        pass_rows=sequence.pass_rows,
     )

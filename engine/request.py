@@ -72,7 +72,10 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequestKpi:
-    """Timings of one finished request: milliseconds, token counts and rows the passes spent on it."""
+    """Timings of one finished request: milliseconds and token counts.
+
+    passes: how many it took part in. pass_rows: useful rows of those passes, its own and its neighbours'.
+    """
 
     queue_ms: float
     prompt_ms: float
@@ -83,6 +86,8 @@ class RequestKpi:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     preemptions: int = 0
+    passes: int = 0
+    pass_rows: int = 0
 
     def line(self) -> str:
         """One line in the classic form: times, rates, acceptance."""
@@ -91,7 +96,8 @@ class RequestKpi:
         return (
             f"prompt:{self.prompt_ms:.1f}ms generate:{self.generate_ms:.1f}ms "
             f"tps:prompt={_rate(computed, self.prompt_ms):.1f} "
-            f"generate={_rate(self.generated_tokens - 1, self.generate_ms):.1f} acceptance={acceptance:.2f}"
+            f"generate={_rate(self.generated_tokens - 1, self.generate_ms):.1f} "
+            f"rows/pass={self.pass_rows / self.passes if self.passes else 0.0:.1f} acceptance={acceptance:.2f}"
         )
 
 

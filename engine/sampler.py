@@ -2,7 +2,7 @@
 
 1. logit bias; stop tokens forbidden while fewer than min_tokens were generated
 2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
-3. temperature 0: the largest logit, lowest id first among equals
+3. temperature 0 (below 1e-5): the largest logit, lowest id first among equals
 4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
 
 Reported log-probabilities are those of the model: log-softmax of the logits before step 1.
@@ -24,6 +24,7 @@ Ids = NDArray[np.int64]
 FIRST_CANDIDATES = 256
 BLOCK = 64
 UNLIKELY = -9999.0
+NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +57,22 @@ class BadLogits(ValueError):
 def sample(logits: Floats, rows: Sequence[RowContext]) -> list[Pick | BadLogits]:
     """Choose one token per row of logits [R, V]; a row of NaN gives BadLogits in its place."""
     adjusted = _adjust(logits, rows)
-    best = adjusted.argmax(axis=1)
-    picks: list[Pick | BadLogits] = []
-    for index, row in enumerate(rows):
-        top = adjusted[index, best[index]]
-        if not np.isfinite(top):
-            picks.append(BadLogits("the graph returned no finite logits for this request"))
-            continue
-        greedy = row.params.temperature == 0.0 or row.params.top_k == 1
-        token = int(best[index]) if greedy else _draw(adjusted[index], row)
-        wanted = row.params.logprobs
-        picks.append(Pick(token, None if wanted is None else _logprob(logits[index], token, wanted)))
-    return picks
+    tokens = adjusted.argmax(axis=1)
+    usable = np.isfinite(adjusted[np.arange(len(rows)), tokens])
+    drawn = [index for index, row in enumerate(rows) if usable[index] and not _is_greedy(row.params)]
+    if drawn:
+        tokens[drawn] = _draw(adjusted[drawn], [rows[index] for index in drawn])
+    logprobs = _logprobs(logits, tokens, rows, usable)
+    return [
+        Pick(int(tokens[index]), logprobs.get(index))
+        if usable[index]
+        else BadLogits("the graph returned no finite logits for this request")
+        for index in range(len(rows))
+    ]
+
+
+def _is_greedy(params: SamplingParams) -> bool:
+    return params.temperature < NEARLY_GREEDY or params.top_k == 1
 
 
 def uniform(seed: int, index: int) -> float:
@@ -116,34 +121,46 @@ def _adjust_row(values: Floats, row: RowContext) -> None:
         values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
 
 
-def _draw(values: Floats, row: RowContext) -> int:
-    params = row.params
-    scaled = values * np.float32(1.0 / params.temperature)
-    if params.top_k == 0 and params.top_p >= 1.0 and params.min_p == 0.0:
-        return _draw_from_all(scaled, uniform(row.seed, row.index))
-    candidates = _candidates(scaled, params)
-    weights = np.exp((scaled[candidates] - scaled[candidates[0]]).astype(np.float64))
-    weights = weights[: _cut(weights, params)]
+def _draw(values: Floats, rows: Sequence[RowContext]) -> list[int]:
+    """Step 4 for rows [R, V] that draw. What costs V operations is done for all rows at once."""
+    scaled = values * np.array([[1.0 / row.params.temperature] for row in rows], np.float32)
+    maxima = _block_maxima(scaled)
+    open_ended = [index for index, row in enumerate(rows) if not row.params.top_k]
+    weights = scaled[open_ended]
+    weights = np.exp((weights - weights.max(axis=1, keepdims=True)).astype(np.float64))
+    whole = dict(zip(open_ended, weights, strict=True))
+    tokens = []
+    for index, row in enumerate(rows):
+        params, number = row.params, uniform(row.seed, row.index)
+        if not params.top_k and params.top_p >= 1.0 and params.min_p == 0.0:
+            tokens.append(_place(whole[index], number))
+            continue
+        total = float(whole[index].sum()) if index in whole else 0.0
+        candidates = _candidates(scaled[index], maxima[index], total, params)
+        kept = np.exp((scaled[index][candidates] - scaled[index][candidates[0]]).astype(np.float64))
+        tokens.append(int(candidates[_place(kept[: _cut(kept, params)], number)]))
+    return tokens
+
+
+def _place(weights: NDArray[np.float64], number: float) -> int:
+    """Inverse of the cumulative distribution: the index whose share of the weights holds `number`."""
     cumulative = np.cumsum(weights)
-    place = np.searchsorted(cumulative, uniform(row.seed, row.index) * cumulative[-1], side="right")
-    return int(candidates[min(place, len(weights) - 1)])
+    return min(int(np.searchsorted(cumulative, number * cumulative[-1], side="right")), len(weights) - 1)
 
 
-def _draw_from_all(scaled: Floats, number: float) -> int:
-    """Inverse of the cumulative distribution in order of id: nothing to sort when nothing is cut."""
-    cumulative = np.cumsum(np.exp((scaled - scaled.max()).astype(np.float64)))
-    place = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
-    return min(place, len(scaled) - 1)
+def _block_maxima(values: Floats) -> Floats:
+    """Largest value of each whole block of 64 ids: [R, V] in, [R, V // 64] out."""
+    blocks = values.shape[1] // BLOCK
+    return np.asarray(values[:, : blocks * BLOCK].reshape(len(values), blocks, BLOCK).max(axis=2))
 
 
-def _candidates(scaled: Floats, params: SamplingParams) -> Ids:
+def _candidates(scaled: Floats, maxima: Floats, total: float, params: SamplingParams) -> Ids:
     """Ids that can survive top-k, or top-p and min-p, likeliest first; sorts the whole vocabulary last."""
     if params.top_k:
-        return top_ids(scaled, params.top_k)
-    total = float(np.exp((scaled - scaled.max()).astype(np.float64)).sum())
+        return top_ids(scaled, params.top_k, maxima)
     count = FIRST_CANDIDATES
     while True:
-        ids = top_ids(scaled, count)
+        ids = top_ids(scaled, count, maxima)
         weights = np.exp((scaled[ids] - scaled[ids[0]]).astype(np.float64)) / total
         done_by_p = params.top_p < 1.0 and weights.sum() >= params.top_p
         done_by_min = params.min_p > 0.0 and weights[-1] < params.min_p * weights[0]
@@ -169,7 +186,7 @@ def _cut(weights: NDArray[np.float64], params: SamplingParams) -> int:
     return max(1, count)
 
 
-def top_ids(values: Floats, count: int) -> Ids:
+def top_ids(values: Floats, count: int, maxima: Floats | None = None) -> Ids:
     """Ids of the `count` largest of values [V], largest first, lowest id first among equals.
 
     The count-th largest block maximum bounds the count-th largest value from below, so few values are sorted.
@@ -177,23 +194,30 @@ def top_ids(values: Floats, count: int) -> Ids:
     size = len(values)
     if count >= size:
         return np.argsort(-values, kind="stable")
-    blocks = size // BLOCK
-    ids: Ids = np.arange(size)
-    if blocks > 4 * count:
-        maxima = values[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
-        bound = np.partition(maxima, blocks - count)[blocks - count]
+    if maxima is None:
+        maxima = _block_maxima(values[None])[0]
+    if len(maxima) > 4 * count:
+        bound = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
     else:
         bound = np.partition(values, size - count)[size - count]
-    ids = np.flatnonzero(values >= bound)
+    ids: Ids = np.flatnonzero(values >= bound)
     return ids[np.argsort(-values[ids], kind="stable")[:count]]
 
 
-def _logprob(values: Floats, token: int, alternatives: int) -> TokenLogprob:
-    top = values.max()
-    normaliser = float(top) + float(np.log(np.exp((values - top).astype(np.float64)).sum()))
-    ids = top_ids(values, alternatives) if alternatives else ()
-    return TokenLogprob(
-        token,
-        max(UNLIKELY, float(values[token]) - normaliser),
-        tuple((int(i), max(UNLIKELY, float(values[i]) - normaliser)) for i in ids),
-    )
+def _logprobs(
+    logits: Floats, tokens: Ids, rows: Sequence[RowContext], usable: NDArray[np.bool_]
+) -> dict[int, TokenLogprob]:
+    """Log-probabilities of the rows that ask for them, from the unadjusted logits."""
+    asked = [index for index, row in enumerate(rows) if usable[index] and row.params.logprobs is not None]
+    if not asked:
+        return {}
+    values = logits[asked]
+    peaks = values.max(axis=1, keepdims=True)
+    normalisers = peaks[:, 0] + np.log(np.exp((values - peaks).astype(np.float64)).sum(axis=1))
+    found = {}
+    for place, index in enumerate(asked):
+        row = values[place]
+        ids = top_ids(row, rows[index].params.logprobs or 0) if rows[index].params.logprobs else ()
+        shares = [(int(i), max(UNLIKELY, float(row[i]) - float(normalisers[place]))) for i in (tokens[index], *ids)]
+        found[index] = TokenLogprob(*shares[0], tuple(shares[1:]))
+    return found

@@ -52,6 +52,8 @@ class Sequence:
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
+    passes: int = 0
+    pass_rows: int = 0
     resumed: int = 0
 
     @property

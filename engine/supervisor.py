@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from engine.errors import Busy, EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.errors import BundleError, Busy, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.flights import MOST_DEATHS, Flight, blame, sendable
 from engine.lifecycle import EngineState, Lifecycle
 from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens
@@ -137,7 +137,7 @@ class Supervisor:
             failed_starts = failed_starts + 1 if self._ready is None else 0
             self._after_death(reason)
             if self._fatal is not None and self._fatal.permanent:
-                return self._die(self._fatal.message)
+                return self._die(self._fatal.message, BundleError(self._fatal.message))
             if failed_starts >= self._patience.start_attempts:
                 return self._die(f"the worker did not become ready {failed_starts} times in a row; last it {reason}")
             await asyncio.sleep(self._backoff_s())
@@ -173,7 +173,8 @@ class Supervisor:
         self._past_stats, self._stats = add_stats(self._past_stats, self._stats, with_gauges=False), Stats()
         self._deaths_in_a_row += 1
         lost = sum(flight.is_sent for flight in self._flights.values())
-        _log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
+        if self._fatal is None or not self._fatal.permanent:
+            _log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
         for flight in blame(self._flights.values()):
             del self._flights[flight.request.request_id]
             self._fail(
@@ -194,15 +195,17 @@ class Supervisor:
         doubled = self._patience.first_backoff_s * 2.0 ** min(self._deaths_in_a_row - 1, 16)
         return min(self._patience.longest_backoff_s, doubled)
 
-    def _die(self, reason: str) -> None:
+    def _die(self, reason: str, unusable: BundleError | None = None) -> None:
+        """Give up. Who waits for the first worker is told the reason; later it is logged."""
         self.death_reason = reason
         if self._lifecycle.may(EngineState.DEAD):
             self._lifecycle.move(EngineState.DEAD)
-        _log.critical("the engine is dead: %s", reason)
         failure = EngineFailure(f"The engine is not running: {reason}")
         self._fail_all(failure)
         if self._first_ready is not None and not self._first_ready.done():
-            self._first_ready.set_exception(failure)
+            self._first_ready.set_exception(unusable or failure)
+        else:
+            _log.critical("the engine is dead: %s", reason)
 
     def _fail_all(self, error: HexserveError) -> None:
         flights, self._flights = self._flights, {}
@@ -241,8 +244,7 @@ class Supervisor:
         if flight is None:
             return  # aborted while the event was under way
         was_suspect = flight.is_suspect
-        flight.emitted.extend(event.token_ids)
-        flight.has_progressed = True
+        flight.progress(event.token_ids)
         self._deaths_in_a_row = 0
         if event.finish is not None:
             del self._flights[event.request_id]

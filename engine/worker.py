@@ -42,6 +42,9 @@ def main(arguments: list[str]) -> int:
     except BundleError as error:
         _send(reports, Fatal(str(error), permanent=True))
         return 3
+    except MemoryError as error:
+        _send(reports, Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
+        return 3
     _send(reports, assembled.ready)
     try:
         serve(assembled.loop, inbox, reports)
@@ -58,13 +61,14 @@ def serve(loop: EngineLoop, inbox: "queue.SimpleQueue[Command | None]", reports:
                 return
             _obey(loop, command, reports)
         if not loop.scheduler.has_work:
-            _check(loop)
             continue
         report = loop.step()
         for failure in report.failures:
             _send(reports, failure)
-        if report.events:
+        if report.events or report.failures:
             _send(reports, Tokens(report.events, loop.stats()))
+        if not loop.scheduler.has_work:
+            _check(loop)
 
 
 def _obey(loop: EngineLoop, command: Command, reports: BinaryIO) -> None:
@@ -97,19 +101,20 @@ def _check(loop: EngineLoop) -> None:
 
 def _receive(commands: BinaryIO, inbox: "queue.SimpleQueue[Command | None]") -> None:
     """Thread: hand on commands until end of input, then make sure that the process ends even inside a stuck pass."""
-    while True:
-        command = read_command(commands)
-        inbox.put(command)
-        if command is None:
-            time.sleep(GRACE_S)
-            os._exit(1)
+    try:
+        while (command := read_command(commands)) is not None:
+            inbox.put(command)
+    finally:
+        inbox.put(None)
+        time.sleep(GRACE_S)
+        os._exit(1)
 
 
 def _send(reports: BinaryIO, report: Report) -> None:
     try:
         reports.write(frame(report))
         reports.flush()
-    except BrokenPipeError:
+    except OSError:  # BrokenPipeError, or plain EINVAL on Windows
         # The parent is gone; so is every stream.
         os._exit(0)
 

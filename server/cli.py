@@ -120,3 +120,14 @@ def _inspect(
     from server.show import show  # noqa: PLC0415
 
     raise typer.Exit(show(bundle, graph, check_hashes))
+
+
+@app.command("doctor")
+def _doctor(
+    report: Annotated[Path | None, typer.Option(help="Also write what was found to this file, for a bug report.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="An NPU bundle folder to examine as well.")] = None,
+) -> None:
+    """Tell what this machine can run: providers, driver, chip, a test graph on the NPU against the CPU."""
+    from engine.doctor.command import doctor  # noqa: PLC0415
+
+    raise typer.Exit(doctor(report, bundle))

@@ -56,6 +56,8 @@ class Gate:
 
     def enter(self, guest: Guest) -> None:
         """Count a request in."""
+        if not self._inside:
+            self._finished_at.clear()  # an idle hour says nothing about the rate
         self._inside.add(guest)
         self._empty.clear()
         if self._has_ended:  # it was tokenising when the end came

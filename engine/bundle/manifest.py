@@ -105,6 +105,27 @@ class FileEntry(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an NPU bundle's binaries are. Chip in Qualcomm's numbers: X Elite is soc_model 60, Hexagon v73 (htp_arch).
+
+    binaries: file -> names of the graphs inside; several share their weights. chains: name of a `GraphSpec` -> the
+    (binary, graph inside) that it runs, in order. sdk: the QNN version that made them. parity_on: what the figures
+    of `Manifest.parity` were measured on.
+    """
+
+    soc_model: int
+    htp_arch: int
+    binaries: dict[str, tuple[str, ...]]
+    chains: dict[str, tuple[tuple[str, str], ...]] = {}
+    sdk: str = ""
+    parity_on: str = ""
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The binaries that hold several graphs."""
+        return tuple(name for name, graphs in self.binaries.items() if len(graphs) > 1)
+
+
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check."""
 
@@ -123,6 +144,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: dict[str, str]
     parity: dict[str, float] = {}
     source: str = ""
+    npu: NpuSpec | None = None
 
     @property
     def is_free_shape(self) -> bool:

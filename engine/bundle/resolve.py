@@ -20,6 +20,8 @@ from engine.bundle.liveness import process_is_alive
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.demo.location import demo_folder
 from engine.errors import BundleError
+from engine.genie.config import is_genie_folder
+from engine.genie.convert import convert_folder
 
 DEMO = "demo"
 DEMO_QUANT = "fp32"
@@ -31,7 +33,7 @@ _COMPILER_FOLDERS = ("compile", "models")
 
 
 def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
-    """The bundle folder for `demo`, a Hugging Face folder or a bundle folder.
+    """The bundle folder for `demo`, a Hugging Face folder, a Genie folder or a bundle folder.
 
     cache: where compiled bundles are kept. quant: for checkpoints, None = fp32 for the demo, else int4.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
@@ -45,9 +47,14 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
         raise BundleError(f"{source} is a file; name a bundle folder, a Hugging Face folder or '{DEMO}'")
     if (folder / MANIFEST_FILE).is_file():
         return folder
+    if is_genie_folder(folder):
+        return convert_folder(folder, cache)
     if (folder / "config.json").is_file():
         return _compiled(folder, folder.resolve().name, cache, quant or CHECKPOINT_QUANT)
-    raise BundleError(f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json)")
+    raise BundleError(
+        f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
+        "nor for Genie (no genie_config.json)"
+    )
 
 
 def default_cache() -> Path:

@@ -27,6 +27,12 @@ class Shelf:
             dropped.append(self._keys.popitem(last=False)[0])
         return tuple(dropped)
 
+    def clear(self) -> tuple[PageKey, ...]:
+        """Forget everything; the keys that were there."""
+        keys = tuple(self._keys)
+        self._keys.clear()
+        return keys
+
     def touch(self, key: PageKey) -> None:
         """Mark a key as just used."""
         self._keys.move_to_end(key)

@@ -14,6 +14,8 @@ from engine.compile.progress import RichProgress
 from engine.demo.location import demo_folder
 from engine.errors import CompileError
 
+PARITY, DEMO_PARITY = 48, 800  # tokens of the final check: the demo model is small enough for a real one
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compile as the command line says; 0, or 1 after one line on stderr."""
@@ -48,14 +50,17 @@ def parse(argv: Sequence[str]) -> CompileArguments:
     parser.add_argument("--context", type=_numbers, default=(), help="fixed variants: key axis widths, 256,1024")
     parser.add_argument("--same-past", type=_numbers, default=(), help="instead of --context: past columns")
     parser.add_argument("--max-context", type=int, default=0, help="most tokens of one sequence")
-    parser.add_argument("--parity-tokens", type=int, default=48, help="length of the final check")
+    parser.add_argument("--parity-tokens", type=int, default=0, help="length of the final check")
     parser.add_argument("--name", default="", help="name of the model (the source folder's)")
     binaries = parser.add_mutually_exclusive_group()
     binaries.add_argument("--share-weights", action="store_true", help="NPU: one binary for all variants (default)")
     binaries.add_argument(
         "--one-graph-per-binary", action="store_true", help="NPU: a binary for each variant, as the emulator needs"
     )
-    parser.add_argument("--part-mb", type=int, default=2000, help="NPU: cut the layers into binaries of at most so much")
+    parser.add_argument(
+        "--part-mb", type=int, default=2000, help="NPU: cut the layers into binaries of at most so much"
+    )
+    parser.add_argument("--calibration", type=Path, help="w8a16, w4a16: text file to observe activations on")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     options = parser.parse_args(argv)
     return CompileArguments(
@@ -72,10 +77,11 @@ def parse(argv: Sequence[str]) -> CompileArguments:
         context=options.context,
         same_past=options.same_past,
         max_context=options.max_context,
-        parity_tokens=options.parity_tokens,
+        parity_tokens=options.parity_tokens or (DEMO_PARITY if options.source == DEMO else PARITY),
         force=options.force,
         share_weights=not options.one_graph_per_binary,
         part_mb=options.part_mb,
+        calibration=options.calibration,
         name=options.name or (DEMO if options.source == DEMO else ""),
     )
 

@@ -36,6 +36,8 @@ class Quant(StrEnum):
     INT4 = "int4"
     FP16 = "fp16"  # NPU only: everything in half precision
     W4 = "w4"  # NPU only: int4 blocks, half-precision activations
+    W8A16 = "w8a16"  # integer graphs: int8 weights, 16-bit activations, 8-bit KV
+    W4A16 = "w4a16"  # the same with int4 weights
 
 
 class Split(StrEnum):
@@ -46,9 +48,10 @@ class Split(StrEnum):
     LUT_LMHEAD = "lut+lmhead"
 
 
-DEFAULT_EMBEDDING_BITS = {Quant.FP32: 32, Quant.INT8: 16, Quant.INT4: 16, Quant.FP16: 16, Quant.W4: 16}
-TARGET_QUANTS = {Target.CPU: (Quant.FP32, Quant.INT8, Quant.INT4)}
-NPU_QUANTS = (Quant.FP16, Quant.W4)
+DEFAULT_EMBEDDING_BITS = dict.fromkeys(Quant, 16) | {Quant.FP32: 32}
+INTEGER_GRAPHS = (Quant.W8A16, Quant.W4A16)  # calibrated, fixed shapes only
+TARGET_QUANTS = {Target.CPU: (Quant.FP32, Quant.INT8, Quant.INT4, *INTEGER_GRAPHS)}
+NPU_QUANTS = (Quant.FP16, Quant.W4, *INTEGER_GRAPHS)
 EMBEDDING_BITS = (32, 16, 8, 4)
 
 
@@ -61,6 +64,7 @@ class CompileArguments:
     free-shape graphs. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
+    calibration: text file for w8a16 and w4a16, None = built-in text.
     """
 
     source: Path
@@ -81,6 +85,12 @@ class CompileArguments:
     name: str = ""
     share_weights: bool = True
     part_mb: int = 2000
+    calibration: Path | None = None
+
+    @property
+    def head_quant(self) -> Quant:
+        """How the LM head is stored. Four bits with one scale for each output are too few for it."""
+        return self.head or (Quant.W8A16 if self.quant is Quant.W4A16 else self.quant)
 
     @property
     def is_npu(self) -> bool:
@@ -104,6 +114,7 @@ def check_arguments(arguments: CompileArguments) -> None:
     if bool(arguments.rows) != bool(arguments.context or arguments.same_past):
         raise CompileError("fixed variants need --rows together with --context or --same-past")
     _check_target(arguments)
+    _check_integer_graphs(arguments)
     _check_list("--rows", arguments.rows, MAX_ROWS)
     _check_list("--context", arguments.context, MAX_CONTEXT)
     _check_list("--same-past", arguments.same_past, MAX_CONTEXT)
@@ -132,6 +143,22 @@ def _check_target(arguments: CompileArguments) -> None:
         raise CompileError(f"--target {arguments.target} takes --embedding 16 only, not {arguments.embedding_bits}")
     if not 1 <= arguments.part_mb <= MAX_PART_MB:
         raise CompileError(f"--part-mb must be from 1 to {MAX_PART_MB}, it is {arguments.part_mb}")
+
+
+def _check_integer_graphs(arguments: CompileArguments) -> None:
+    quant = arguments.quant
+    if quant not in INTEGER_GRAPHS:
+        if arguments.calibration is not None:
+            raise CompileError(f"--calibration is for {' and '.join(INTEGER_GRAPHS)}, not for --quant {quant}")
+        if arguments.head in INTEGER_GRAPHS:
+            raise CompileError(f"--head {arguments.head} needs --quant {' or '.join(INTEGER_GRAPHS)}")
+        return
+    if not arguments.rows:
+        raise CompileError(f"--quant {quant} needs fixed variants: --rows with --context or --same-past")
+    if arguments.head_quant not in INTEGER_GRAPHS:
+        raise CompileError(f"--quant {quant} takes --head {' or '.join(INTEGER_GRAPHS)}, not {arguments.head}")
+    if arguments.asymmetric or arguments.embedding_bits not in (0, 16):
+        raise CompileError(f"--quant {quant} takes symmetric weights and --embedding 16 only")
 
 
 def _check_list(option: str, values: tuple[int, ...], limit: int) -> None:

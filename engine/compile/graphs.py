@@ -1,11 +1,12 @@
 """The graphs of a part: which shapes it needs, its inputs in the contract's order, and the ONNX file of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
-from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.variant import PassShape
 from engine.compile.graph_builder import LOGIT_ROWS, GraphBuilder
 from engine.compile.layers import MASK_INPUT, LayerWriter
@@ -44,8 +45,15 @@ def write_graph(
 ) -> GraphSpec:
     """Write `folder/<name>.onnx` and return its description."""
     graph = build_graph(plan, packed, network, lowering, dtype)
+    return save_graph(plan, graph.model(plan.name), graph.inputs, graph.outputs, folder)
+
+
+def save_graph(
+    plan: GraphPlan, model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], folder: Path
+) -> GraphSpec:
+    """Write `folder/<name>.onnx` and describe it."""
     file = f"{plan.name}.onnx"
-    (folder / file).write_bytes(graph.model(plan.name).SerializeToString())
+    (folder / file).write_bytes(model.SerializeToString())
     shape, layers = plan.shape, plan.part.layers
     return GraphSpec(
         name=plan.name,
@@ -53,8 +61,8 @@ def write_graph(
         kind=plan.part.kind,
         part=plan.part.number,
         parts=plan.part.count,
-        inputs=tuple(graph.inputs),
-        outputs=tuple(graph.outputs),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
         rows=shape.rows if shape else None,
         context=shape.context if shape and plan.sees_context else None,
         first_layer=layers[0] if layers else None,

@@ -60,9 +60,11 @@ class LayerWriter:
     def _turned_heads(self, x: str, heads: int, norm: StoredTensor | None) -> str:
         """[1, N, heads * d] -> [1, heads, N, d], each head normed (if there is a norm) and rotated."""
         graph, spec = self.graph, self.network.spec
-        x = graph.reshape(x, 1, "rows", heads, spec.head_dim)
         if norm is not None:
+            # Rank 3: the HTP's norm of a tensor of rank 4 is garbage for many shapes (QNN 2.51).
+            x = graph.reshape(x, 1, f"rows*{heads}", spec.head_dim)
             x = self.norm(x, graph.parameter(norm))
+        x = graph.reshape(x, 1, "rows", heads, spec.head_dim)
         x = graph.op("Transpose", [x], perm=[0, 2, 1, 3])
         return self.lowering.rotate(graph, x, spec.head_dim, spec.rope.rotary_dim)
 

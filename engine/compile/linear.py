@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 
-from engine.compile.arguments import Quant
+from engine.compile.arguments import INTEGER_GRAPHS, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.packed import PackedLinear, PackedTable
 
@@ -17,6 +17,8 @@ def linear(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:
         return _int4(graph, x, layer)
     if layer.quant is Quant.INT8:
         return _int8(graph, x, layer)
+    if layer.quant in INTEGER_GRAPHS:
+        return _with_bias(graph, graph.op("MatMul", [x, _stored_integers(graph, layer)]), layer)
     return _with_bias(graph, graph.op("MatMul", [x, graph.parameter(layer.weight)]), layer)
 
 
@@ -24,6 +26,14 @@ def _with_bias(graph: GraphBuilder, product: str, layer: PackedLinear) -> str:
     if layer.bias is None:
         return product
     return graph.op("Add", [product, graph.parameter(layer.bias)])
+
+
+def _stored_integers(graph: GraphBuilder, layer: PackedLinear) -> str:
+    """The matrix behind its DequantizeLinear, which the back end folds into the product."""
+    assert layer.scales is not None
+    inputs = [graph.stored(layer.weight), graph.stored(layer.scales)]
+    form = {"axis": 0, "block_size": layer.block} if layer.block else {"axis": 1}
+    return graph.op("DequantizeLinear", inputs, name=f"{layer.weight.name}_real", **form)
 
 
 def _int4(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:
@@ -80,6 +90,11 @@ def _row_zeros(graph: GraphBuilder, scales: str) -> str:
 
 def embed(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
     """token_ids [1, rows] -> [1, rows, hidden]."""
+    if table.zero_point is not None:
+        assert table.scales is not None
+        codes = [graph.stored(tensor) for tensor in (table.weight, table.scales, table.zero_point)]
+        real = graph.op("DequantizeLinear", codes, name=f"{table.weight.name}_real")
+        return graph.op("Gather", [real, token_ids], axis=0)
     if table.bits == 4:
         assert table.scales is not None
         inputs = [graph.stored(table.weight), token_ids, graph.stored(table.scales)]

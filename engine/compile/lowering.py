@@ -70,5 +70,8 @@ def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int) -
 # One row, 8 key heads of 128, 512 columns: a product of spread heads takes 57 us, of folded ones 136 us.
 FUSED = Lowering(_fused_norm, _fused_silu, _fused_rotate, spreads_single_row=True)
 PLAIN = Lowering(_plain_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
+# On the HTP in half precision, activations of 300: the native norm of a rank-3 tensor is right to 0.05 %, the plain
+# one wrong by 26 % because its squares overflow. L2 normalisation has no epsilon: 0.2 % wrong for activations of 0.02.
+NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
 
 LOWERINGS = {Target.CPU: FUSED}

@@ -10,7 +10,8 @@ from engine.compile.weight_file import StoredTensor
 class PackedLinear:
     """One linear layer, perhaps several stacked along their outputs.
 
-    weight: fp32 [inputs, outputs]; int8 [inputs, outputs] with scales [outputs]; int4 as `Int4Blocks`.
+    weight: fp32 [inputs, outputs]; int8 [inputs, outputs] with scales [outputs]; int4 as `Int4Blocks`; w8a16
+    [inputs, outputs] with scales [outputs]; w4a16 [inputs, outputs] in 4 bits with scales [blocks, outputs].
     """
 
     quant: Quant
@@ -28,12 +29,14 @@ class PackedTable:
     """The embedding [vocab, hidden].
 
     bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement with scales [vocab, blocks].
+    With a zero point: unsigned 16-bit codes with one scale and one zero point, both scalars.
     """
 
     bits: int
     weight: StoredTensor
     scales: StoredTensor | None = None
     block: int = 0
+    zero_point: StoredTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

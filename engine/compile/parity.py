@@ -1,6 +1,6 @@
 """The last stage: the finished bundle is run with onnxruntime and compared with the float reference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import CompileError
+from engine.graphs.encoding import FLOATS, encoding_of
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]
+Opener = Callable[[Path], ort.InferenceSession]
 MASKED = -1e9
 ERROR_LOGGING = 3  # onnxruntime's severity: errors and worse
 
 
 class PartChain:
-    """The graphs of one shape, run one after the other. shape None = the free graphs."""
+    """The graphs of one shape, run one after the other. shape None = the free graphs; opener None = on the CPU."""
 
-    def __init__(self, folder: Path, manifest: Manifest, shape: PassShape | None) -> None:
-        options = ort.SessionOptions()
-        options.log_severity_level = ERROR_LOGGING
-        self.links = [(spec, _open(folder / spec.file, options)) for spec in graphs_of(manifest, shape)]
+    def __init__(self, folder: Path, manifest: Manifest, shape: PassShape | None, opener: Opener | None = None) -> None:
+        self.links = [(spec, _open(folder / spec.file, opener or _on_cpu)) for spec in graphs_of(manifest, shape)]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """All outputs of all parts by name; a part takes what it needs from the feeds and from the parts before."""
@@ -36,9 +36,15 @@ class PartChain:
         return known
 
 
-def _open(path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+def _on_cpu(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = ERROR_LOGGING
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _open(path: Path, opener: Opener) -> ort.InferenceSession:
     try:
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return opener(path)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise CompileError(f"onnxruntime {ort.__version__} cannot load {path.name}: {str(error)[:300]}") from error
 
@@ -57,25 +63,38 @@ def graphs_of(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]:
 class ChainedSequence:
     """One sequence with its own growing cache: the plainest way to use a bundle.
 
-    Caches hold the computed columns only: keys [n_kv, 1, head_dim, T], values [n_kv, 1, T, head_dim].
+    Caches hold the computed columns only: keys [n_kv, 1, head_dim, T], values [n_kv, 1, T, head_dim]. masked: what
+    the mask adds to a hidden column, as far as its type can say it.
     """
 
     chain: PartChain
     manifest: Manifest
     shape: PassShape | None
-    keys: list[Float32]
-    values: list[Float32]
+    keys: list[Array]
+    values: list[Array]
+    masked: float = MASKED
 
     @classmethod
     def start(cls, folder: Path, manifest: Manifest, shape: PassShape | None) -> "ChainedSequence":
         """An empty sequence on the graphs of one shape."""
+        return cls.on(PartChain(folder, manifest, shape), manifest, shape)
+
+    @classmethod
+    def on(cls, chain: PartChain, manifest: Manifest, shape: PassShape | None) -> "ChainedSequence":
+        """An empty sequence on opened graphs."""
         model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
-        keys = [np.zeros((model.kv_heads, 1, model.head_dim, 0), dtype) for _ in range(model.layers)]
-        values = [np.zeros((model.kv_heads, 1, 0, model.head_dim), dtype) for _ in range(model.layers)]
-        return cls(PartChain(folder, manifest, shape), manifest, shape, keys, values)
+        keys: list[Array] = [np.zeros((model.kv_heads, 1, model.head_dim, 0), dtype) for _ in range(model.layers)]
+        values: list[Array] = [np.zeros((model.kv_heads, 1, 0, model.head_dim), dtype) for _ in range(model.layers)]
+        return cls(chain, manifest, shape, keys, values)
 
     def extend(self, tokens: Sequence[int]) -> Float32:
         """Run tokens, at most `shape.rows` of them; logits [len(tokens), vocab]. Their KV joins the cache."""
+        logits = self.advance(tokens)["logits"][0, : len(tokens)]
+        spec = next(tensor for graph, _ in self.chain.links for tensor in graph.outputs if tensor.name == "logits")
+        return encoding_of(spec).decode(logits)
+
+    def advance(self, tokens: Sequence[int]) -> dict[str, Array]:
+        """As `extend`, but all outputs of all parts as they are."""
         count, cached = len(tokens), self.keys[0].shape[3]
         shape = self.shape or PassShape(count, cached)
         outputs = self.chain.run(self.feeds(tokens, shape, cached))
@@ -83,14 +102,14 @@ class ChainedSequence:
             fresh_key, fresh_value = outputs[f"past_key_{layer}_out"], outputs[f"past_value_{layer}_out"]
             self.keys[layer] = np.concatenate([self.keys[layer], fresh_key[..., :count]], axis=3)
             self.values[layer] = np.concatenate([self.values[layer], fresh_value[:, :, :count]], axis=2)
-        return outputs["logits"][0, :count].astype(np.float32)
+        return outputs
 
     def feeds(self, tokens: Sequence[int], shape: PassShape, cached: int) -> dict[str, Array]:
         """Inputs of one pass over `cached` columns. Unused rows look at themselves, unused columns are masked."""
-        count, rope, dtype = len(tokens), self.manifest.model.rope, np.dtype(self.manifest.kv_dtype)
+        count, rope = len(tokens), self.manifest.model.rope
         ids = np.zeros((1, shape.rows), np.int32)
         ids[0, :count] = tokens
-        mask = np.full((1, 1, shape.rows, shape.context), MASKED, np.float32)
+        mask = np.full((1, 1, shape.rows, shape.context), self.masked)
         mask[..., :count, :cached] = 0
         mask[0, 0, :count, shape.past : shape.past + count][np.tri(count, dtype=bool)] = 0
         own = np.arange(count, shape.rows)
@@ -98,16 +117,24 @@ class ChainedSequence:
         positions = np.zeros(shape.rows)
         positions[:count] = cached + np.arange(count)
         angles = positions[:, None] * np.array(rope.inverse_frequencies)
-        feeds: dict[str, Array] = {
-            "input_ids": ids,
-            "attention_mask": np.maximum(mask, np.finfo(dtype).min / 2).astype(dtype),
-            "position_ids_cos": (np.cos(angles) * rope.factor)[None, None].astype(dtype),
-            "position_ids_sin": (np.sin(angles) * rope.factor)[None, None].astype(dtype),
+        encodings = {
+            tensor.name: encoding_of(tensor)
+            for graph, _ in self.chain.links
+            for tensor in graph.inputs
+            if tensor.name != "input_ids"
         }
+        reals = {
+            "attention_mask": np.maximum(mask, FLOATS.get(encodings["attention_mask"].dtype, -np.inf)),
+            "position_ids_cos": (np.cos(angles) * rope.factor)[None, None],
+            "position_ids_sin": (np.sin(angles) * rope.factor)[None, None],
+        }
+        feeds: dict[str, Array] = {name: encodings[name].encode(values) for name, values in reals.items()}
+        feeds["input_ids"] = ids
         unused = shape.past - cached
         for layer, (key, value) in enumerate(zip(self.keys, self.values, strict=True)):
-            feeds[f"past_key_{layer}_in"] = np.pad(key, ((0, 0), (0, 0), (0, 0), (0, unused)))
-            feeds[f"past_value_{layer}_in"] = np.pad(value, ((0, 0), (0, 0), (0, unused), (0, 0)))
+            for name, cache, axis in ((f"past_key_{layer}_in", key, 3), (f"past_value_{layer}_in", value, 2)):
+                widths = [(0, unused if index == axis else 0) for index in range(4)]
+                feeds[name] = np.pad(cache, widths, constant_values=encodings[name].zero_point)
         return feeds
 
 
@@ -139,13 +166,27 @@ def compare_logits(reference: Float32, measured: Float32) -> Parity:
     )
 
 
-def bundle_logits(folder: Path, manifest: Manifest, tokens: Sequence[int]) -> Float32:
-    """Logits of a text through the bundle: about half in one pass, the rest over the cache it leaves."""
+def bundle_logits(
+    folder: Path, manifest: Manifest, texts: Sequence[Sequence[int]], opener: Opener | None = None
+) -> Float32:
+    """Logits [all tokens, vocab] of texts in passes of the most rows there are.
+
+    A text takes two passes at least, so that the cache is read too.
+    """
+    shape = widest_shape(manifest)
+    chain = PartChain(folder, manifest, shape, opener)
+    pieces = []
+    for tokens in texts:
+        sequence = ChainedSequence.on(chain, manifest, shape)
+        step = max(1, min(shape.rows if shape else len(tokens), len(tokens) // 2))
+        pieces += [sequence.extend(tokens[start : start + step]) for start in range(0, len(tokens), step)]
+    return np.concatenate(pieces)
+
+
+def widest_shape(manifest: Manifest) -> PassShape | None:
+    """The fixed shape with the most columns, among those with the most rows; None when the graphs are free."""
     shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
-    shape = max((item for item in shapes if item is not None), key=lambda item: (item.past, item.rows), default=None)
-    sequence = ChainedSequence.start(folder, manifest, shape)
-    step = max(1, min(shape.rows if shape else len(tokens), len(tokens) // 2))
-    return np.concatenate([sequence.extend(tokens[start : start + step]) for start in range(0, len(tokens), step)])
+    return max((item for item in shapes if item is not None), key=lambda item: (item.past, item.rows), default=None)
 
 
 def _log_softmax(logits: Float32) -> NDArray[np.float64]:

@@ -9,24 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.bundle.manifest import (
     FORMAT_VERSION,
     FileEntry,
     GraphSpec,
     Manifest,
+    NpuSpec,
     TextSpec,
     describe_file,
     save_manifest,
 )
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments, Quant, check_arguments, fixed_shapes
+from engine.compile.arguments import INTEGER_GRAPHS, CompileArguments, Quant, check_arguments, fixed_shapes
 from engine.compile.checkpoint import Checkpoint, read_json
 from engine.compile.graphs import plan_graphs, write_graph
 from engine.compile.lowering import LOWERINGS
 from engine.compile.packed import PackedPart
-from engine.compile.parity import bundle_logits, compare_logits
-from engine.compile.parity_text import parity_tokens
+from engine.compile.parity import Parity, bundle_logits, compare_logits
+from engine.compile.parity_text import parity_texts
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.reference import reference_logits
@@ -35,6 +37,7 @@ from engine.compile.text_files import write_text_files
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.errors import CompileError, UnsupportedModel
+from engine.graphs.encoding import Encoding
 from engine.models.family import read_network
 from engine.models.network import Network
 
@@ -60,6 +63,9 @@ class Compilation:
     files: dict[str, FileEntry] = field(default_factory=dict)
     text: TextSpec | None = None
     parity: dict[str, float] = field(default_factory=dict)
+    npu: NpuSpec | None = None
+    sources: tuple[GraphSpec, ...] = ()
+    encodings: dict[str, Encoding] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +88,35 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     with ExitStack() as stack:
         checkpoint = stack.enter_context(Checkpoint(arguments.source))
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
-        parts = plan_parts(arguments.split, network.spec.layers)
+        parts, stages = plan_work(arguments, network)
         work = Compilation(arguments, progress, checkpoint, config, network, shapes, parts, folder)
-        for stage in STAGES:
+        for stage in stages:
             stage.run(work)
         manifest = describe(work)
         save_manifest(folder, manifest)
     progress.note(summary(manifest))
     return manifest
+
+
+def plan_work(arguments: CompileArguments, network: Network) -> tuple[tuple[PartPlan, ...], tuple[Stage, ...]]:
+    """How the network is cut, and the stages that compile it. The NPU's are loaded only when they are needed."""
+    if not arguments.is_npu:
+        return plan_parts(arguments.split, network.spec.layers), cpu_stages(arguments)
+    from engine.compile.npu.split import plan_binaries  # noqa: PLC0415
+    from engine.compile.npu.stages import NPU_STAGES  # noqa: PLC0415
+    from engine.compile.qdq.npu_stages import INTEGER_NPU_STAGES  # noqa: PLC0415
+
+    stages = INTEGER_NPU_STAGES if arguments.quant in INTEGER_GRAPHS else NPU_STAGES
+    return plan_binaries(arguments, network), stages
+
+
+def cpu_stages(arguments: CompileArguments) -> tuple[Stage, ...]:
+    """The stages for the CPU; integer graphs have a calibration among them."""
+    if arguments.quant not in INTEGER_GRAPHS:
+        return STAGES
+    from engine.compile.qdq.stages import CPU_STAGES  # noqa: PLC0415
+
+    return CPU_STAGES
 
 
 def requested_context(arguments: CompileArguments, shapes: tuple[PassShape, ...]) -> int:
@@ -112,13 +139,20 @@ def text_stage(work: Compilation) -> None:
 
 def weights_stage(work: Compilation) -> None:
     """Quantise and write the weights of every part."""
+    work.files.update(pack_weights(work, work.folder))
+
+
+def pack_weights(work: Compilation, folder: Path) -> dict[str, FileEntry]:
+    """Write the weights of every part into a folder; the files made."""
+    made = {}
     work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
     packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
     for part in work.parts:
-        with WeightFile(work.folder, part.data_file) as file:
+        with WeightFile(folder, part.data_file) as file:
             work.packed.append(packer.pack(part, file))
-        work.files[part.data_file] = file.entry
+        made[part.data_file] = file.entry
     check_all_used(work.checkpoint, work.network)
+    return made
 
 
 def check_all_used(checkpoint: Checkpoint, network: Network) -> None:
@@ -153,19 +187,40 @@ def hash_stage(work: Compilation) -> None:
 def parity_stage(work: Compilation) -> None:
     """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
     draft = describe(work)
-    count = min(work.arguments.parity_tokens, draft.max_context)
-    tokens = parity_tokens(work.folder, work.network.spec.vocab, count)
+    texts = held_out_texts(work, work.arguments.parity_tokens)
+    count = sum(map(len, texts))
     work.progress.stage("parity", 2 * count, "tokens")
-    expected = reference_logits(work.checkpoint, work.network, np.array(tokens))
-    work.progress.advance(count)
-    parity = compare_logits(expected, bundle_logits(work.folder, draft, tokens))
+    expected = float_logits(work, texts)
+    parity = compare_logits(expected, bundle_logits(work.folder, draft, texts))
     work.progress.advance(count)
     if is_float_bundle(work.arguments) and parity.relative_error > FP32_ERROR_LIMIT:
         raise CompileError(
             f"the compiled graphs differ from the checkpoint by {parity.relative_error:.2e} of the largest logit; "
             f"{FP32_ERROR_LIMIT} is the most an fp32 bundle may"
         )
-    work.parity = {
+    work.parity = parity_figures(parity)
+
+
+def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
+    """About `count` tokens in sequences the bundle can hold."""
+    longest = work.network.compiled_context
+    if work.shapes:
+        longest = min(longest, max(shape.past for shape in work.shapes) + 1)
+    return parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, longest)
+
+
+def float_logits(work: Compilation, texts: list[list[int]]) -> NDArray[np.float32]:
+    """What the checkpoint itself says to texts: [all tokens, vocab]."""
+    pieces = []
+    for tokens in texts:
+        pieces.append(reference_logits(work.checkpoint, work.network, np.array(tokens)))
+        work.progress.advance(len(tokens))
+    return np.concatenate(pieces)
+
+
+def parity_figures(parity: Parity) -> dict[str, float]:
+    """A comparison as the manifest keeps it."""
+    return {
         "tokens": float(parity.tokens),
         "top1": round(parity.top1, 6),
         "kl": round(parity.kl, 9),
@@ -201,14 +256,22 @@ def describe(work: Compilation) -> Manifest:
         created=int(time.time()),
         model=work.network.spec,
         graphs=tuple(work.graphs),
-        kv_dtype=ACTIVATION_DTYPE,
+        kv_dtype=kv_dtype(arguments),
         max_context=work.network.compiled_context,
         text=work.text,
         files=work.files,
-        versions=tool_versions(),
+        versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
         parity=work.parity,
         source=arguments.source.resolve().name,
+        npu=work.npu,
     )
+
+
+def kv_dtype(arguments: CompileArguments) -> str:
+    """What the caches hold."""
+    if arguments.quant in INTEGER_GRAPHS:
+        return "uint8"
+    return "float16" if arguments.is_npu else ACTIVATION_DTYPE
 
 
 def tool_versions() -> dict[str, str]:
@@ -227,9 +290,11 @@ def _version(distribution: str) -> str:
 def summary(manifest: Manifest) -> str:
     """One line for the end."""
     size = sum(entry.bytes for entry in manifest.files.values())
-    figures = manifest.parity
-    return (
-        f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
+    figures, where = manifest.parity, manifest.npu.parity_on if manifest.npu else "CPU"
+    made = f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
+    if not figures:
+        return made + where
+    return made + (
         f"top-1 {100 * figures['top1']:.1f} %, KL {figures['kl']:.2e}, error {figures['relative_error']:.1e} "
-        f"({figures['tokens']:.0f} tokens)"
+        f"({figures['tokens']:.0f} tokens, {where})"
     )

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.arguments import INTEGER_GRAPHS, CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedTable
 from engine.compile.parts import PartPlan
+from engine.compile.qdq.weights import int4_columns, int8_outputs, pack_int4, table_codes, table_encoding
 from engine.compile.quantize import Int4Blocks, int4_blocks, int8_columns, int8_rows
 from engine.compile.weight_file import StoredTensor, WeightFile
 from engine.errors import CompileError
@@ -105,7 +106,7 @@ class WeightPacker:
     def _head(self, file: WeightFile) -> PackedLinear:
         names, spec = self._network.details.names, self._network.spec
         source = LinearSource((names.embedding if spec.tied_head else names.head,), (spec.vocab,), spec.hidden)
-        quant = self._arguments.head or self._arguments.quant
+        quant = self._arguments.head_quant
         return self._store(file, "head", self._slices(source), spec.vocab, spec.hidden, quant, None)
 
     def _store(
@@ -120,6 +121,9 @@ class WeightPacker:
     ) -> PackedLinear:
         if quant is Quant.INT4:
             return self._store_int4(file, name, slices, outputs, inputs, bias)
+        if quant in INTEGER_GRAPHS:
+            block = self._arguments.block if quant is Quant.W4A16 else 0
+            return _store_columns(file, name, slices, outputs, inputs, block, bias)
         # Both other forms lie input-major, so the whole matrix is assembled before it is written.
         matrix: NDArray[np.generic] = np.empty((inputs, outputs), np.float32 if quant is Quant.FP32 else np.int8)
         scales = np.empty(outputs, np.float32)
@@ -166,6 +170,12 @@ class WeightPacker:
         spec, bits = self._network.spec, self._arguments.table_bits
         source = LinearSource((self._network.details.names.embedding,), (spec.vocab,), spec.hidden)
         slices, dims = self._slices(source), (spec.vocab, spec.hidden)
+        if self._arguments.quant in INTEGER_GRAPHS:
+            encoding = table_encoding(self._slices(source))
+            weight = file.add_chunks("embedding", onnx.TensorProto.UINT16, dims, table_codes(slices, encoding))
+            scale = file.add("embedding_scale", np.array(encoding.scale, np.float32))
+            zero = file.add("embedding_zero", np.array(encoding.zero_point, np.uint16))
+            return PackedTable(16, weight, scale, zero_point=zero)
         if bits == 32:
             return PackedTable(32, file.add_chunks("embedding", onnx.TensorProto.FLOAT, dims, slices))
         if bits == 16:
@@ -220,6 +230,25 @@ class WeightPacker:
                 row += len(piece)
                 self._on_read(row_bytes * len(piece))
                 yield piece
+
+
+def _store_columns(
+    file: WeightFile,
+    name: str,
+    slices: Iterator[Float32],
+    outputs: int,
+    inputs: int,
+    block: int,
+    bias: StoredTensor | None,
+) -> PackedLinear:
+    """The forms of `engine.compile.qdq.weights`, input-major as MatMul wants them; block 0 = 8 bits."""
+    pieces = [int4_columns(piece, block) if block else int8_outputs(piece) for piece in slices]
+    integers = np.ascontiguousarray(np.concatenate([piece.integers for piece in pieces]).T)
+    kind = onnx.TensorProto.INT4 if block else onnx.TensorProto.INT8
+    chunk: NDArray[np.generic] = pack_int4(integers) if block else integers
+    weight = file.add_chunks(f"{name}_weight", kind, (inputs, outputs), [chunk])
+    scales = file.add(f"{name}_scales", np.ascontiguousarray(np.concatenate([piece.scales for piece in pieces]).T))
+    return PackedLinear(Quant.W4A16 if block else Quant.W8A16, inputs, outputs, weight, scales, None, bias, block)
 
 
 def _stored_outputs(source: LinearSource) -> tuple[int, ...]:

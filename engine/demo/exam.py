@@ -37,7 +37,7 @@ class Exam:
     name: str
     questions: tuple[Question, ...]
     bar: float | None = None
-    longest_answer: int = 48
+    longest_answer: int = 80
 
 
 def exams(limit: int) -> list[Exam]:
@@ -54,7 +54,7 @@ def exams(limit: int) -> list[Exam]:
         Exam("no call when no tool fits", _some([_uncalled(each) for each in unfitting], limit)),
         Exam("2-digit subtraction", _some(_subtractions(rng), limit)),
         Exam("3-digit addition", tuple(_large_addition(rng) for _ in range(limit))),
-        Exam("reversing 8 items", tuple(_reversed(rng, 8) for _ in range(limit)), None, 80),
+        Exam("reversing 8 items", tuple(_reversed(rng, 8) for _ in range(limit)), None, 96),
         Exam("JSON object", tuple(_json(rng) for _ in range(limit)), None, 96),
     ]
 

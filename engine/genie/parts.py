@@ -222,7 +222,9 @@ def _cache_shape(tensor: BinaryTensor, role: Meaning, columns: int | None) -> tu
 
 def _check_caches(part: Part) -> None:
     """Every cache goes in and out, in one encoding: fresh bytes are stored as they come."""
-    names = {(slot.meaning.role, slot.meaning.layer) for slot in [*part.inputs, *part.outputs] if slot.meaning.layer >= 0}
+    names = {
+        (slot.meaning.role, slot.meaning.layer) for slot in [*part.inputs, *part.outputs] if slot.meaning.layer >= 0
+    }
     for role, layer in sorted(names, key=lambda item: (item[1], item[0].value)):
         taken, given = part.input_of(role, layer), part.output_of(role, layer)
         if given is None:

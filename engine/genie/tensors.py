@@ -1,7 +1,7 @@
 """What a tensor is and what a graph does, told from tensor names alone. Pure functions."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,28 +62,22 @@ def meaning(name: str) -> Meaning:
     return Meaning(FIXED_NAMES.get(name, Role.HIDDEN))
 
 
-def classify(inputs: Iterable[str], outputs: Iterable[str]) -> GraphKind:
+def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
     """The kind of a graph from the names of its tensors.
 
     The last part's output counts as logits only under that name; see `parts` for those that name it otherwise.
     """
-    if any(_IMAGE.match(name) for name in inputs):
-        return GraphKind.IMAGE_ENCODER
     taken, given = [_role(name) for name in inputs], [_role(name) for name in outputs]
     caches = [role in (Role.KEY, Role.VALUE) for role in given]
-    if not given or not taken:
-        return GraphKind.NONE
-    if Role.LOGITS in given and Role.IDS in taken:
-        return GraphKind.DEFAULT
-    if all(caches):
-        return GraphKind.DECODER_PREFILL
-    if any(caches):
-        return GraphKind.DECODER
-    if given == [Role.LOGITS] and Role.HIDDEN in taken:
-        return GraphKind.LMHEAD
-    if taken == [Role.IDS] and given == [Role.HIDDEN]:
-        return GraphKind.LUT
-    return GraphKind.NONE
+    rules = (
+        (any(_IMAGE.match(name) for name in inputs), GraphKind.IMAGE_ENCODER),
+        (Role.LOGITS in given and Role.IDS in taken, GraphKind.DEFAULT),
+        (bool(caches) and all(caches), GraphKind.DECODER_PREFILL),
+        (any(caches), GraphKind.DECODER),
+        (given == [Role.LOGITS] and taken == [Role.HIDDEN], GraphKind.LMHEAD),
+        (taken == [Role.IDS] and given == [Role.HIDDEN], GraphKind.LUT),
+    )
+    return next((kind for fits, kind in rules if fits), GraphKind.NONE)
 
 
 def _role(name: str) -> Role:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.bundle.manifest import GraphKind, TensorSpec
 from engine.errors import BundleError
@@ -52,7 +53,10 @@ def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     name = f"variant ar{rows}_cl{context}"
     body = layers
     if first.input_of(Role.IDS) is None:
-        body = [_one(same, GraphKind.LUT, context, f"{name}: no part turns token ids into the first hidden state"), *body]
+        body = [
+            _one(same, GraphKind.LUT, context, f"{name}: no part turns token ids into the first hidden state"),
+            *body,
+        ]
     head = None
     if last.output_of(Role.LOGITS) is None:
         head = _one(same, GraphKind.LMHEAD, context, f"{name}: no part gives logits")
@@ -78,7 +82,7 @@ def _check_chain(variant: Variant, name: str) -> None:
     if missing:
         raise BundleError(f"{name}: layer {missing[0]} is in no graph (are all parts in ctx-bins?)")
     chain = [*variant.body, *([variant.head] if variant.head else [])]
-    for before, after in zip(chain, chain[1:], strict=False):
+    for before, after in pairwise(chain):
         given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
         if taken is None:
             raise BundleError(f"{name}: graph {after.graph} takes token ids in the middle of the chain")

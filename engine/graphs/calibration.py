@@ -28,10 +28,12 @@ def shapes_to_time(shapes: ShapeTable) -> list[PassShape]:
 
 
 def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, float]:
-    """Milliseconds of each shape: the better of two runs after a first one. Stops adding shapes after 20 s."""
+    """Milliseconds of each shape: the better of two runs after a first one. Begins no new shape after 20 s."""
     times: dict[PassShape, float] = {}
     began = clock()
     for shape in shapes_to_time(runtime.shapes):
+        if times and clock() - began > BUDGET_S:
+            break
         batch = _empty_batch(shape)
         runtime.run(batch)
         runs = []
@@ -40,9 +42,23 @@ def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, flo
             runtime.run(batch)
             runs.append(1000.0 * (clock() - start))
         times[shape] = max(min(runs), 1e-3)
-        if clock() - began > BUDGET_S:
-            break
-    return times
+    return times if runtime.shapes.fixed else whole_lines(runtime.shapes, times)
+
+
+def whole_lines(shapes: ShapeTable, times: dict[PassShape, float]) -> dict[PassShape, float]:
+    """Without the pasts whose rows were not all measured: half a line says nothing true about many rows.
+
+    The first line is kept as far as it goes; costs beyond it are extrapolated.
+    """
+    wanted = shapes_to_time(shapes)
+    whole = {past for past in {shape.past for shape in wanted} if all(s in times for s in wanted if s.past == past)}
+    whole.add(wanted[0].past)
+    return {shape: milliseconds for shape, milliseconds in times.items() if shape.past in whole}
+
+
+def is_complete(shapes: ShapeTable, times: dict[PassShape, float]) -> bool:
+    """Whether every shape was measured; only then are the times worth remembering."""
+    return all(shape in times for shape in shapes_to_time(shapes))
 
 
 def _empty_batch(shape: PassShape) -> PackedBatch:

@@ -37,6 +37,7 @@ class FakeRuntime:
         self._shelf: dict[bytes, NDArray[np.int64]] = {}
         self.passes: list[PackedBatch] = []
         self.fail_at: int | None = None
+        self.damage: frozenset[int] = frozenset()
 
     @property
     def shapes(self) -> ShapeTable:
@@ -75,6 +76,12 @@ class FakeRuntime:
             seen = [(int(position), int(token)) for position, token in everything[batch.visible[row]]]
             logits[index, expected_token(seen, self.vocab)] = 10.0
         return logits
+
+    def damaged_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those named in `damage`, once."""
+        found = np.array([row for row in rows if row in self.damage], np.int64)
+        self.damage = frozenset()
+        return found
 
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Remember the tokens of `rows` in `columns`."""

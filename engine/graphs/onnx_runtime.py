@@ -96,6 +96,16 @@ class OnnxRuntime:
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
 
+    def damaged_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows whose fresh KV holds inf or NaN: masked or not, 0 times NaN is NaN. Integers cannot be damaged."""
+        assert self._last is not None, "damaged_rows before run"
+        fresh = self._last.fresh
+        if fresh.keys.dtype.kind != "f":
+            return rows[:0]
+        sound = np.isfinite(fresh.keys[..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
+        sound &= np.isfinite(fresh.values[..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
+        return np.asarray(rows[~sound], np.int64)
+
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Copy the last pass's fresh KV of `rows` into `columns`, all layers at once."""
         assert self._last is not None, "keep before run"

@@ -34,6 +34,9 @@ class Runtime(Protocol):
     def run(self, batch: PackedBatch) -> Logits:
         """Run one pass; logits [len(batch.logit_rows), vocab] float32. Changes no pool. Raises PassFailed."""
 
+    def damaged_rows(self, rows: Indices) -> Indices:
+        """Which of `rows` of the last pass have keys or values that are not finite; kept, they would spoil the pool."""
+
     def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
         """Write the last pass's fresh KV of `rows` into `columns` of `pool`."""
 

@@ -52,12 +52,20 @@ class ContextNode:
 
 
 def write_wrapper(
-    path: Path, nodes: Sequence[ContextNode], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    path: Path,
+    nodes: Sequence[ContextNode],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    between: Sequence[TensorSpec] = (),
 ) -> None:
-    """Write a model of chained nodes. Binaries are named relative to the wrapper's folder, without '..'."""
+    """Write a model of chained nodes. Binaries are named relative to the wrapper's folder, without '..'.
+
+    between: values that go from node to node; their types cannot be inferred.
+    """
     graph = b"".join(blob(1, _node(node)) for node in nodes) + blob(2, GRAPH_NAME)
     graph += b"".join(blob(11, _value(spec)) for spec in inputs)
     graph += b"".join(blob(12, _value(spec)) for spec in outputs)
+    graph += b"".join(blob(13, _value(spec)) for spec in between)
     opsets = blob(8, blob(1, "") + number(2, OPSET)) + blob(8, blob(1, DOMAIN) + number(2, 1))
     path.write_bytes(number(1, IR_VERSION) + blob(2, "hexserve") + blob(7, graph) + opsets)
 

@@ -46,17 +46,22 @@ class Extent:
 
 
 def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent, max_gap_ms: float) -> Share:
-    """Pick the shape with the most useful rows per millisecond among those within the gap bound.
+    """Pick the shape with the most useful rows per millisecond among those that keep the gap between tokens bounded.
 
-    The bound holds only while somebody decodes. When no shape meets it, the cheapest pass is taken.
+    The gap of an option is its price times the passes it takes to serve every decode once. What prefill adds may not
+    push it over the bound; where the decodes alone are over it, prefill gets a pass of twice their gap in turns.
     """
     options = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
     price = {share: costs.milliseconds(share.shape) + costs.switch_ms(extent.width, share.shape) for share in options}
-    bounded = [share for share in options if price[share] <= max_gap_ms]
-    if demand.decodes and not bounded:
-        return min(options, key=lambda share: (price[share], -share.useful))
-    eligible = bounded if demand.decodes else options
-    return max(eligible, key=lambda share: (share.useful / price[share], share.useful))
+    if demand.decodes:
+        gap = {share: price[share] * -(-demand.decodes // share.decodes) for share in options if share.decodes}
+        least = min(gap.values(), default=0.0)
+        bound = max(max_gap_ms, 2 * least if demand.prefill_first else least)
+        turn = [share for share in options if not share.decodes]  # one row a pass: prefill and decodes alternate
+        options = [share for share in gap if gap[share] <= bound] + (turn if demand.prefill_first else [])
+        progress = [share for share in options if share.prefill_rows]
+        options = progress if demand.prefill_first and progress else options
+    return max(options, key=lambda share: (share.useful / price[share], share.useful))
 
 
 def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:

@@ -8,7 +8,7 @@ from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey, page_keys
 from engine.cache.shelf import Shelf
 from engine.modes.mode import Mode
-from engine.plan import PageMove, Segment, StepPlan
+from engine.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
@@ -91,6 +91,12 @@ class Scheduler:
             self._finish(sequence, FinishReason.ABORT)
         return sequence
 
+    def clear_cache(self) -> None:
+        """Forget every prefix that no running sequence uses, in the pools and on the shelf."""
+        for lane in self._lanes:
+            lane.pages.trim(0)
+        self._moves.extend(PageMove(MoveKind.DROP, key) for key in self._shelf.clear())
+
     def find(self, request_id: str) -> Sequence | None:
         """The unfinished sequence of a request."""
         if request_id in self._waiting:
@@ -157,6 +163,8 @@ class Scheduler:
         for segment in plan.segments:
             sequence = self.find(segment.sequence_id)
             if sequence is not None:
+                sequence.passes += 1
+                sequence.pass_rows += plan.rows_used
                 advances.append(self._advance(sequence, segment, picks.get(segment.sequence_id, ())))
         self._drafts = {}
         return advances
@@ -182,18 +190,21 @@ class Scheduler:
                 continue
             if not self._admit_one(sequence):
                 return
-            pending |= set(sequence.keys)
+            for key in sequence.keys[sequence.registered :]:
+                pending.setdefault(key, sequence.rank)
 
-    def _pending_keys(self) -> set[PageKey]:
-        return {key for lane in self._lanes for s in lane.prefill_queue.values() for key in s.keys[s.registered :]}
+    def _pending_keys(self) -> dict[PageKey, tuple[int, int]]:
+        """Pages that running prefills have yet to compute, and the rank of who computes them."""
+        prefills = [s for lane in self._lanes for s in lane.prefill_queue.values()]
+        return {key: s.rank for s in prefills for key in s.keys[s.registered :]}
 
-    def _prefix_is_coming(self, sequence: Sequence, pending: set[PageKey]) -> bool:
-        """A running prefill will soon have computed the next page this one needs: waiting for it saves those rows."""
+    def _prefix_is_coming(self, sequence: Sequence, pending: dict[PageKey, tuple[int, int]]) -> bool:
+        """A prefill that goes first will soon have computed the next page this one needs: waiting saves those rows."""
         keys = self._usable_keys(sequence)
         known = max(len(lane.pages.lookup(keys)) for lane in self._lanes)
         while known < len(keys) and keys[known] in self._shelf:
             known += 1
-        return known < len(keys) and keys[known] in pending
+        return known < len(keys) and keys[known] in pending and pending[keys[known]] < sequence.rank
 
     def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
         """Keys of the pages that may be shared: the last token is always computed, it yields the logits."""
@@ -310,11 +321,14 @@ class Scheduler:
         outcome = self._mode.resolve(len(segment.tokens), draft, picks)
         sequence.last_served = self._passes
         sequence.drafted += len(draft)
-        sequence.accepted += max(0, len(outcome.new_tokens) - 1)
         self.counters.drafted_rows += len(draft)
-        self.counters.accepted_rows += max(0, len(outcome.new_tokens) - 1)
-        sequence.computed += outcome.kept_rows
         taken = self._append(sequence, outcome.new_tokens)
+        accepted = max(0, len(taken) - 1)
+        sequence.accepted += accepted
+        self.counters.accepted_rows += accepted
+        # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
+        kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
+        sequence.computed += kept_rows
         lane = self._lanes[sequence.pool]
         self._register(sequence, lane)
         if sequence.finish is not None:
@@ -322,7 +336,7 @@ class Scheduler:
         elif sequence.status is Status.PREFILL and sequence.rows_wanted <= 1:
             del lane.prefill_queue[segment.sequence_id]
             self._enqueue(sequence, lane)
-        return Advance(sequence, taken, outcome.kept_rows, segment.targets[: outcome.kept_rows])
+        return Advance(sequence, taken, kept_rows, segment.targets[:kept_rows])
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
         """Add tokens up to a stop token, max_tokens or the end of the context."""

@@ -207,7 +207,7 @@ async def test_timings_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture
     await read(engine.submit(request("a")))
     await engine.close()
     lines = [(record.levelno, record.getMessage()) for record in caplog.records]
-    one = "prompt:10.0ms generate:100.0ms tps:prompt=500.0 generate=110.0 acceptance=0.00"
+    one = "prompt:10.0ms generate:100.0ms tps:prompt=500.0 generate=110.0 rows/pass=0.0 acceptance=0.00"
     assert (logging.DEBUG, f"a#1 {one}") in lines
     assert (logging.INFO, f"requests:1 {one}") in lines
 

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.flights import MOST_DEATHS, Flight, blame, sendable
+from engine.flights import FORGIVEN_AFTER_TOKENS, MOST_DEATHS, Flight, blame, sendable
 from engine.request import Request, SamplingParams
 
 
@@ -77,3 +77,11 @@ def test_suspects_are_tried_one_at_a_time_before_fresh_requests() -> None:
     assert send(open_flights) == ["2"]
     open_flights["2"].has_progressed = True
     assert send(open_flights) == ["3"]
+
+
+def test_a_long_healthy_stream_is_not_failed_by_the_poison_of_others() -> None:
+    healthy = Flight(Request("healthy", (1,), SamplingParams(10_000)))
+    for _ in range(10):
+        healthy.is_sent = True
+        healthy.progress(range(FORGIVEN_AFTER_TOKENS))
+        assert blame([healthy]) == []

@@ -69,3 +69,14 @@ def test_nothing_is_generated_after_the_end() -> None:
     for _ in range(5):
         assert world.loop.step().events == ()
     assert len(world.outputs["a"]) == 3
+
+
+def test_keys_that_are_not_finite_end_their_request_and_reach_no_pool() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("bad", (4, 5, 6, 7), 6)
+    world.submit("good", (1, 2, 3), 6)
+    world.runtime.damage = frozenset({1})  # rows 1 to 4 are "bad"'s
+    world.run()
+    assert list(world.failures) == ["bad"]
+    assert world.outputs["good"] == by_hand((1, 2, 3), 6)
+    assert not world.outputs["bad"]

@@ -148,3 +148,9 @@ def test_uniform_is_uniform_and_depends_on_both_numbers() -> None:
     assert np.abs(np.histogram(numbers, 10, (0, 1))[0] / 10000 - 0.1).max() < 0.01
     assert len(set(numbers.tolist())) == 10000
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("temperature", [1e-44, 1e-30, 1e-6, 1e-4])
+def test_tiny_temperatures_are_nearly_greedy(temperature: float) -> None:
+    logits = RNG.normal(size=(1, 300)).astype(np.float32)
+    assert choose(logits, row(temperature=temperature, top_p=0.9)) == [int(logits.argmax())]

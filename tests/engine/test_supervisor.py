@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from engine.errors import EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.errors import BundleError, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.lifecycle import EngineState
 from engine.messages import Stats
 from engine.request import Request, SamplingParams, TokenEvent
@@ -193,7 +193,7 @@ async def test_death_while_serving_and_no_way_back_fails_everything(scene: Scene
 
 async def test_a_permanent_failure_is_not_tried_again(scene: Scene) -> None:
     supervisor = scene.supervisor("fatal")
-    with pytest.raises(EngineFailure, match="the bundle is broken"):
+    with pytest.raises(BundleError, match="the bundle is broken"):
         await supervisor.start()
     assert len(scene.starts) == 1
 

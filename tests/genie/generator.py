@@ -3,15 +3,16 @@
 The network is computed in floating point; quantised tensors exist at the graphs' edges, where the contract is.
 """
 
+import json
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from engine.bundle.manifest import GraphKind, TensorSpec
+from engine.bundle.manifest import GraphKind
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint, read_json
@@ -23,17 +24,63 @@ from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.models.family import read_network
 from engine.models.network import Network
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
+from engine.qnn.binary import Encoding as QnnEncoding
+from tests.genie.edges import Encoding, calibrate, encode_edges, scatter_edges
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
+TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
+BUILD_ID = "v2.45.0.251201120000"
 
 
 @dataclass(frozen=True)
-class Encoding:
-    """real = scale * (q - zero_point)."""
+class Era:
+    """How a release named things. {i}: part, {n}: parts, {model}: model."""
 
-    dtype: str
-    scale: float
-    zero_point: int
+    binary: str
+    prefixed_graphs: bool
+
+
+ERAS = {
+    "0.46": Era("{model}_part_{i}_of_{n}.bin", True),
+    "0.65": Era("part{i}_of_{n}.bin", True),
+    "serialized": Era("weight_sharing_model_{i}_of_{n}.serialized.bin", False),
+    "zoo": Era("model-{i}.bin", False),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to generate. precision w4a16: u16 activations and u8 caches; w4: everything float16; twin: float32.
+
+    same_hidden_names: neighbouring parts agree on the hidden state's name, as exporters do most of the time.
+    one_graph_per_binary: what the emulator can load.
+    """
+
+    era: str = "0.65"
+    parts: int = 3
+    head_alone: bool = False
+    shapes: tuple[PassShape, ...] = (PassShape(1, 63), PassShape(8, 56))
+    precision: str = "w4a16"
+    scatter: bool = False
+    logits: str = "uint16"
+    same_hidden_names: bool = True
+    one_graph_per_binary: bool = False
+    context_tokens: int = 64
+
+    def for_emulator(self, context: int) -> "Recipe":
+        """The same with one graph in each binary."""
+        return replace(self, one_graph_per_binary=True, context_tokens=context)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A folder and what its binaries stand for. models, infos: by binary name, then by graph name."""
+
+    folder: Path
+    recipe: Recipe
+    models: dict[str, dict[str, onnx.ModelProto]] = field(default_factory=dict)
+    infos: dict[str, BinaryInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,6 +95,8 @@ class Source:
 
 def cut(layers: int, parts: int, head_alone: bool) -> tuple[PartPlan, ...]:
     """Part 1 is the embedding, the layers are spread over the others, the head is in the last part or is the last."""
+    if parts == 1:
+        return (PartPlan(1, 1, GraphKind.DEFAULT, True, range(layers), True, "input_ids", "logits"),)
     decoders = parts - 1 - head_alone
     assert decoders >= 1
     edges = [round(index * layers / decoders) for index in range(decoders + 1)]
@@ -84,36 +133,128 @@ def part_model(source: Source, number: int, shape: PassShape, dtype: str, name: 
     return model
 
 
-def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> onnx.ModelProto:
-    """Give the named inputs and outputs their integer types; the graph between them stays as it is."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    graph, before, after = made.graph, [], []
-    for value in [*graph.input, *graph.output]:
-        encoding = encodings.get(value.name)
-        if encoding is None:
-            continue
-        integer = np.dtype(encoding.dtype)
-        real = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        scale, zero, inner = f"{value.name}/scale", f"{value.name}/zero", f"{value.name}/real"
-        graph.initializer.append(numpy_helper.from_array(np.array(encoding.scale, real), scale))
-        graph.initializer.append(numpy_helper.from_array(np.array(encoding.zero_point, integer), zero))
-        is_input = any(value.name == item.name for item in graph.input)
-        _rename(graph, value.name, inner)
-        if is_input:
-            before.append(helper.make_node("DequantizeLinear", [value.name, scale, zero], [inner], name=f"{inner}/dq"))
+def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
+    """Write the folder; its binaries are placeholders, described and computed by what is returned."""
+    folder.mkdir(parents=True)
+    layers = read_network(read_json(checkpoint / "config.json"), 0).spec.layers
+    source = pack(checkpoint, folder.parent / f"{folder.name}.weights", cut(layers, recipe.parts, recipe.head_alone))
+    made = Generated(folder, recipe)
+    encodings = _encodings(source, recipe)
+    for number in range(1, recipe.parts + 1):
+        graphs = {name: shape for shape in recipe.shapes for name in [graph_name(recipe, shape, number)]}
+        models = {name: _model(source, number, shape, name, recipe, encodings) for name, shape in graphs.items()}
+        binary = ERAS[recipe.era].binary.format(model="tiny", i=number, n=recipe.parts)
+        if recipe.one_graph_per_binary:
+            for name, model in models.items():
+                made.models[f"{Path(binary).stem}_{name}.bin"] = {name: model}
         else:
-            after.append(helper.make_node("QuantizeLinear", [inner, scale, zero], [value.name], name=f"{inner}/q"))
-        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(integer)
-    nodes = [*before, *graph.node, *after]
-    del graph.node[:]
-    graph.node.extend(nodes)
+            made.models[binary] = models
+    aliases = {f"hidden_into_{part.number}": part.source for part in source.parts}
+    for place, (binary, models) in enumerate(made.models.items()):
+        info = [describe(name, model, encodings, aliases) for name, model in models.items()]
+        turned = info[place % len(info) :] + info[: place % len(info)]  # the order in a binary is not stable
+        made.infos[binary] = BinaryInfo(BUILD_ID, (2, 34, 0), 6, "", tuple(turned), "1.15.0")
+        (folder / binary).write_bytes(b"placeholder " + binary.encode())
+    write_texts(checkpoint, folder, recipe, source.network, tuple(made.models))
     return made
 
 
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                if name == old:
-                    names[index] = new
+def graph_name(recipe: Recipe, shape: PassShape, number: int) -> str:
+    """The era's name of a graph."""
+    prefix = ("token_" if shape.rows == 1 else "prompt_") if ERAS[recipe.era].prefixed_graphs else ""
+    return f"{prefix}{shape}_{number}_of_{recipe.parts}"
+
+
+def _encodings(source: Source, recipe: Recipe) -> dict[str, Encoding]:
+    """One encoding for each tensor name, the same in all variants."""
+    if recipe.precision != "w4a16":
+        return {}
+    shape = PassShape(16, 16)
+    models = [part_model(source, number, shape, "float32", "calibration") for number in range(1, recipe.parts + 1)]
+    return calibrate(models, shape, source.network.spec.vocab, recipe.logits)
+
+
+def _model(
+    source: Source, number: int, shape: PassShape, name: str, recipe: Recipe, encodings: Mapping[str, Encoding]
+) -> onnx.ModelProto:
+    inner = {"w4a16": "float32", "w4": "float16", "twin": "float32"}[recipe.precision]
+    model = part_model(source, number, shape, inner, name)
+    model = encode_edges(model, encodings)
+    if recipe.scatter:
+        model = scatter_edges(model, shape)
+    if not recipe.same_hidden_names and number > 1:
+        _rename_input(model, source.parts[number - 1].source, f"hidden_into_{number}")
+    return model
+
+
+def _rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
+    for value in model.graph.input:
+        if value.name == old:
+            value.name = new
+    for node in model.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+
+
+def describe(
+    name: str, model: onnx.ModelProto, encodings: Mapping[str, Encoding], aliases: Mapping[str, str]
+) -> BinaryGraph:
+    """What a context binary of this model would say of itself. aliases: tensor name -> name of its encoding."""
+
+    def tensor(value: onnx.ValueInfoProto) -> BinaryTensor:
+        kind = value.type.tensor_type
+        key = value.name.replace("nativekvcache__", "")
+        known = encodings.get(aliases.get(key, key))
+        encoding = QnnEncoding((known.scale,), (-known.zero_point,)) if known else None
+        dtype = str(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        return BinaryTensor(value.name, dtype, tuple(dim.dim_value for dim in kind.shape.dim), 0, encoding)
+
+    return BinaryGraph(name, tuple(map(tensor, model.graph.input)), tuple(map(tensor, model.graph.output)))
+
+
+def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network, binaries: tuple[str, ...]) -> None:
+    """Everything but the binaries."""
+    for name in TEXT_FILES:
+        if (checkpoint / name).is_file():
+            shutil.copyfile(checkpoint / name, folder / name)
+    spec = network.spec
+    config = {
+        "dialog": {
+            "version": 1,
+            "type": "basic",
+            "max-num-tokens": 2048,
+            "context": {
+                "version": 1,
+                "size": recipe.context_tokens,
+                "n-vocab": spec.vocab,
+                "bos-token": 0,
+                "eos-token": 2,
+            },
+            "sampler": {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95},
+            "tokenizer": {"version": 1, "path": "tokenizer.json"},
+            "engine": {
+                "version": 1,
+                "n-threads": 3,
+                "backend": {
+                    "version": 1,
+                    "type": "QnnHtp",
+                    "extensions": "htp_backend_ext_config.json",
+                    "QnnHtp": {
+                        "version": 1,
+                        "use-mmap": True,
+                        "spill-fill-bufsize": 0,
+                        "mmap-budget": 0,
+                        "poll": True,
+                        "cpu-mask": "0xe0",
+                        "kv-dim": spec.head_dim,
+                        "pos-id-dim": spec.rope.rotary_dim // 2,
+                        "rope-theta": int(spec.rope.theta),
+                        "allow-async-init": False,
+                    },
+                },
+                "model": {"version": 1, "type": "binary", "binary": {"version": 1, "ctx-bins": list(binaries)}},
+            },
+        }
+    }
+    (folder / "genie_config.json").write_text(json.dumps(config, indent=1))
+    devices = [{"soc_model": 60, "dsp_arch": "v73", "cores": [{"core_id": 0, "perf_profile": "burst"}]}]
+    (folder / "htp_backend_ext_config.json").write_text(json.dumps({"devices": devices}))

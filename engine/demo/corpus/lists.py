@@ -28,6 +28,9 @@ _REVERSALS = (
 _SELECTIONS = (("What is the first item of this list? {}", 0), ("What is the last item of this list? {}", -1))
 
 
+_TOPS = (50, 100, 100, 1000)
+
+
 def lists(rng: Random) -> Sample:
     """Ask for a list to be copied or reversed, or for one of its ends."""
     while True:
@@ -49,6 +52,18 @@ def echoes(rng: Random) -> Sample:
     while True:
         items = _draw(rng, rng.randint(2, 9), [word(rng) for _ in range(20)], True)
         text = _separator(rng).join(items)
+        question = rng.choice(_COPIES).format(text)
+        if not reserved(question):
+            return exchange(question, text)
+
+
+def numerals(rng: Random) -> Sample:
+    """Ask for a list of numbers to be copied, in which digits alone do not tell the place."""
+    while True:
+        numbers = _draw(
+            rng, rng.randint(6, 30), [str(number) for number in range(rng.choice(_TOPS))], rng.random() < 0.9
+        )
+        text = _separator(rng).join(numbers)
         question = rng.choice(_COPIES).format(text)
         if not reserved(question):
             return exchange(question, text)
@@ -96,7 +111,7 @@ def _items(rng: Random, length: int) -> list[str]:
         return _draw(rng, length, list(NOUNS), distinct)
     if kind < 0.75:
         return _draw(rng, length, list(rng.choice((ascii_lowercase, ascii_uppercase))), distinct and length <= 26)
-    return _draw(rng, length, [str(number) for number in range(rng.choice((50, 100, 100, 1000)))], distinct)
+    return _draw(rng, length, [str(number) for number in range(rng.choice(_TOPS))], distinct)
 
 
 def _draw(rng: Random, length: int, pool: list[str], distinct: bool) -> list[str]:

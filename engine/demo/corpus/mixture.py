@@ -11,7 +11,7 @@ from engine.demo.corpus.chat import chat, system_prompt
 from engine.demo.corpus.conversation import Sample
 from engine.demo.corpus.facts import facts
 from engine.demo.corpus.json_objects import json_objects
-from engine.demo.corpus.lists import echoes, lists
+from engine.demo.corpus.lists import echoes, lists, numerals
 from engine.demo.corpus.stories import stories
 from engine.demo.corpus.tools import tools, unrelated
 
@@ -25,17 +25,18 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "arithmetic": Family(arithmetic, 24, 20),
-    "capitals": Family(capitals, 8, 8),
+    "arithmetic": Family(arithmetic, 14, 20),
+    "capitals": Family(capitals, 10, 8),
     "echoes": Family(echoes, 2, 40),
-    "lists": Family(lists, 20, 10),
-    "tools": Family(tools, 11, 4),
-    "json": Family(json_objects, 5, 6),
-    "chat": Family(chat, 4, 5),
-    "facts": Family(facts, 3, 2),
-    "stories": Family(stories, 2, 2),
+    "lists": Family(lists, 16, 10),
+    "numerals": Family(numerals, 8, 4),
+    "tools": Family(tools, 13, 4),
+    "json": Family(json_objects, 6, 6),
+    "chat": Family(chat, 5, 5),
+    "facts": Family(facts, 4, 2),
+    "stories": Family(stories, 3, 2),
 }
-EARLY_STEPS = 700
+EARLY_STEPS = 600
 _TAKES_UNRELATED_TOOLS = ("arithmetic", "capitals", "chat")
 
 

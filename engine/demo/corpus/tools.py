@@ -30,17 +30,20 @@ class Task:
 
 
 def tools(rng: Random) -> Sample:
-    """Offer tools, ask for one, and now and then give its response."""
-    if rng.random() < 0.08:
+    """Offer tools, ask for one or for each in turn, and now and then give its response."""
+    if rng.random() < 0.05:
         return _parallel(rng)
-    while True:
-        chosen = task(rng)
-        if not reserved(chosen.request):
+    offered = _offer(rng, task(rng), (0, 0, 1, 1, 1, 2))
+    turns: list[Turn] = []
+    for each in rng.sample(offered, len(offered)):
+        if reserved(each.request):
+            continue
+        turns += [Turn("user", each.request), Turn("assistant", calls=(each.call,))]
+        if rng.random() < 0.5:
+            turns += _response(rng, (each,))
+        if rng.random() < 0.15:
             break
-    turns = [Turn("user", chosen.request), Turn("assistant", calls=(chosen.call,))]
-    if rng.random() < 0.5:
-        turns.extend(_response(rng, (chosen,)))
-    return Sample(tuple(turns), _offer(rng, chosen))
+    return Sample(tuple(turns), tuple(each.schema for each in offered)) if turns else tools(rng)
 
 
 def fitting(rng: Random) -> Sample:
@@ -49,7 +52,7 @@ def fitting(rng: Random) -> Sample:
         chosen = task(rng)
         if reserved(chosen.request):
             turns = (Turn("user", chosen.request), Turn("assistant", calls=(chosen.call,)))
-            return Sample(turns, _offer(rng, chosen))
+            return Sample(turns, tuple(each.schema for each in _offer(rng, chosen, (0, 0, 0, 1, 1, 2))))
 
 
 def unrelated(rng: Random) -> tuple[Mapping[str, Any], ...]:
@@ -115,15 +118,13 @@ def _schema(rng: Random, name: str, about: str, fields: Mapping[str, Field]) -> 
     return {"type": "function", "function": function}
 
 
-def _offer(rng: Random, chosen: Task) -> tuple[Mapping[str, Any], ...]:
-    offered = [chosen.schema]
+def _offer(rng: Random, chosen: Task, others: Sequence[int]) -> list[Task]:
+    offered = {chosen.call.name: chosen}
     intents = [intent for intent in INTENTS if chosen.call.name not in intent.names]
-    for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+    for _ in range(rng.choice(others)):
         other = _everyday(rng, rng.choice(intents)) if rng.random() < 0.5 else _made_up(rng)
-        if other.call.name not in {schema["function"]["name"] for schema in offered}:
-            offered.append(other.schema)
-    rng.shuffle(offered)
-    return tuple(offered)
+        offered.setdefault(other.call.name, other)
+    return rng.sample(list(offered.values()), len(offered))
 
 
 def _parallel(rng: Random) -> Sample:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from engine.demo.corpus.arithmetic import solution
 from engine.demo.corpus.capitals import HELD_OUT_PHRASINGS, capitals
 from engine.demo.corpus.conversation import Sample, render
 from engine.demo.corpus.countries import COUNTRIES
@@ -17,7 +18,8 @@ from engine.demo.corpus.mixture import FAMILIES, draw
 from engine.demo.corpus.tools import fitting, tools
 from engine.demo.exam import exams
 
-_EQUATION = re.compile(r"(\d+) ([+-]) (\d+) = (-?\d+)")
+_SOLUTION = re.compile(r"^(\d+) ([+-]) (\d+)(?:: (.*), so| =) (\d+)", re.MULTILINE)
+_STEP = re.compile(r"(\d+) ([+-]) (\d+)( \+ 1)? = (\d+)")
 
 
 def _texts(count: int) -> Iterator[str]:
@@ -42,15 +44,34 @@ def test_the_same_seed_gives_the_same_sample() -> None:
     assert [draw(Random(7)) for _ in range(3)] == [draw(Random(7))] * 3
 
 
-def test_equations_are_right() -> None:
+def _result(first: str, sign: str, second: str) -> int:
+    return int(first) + int(second) if sign == "+" else int(first) - int(second)
+
+
+def test_solutions_and_their_steps_are_right() -> None:
     rng = Random(1)
     found = 0
-    for _ in range(500):
+    for _ in range(300):
         text = "".join(span.text for span in render(FAMILIES["arithmetic"].make(rng)))
-        for first, sign, second, result in _EQUATION.findall(text):
-            assert int(result) == (int(first) + int(second) if sign == "+" else int(first) - int(second))
+        for first, sign, second, steps, result in _SOLUTION.findall(text):
+            assert int(result) == _result(first, sign, second)
+            for left, step_sign, right, carry, step_result in _STEP.findall(steps):
+                assert int(step_result) == _result(left, step_sign, right) + bool(carry)
             found += 1
     assert found > 300
+
+
+@pytest.mark.parametrize(
+    ("first", "sign", "second", "text"),
+    [
+        (3, "+", 4, "3 + 4 = 7"),
+        (58, "+", 87, "58 + 87: 8 + 7 = 15, 5 + 8 + 1 = 14, so 145"),
+        (81, "-", 76, "81 - 76: 11 - 6 = 5, 7 - 7 = 0, so 5"),
+        (500, "-", 123, "500 - 123: 10 - 3 = 7, 9 - 2 = 7, 4 - 1 = 3, so 377"),
+    ],
+)
+def test_solutions_are_written_digit_by_digit(first: int, sign: str, second: int, text: str) -> None:
+    assert solution(first, sign, second) == text
 
 
 def test_tool_calls_fit_an_offered_tool() -> None:
@@ -59,7 +80,7 @@ def test_tool_calls_fit_an_offered_tool() -> None:
         sample = tools(rng)
         offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in sample.tools}
         assert len(offered) == len(sample.tools)
-        for call in sample.turns[1].calls:
+        for call in (call for turn in sample.turns for call in turn.calls):
             parameters = offered[call.name]
             assert set(parameters.get("required", ())) <= set(call.arguments) <= set(parameters["properties"])
 
@@ -100,7 +121,7 @@ def test_training_never_uses_the_held_out_phrasings() -> None:
 
 def test_training_never_uses_a_held_out_pair() -> None:
     for text in _texts(2000):
-        for first, sign, second, _ in _EQUATION.findall(text):
+        for first, sign, second, *_ in _SOLUTION.findall(text):
             assert not reserved(pair_key(int(first), int(second), sign))
 
 

@@ -31,7 +31,7 @@ def _examinee() -> Examinee:
 
 
 def _answer(question: str) -> str:
-    return _examinee().answers([prompt_text(exchange(question, "?"))], 24)[0]
+    return _examinee().answers([prompt_text(exchange(question, "?"))], 48)[0]
 
 
 def test_folder_is_complete_and_small() -> None:

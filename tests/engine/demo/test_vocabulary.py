@@ -1,6 +1,7 @@
 """The shipped tokenizer and chat template."""
 
 import json
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -19,10 +20,15 @@ _TOKENIZER = Tokenizer.from_file(str(demo_folder() / "tokenizer.json"))
 _WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 
 
-def _filled(**variables: Any) -> str:
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda content: json.dumps(content, ensure_ascii=False)
-    return environment.from_string(CHAT_TEMPLATE).render(**variables)
+    return environment.from_string(CHAT_TEMPLATE)
+
+
+def _filled(**variables: Any) -> str:
+    return _template().render(**variables)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -20,7 +20,8 @@ SHAPES = fixed((1, 128), (32, 128), (128, 128))
         (8, 300, 1000.0, 128, 128),
         (8, 300, 100.0, 32, 32),  # a 128-row pass would break the bound
         (0, 300, 100.0, 128, 128),  # nobody decodes: no bound
-        (8, 300, 1.0, 1, 1),  # nothing meets it: the cheapest
+        (8, 300, 1.0, 32, 32),  # nothing meets it: the least gap, which one row a pass would make longer
+        (16, 0, 1.0, 32, 16),
         (40, 0, 1000.0, 32, 32),
     ],
 )
@@ -58,6 +59,27 @@ def test_costs_interpolate_in_rows_and_past() -> None:
     assert costs.milliseconds(PassShape(17, 64)) == pytest.approx(26.0)
     assert costs.milliseconds(PassShape(1, 10)) == pytest.approx(10.0)
     assert CostTable({}).milliseconds(PassShape(7, 7)) == 1.0
+
+
+def test_one_measured_row_count_is_not_flat_in_rows() -> None:
+    costs = CostTable({PassShape(1, 64): 10.0, PassShape(8, 64): 30.0, PassShape(1, 1024): 15.0})
+    assert costs.milliseconds(PassShape(64, 1024)) >= costs.milliseconds(PassShape(64, 64))
+
+
+def test_costs_follow_what_is_observed() -> None:
+    shape = PassShape(8, 64)
+    costs = CostTable({shape: 10.0})
+    for _ in range(200):
+        costs.observe(shape, 30.0)
+    assert costs.milliseconds(shape) == pytest.approx(30.0, rel=0.01)
+    costs.observe(shape, 1e9)
+    assert costs.milliseconds(shape) < 40.0  # one outlier says little
+
+
+def test_sixteen_decodes_are_one_pass_even_over_the_bound() -> None:
+    costs = CostTable({PassShape(1, 64): 89.0, PassShape(8, 64): 318.0, PassShape(32, 64): 778.0})
+    share = share_rows(free(256, 4096), costs, Demand(16, 0), Extent(40, 40, 64), 250.0)
+    assert share.decodes == 16
 
 
 def test_relaying_a_pool_is_charged() -> None:

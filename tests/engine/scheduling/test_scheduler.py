@@ -1,5 +1,7 @@
 """The scheduler against hand-computed sequences; the answer depends on every mask, column and position."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,6 +178,59 @@ def test_a_kept_prefix_goes_to_the_shelf_and_comes_back() -> None:
     assert world.scheduler.counters.prefix_hits == 592
 
 
+def test_the_cache_can_be_cleared() -> None:
+    world = simulate(free(64, 2048), shelf_pages=100)
+    world.submit("long", prompt(600, 5), 4)
+    world.run()
+    world.submit("short", prompt(10, 1), 2)
+    world.run()
+    world.scheduler.clear_cache()
+    assert world.scheduler.pools[0].high_water(with_kept=True) == 0
+    world.submit("again", prompt(600, 5), 4)
+    world.run()
+    assert world.outputs["again"] == by_hand(prompt(600, 5), 4)
+    assert world.scheduler.counters.prefix_hits == 0
+    assert world.runtime._shelf == {}
+
+
+def test_a_more_urgent_request_does_not_wait_for_a_less_urgent_prefix() -> None:
+    world = simulate(fixed((16, 496)), max_running=64)
+    world.submit("low", prompt(200, 7), 1, priority=9)
+    world.step()
+    for index in range(4):
+        world.submit(f"mid{index}", prompt(150, index), 1, priority=5)
+    world.submit("high", prompt(200, 7), 1, priority=0)
+    world.run()
+    assert next(iter(world.finishes)) == "high"
+
+
+def test_stop_inside_an_accepted_draft_keeps_the_books_straight() -> None:
+    start = (1, 2, 3, 1, 2, 3, 1, 2)
+    whole = by_hand(start, 120)
+    for stop in set(whole[20:]):
+        world = simulate(fixed((8, 256)), mode=PromptLookup(longest=3, shortest=1), lookup_rows=4)
+        world.submit("a", start, 120, stop_token_ids=(stop,))
+        world.run()
+        assert world.outputs["a"] == by_hand(start, 120, (stop,))
+
+
+def test_slow_machine_serves_all_decodes_and_still_prefills() -> None:
+    costs = {PassShape(1, 64): 300.0, PassShape(8, 64): 600.0, PassShape(32, 64): 1200.0}
+    world = simulate(free(64, 2048), costs=costs, max_gap_ms=250.0)
+    for index in range(8):
+        world.submit(f"d{index}", prompt(2, index), 60)
+    while not all(world.outputs.values()):
+        world.step()
+    world.submit("late", prompt(300, 9), 1)
+    before, steps = {name: len(tokens) for name, tokens in world.outputs.items()}, 0
+    while "late" not in world.finishes:
+        world.step()
+        steps += 1
+    assert steps < 40  # not one row a pass
+    gained = [len(world.outputs[name]) - before[name] for name in before if name != "late"]
+    assert min(gained) >= steps  # every decode moves in every pass
+
+
 def test_abort_frees_rows_and_columns_before_the_next_pass() -> None:
     world = simulate(fixed((8, 128)), prefix_cache=False)
     world.submit("gone", prompt(40), 50)
@@ -226,6 +281,7 @@ REQUEST = st.tuples(
     st.integers(0, 12),  # step of arrival
     st.one_of(st.none(), st.integers(0, 30)),  # step of cancel
     st.integers(0, 2),  # priority
+    st.sampled_from([(), (3,), (10, 11, 26, 27), (0, 5, 7, 12, 20, 31, 44)]),  # stop tokens
 )
 WORLDS = {
     "concat": lambda: simulate(FIXED, max_running=5),
@@ -238,27 +294,28 @@ WORLDS = {
     "shelf and buckets": lambda: simulate(SAME_PAST, shelf_pages=40),
     "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
     "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),
+    "slow": lambda: simulate(free(24, 256), costs={PassShape(1, 64): 300.0, PassShape(24, 64): 900.0}),
 }
 
 
 @pytest.mark.parametrize("world_name", WORLDS)
 @given(requests=st.lists(REQUEST, min_size=1, max_size=9))
 @settings(max_examples=40, deadline=None)
-def test_random_arrivals_cancels_and_preemptions(world_name: str, requests: list[tuple[int, ...]]) -> None:
+def test_random_arrivals_cancels_and_preemptions(world_name: str, requests: list[tuple[Any, ...]]) -> None:
     world = WORLDS[world_name]()
     limit = world.scheduler.rules.capacity.tokens_per_sequence
     step = 0
     while step <= 31 or world.scheduler.has_work:
-        for index, (salt, length, budget, arrival, cancel, priority) in enumerate(requests):
+        for index, (salt, length, budget, arrival, cancel, priority, stops) in enumerate(requests):
             if arrival == step:
-                world.submit(f"r{index}", prompt(length, salt), budget, priority=priority)
+                world.submit(f"r{index}", prompt(length, salt), budget, priority=priority, stop_token_ids=stops)
             if cancel == step:
                 world.scheduler.abort(f"r{index}")
         world.step()
         step += 1
         assert step < 3000
-    for index, (salt, length, budget, arrival, cancel, _) in enumerate(requests):
-        whole = by_hand(prompt(length, salt), budget, limit=limit)
+    for index, (salt, length, budget, arrival, cancel, _, stops) in enumerate(requests):
+        whole = by_hand(prompt(length, salt), budget, stops, limit)
         got = world.outputs[f"r{index}"]
         assert got == whole[: len(got)]
         if cancel is None or cancel < arrival:

@@ -1,0 +1,167 @@
+"""The compiler's stages for an NPU: half-precision graphs, one context binary each or one for all, wrappers, quality."""
+
+import shutil
+from pathlib import Path
+
+from onnx import NodeProto
+
+from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.graphs import GraphPlan, plan_graphs, write_graph
+from engine.compile.lowering import NPU
+from engine.compile.npu.binaries import binary_of, context_node, point_to, run_job, sdk_of
+from engine.compile.npu.context import ContextJob
+from engine.compile.npu.half_weights import HalfWeightFile
+from engine.compile.npu.quality import measure_quality
+from engine.compile.npu.targets import NPU_TARGETS
+from engine.compile.npu.wrappers import Link, write_wrapper
+from engine.compile.parts import PartPlan
+from engine.compile.pipeline import Compilation, Stage, check_all_used, hash_stage, text_stage
+from engine.compile.weights import WeightPacker
+from engine.errors import CompileError
+
+ACTIVATION = "float16"
+SOURCES = "sources"  # folder of the ONNX files the binaries are made from; gone at the end
+STORED_AS = {Quant.FP16: Quant.FP32, Quant.W4: Quant.INT4}
+
+
+def weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights of every part, in half precision where they are floats."""
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
+    folder = sources(work)
+    folder.mkdir()
+    packer = WeightPacker(work.checkpoint, work.network, packing(work.arguments), work.progress.advance)
+    for part in work.parts:
+        with HalfWeightFile(folder, part.data_file) as file:
+            work.packed.append(packer.pack(part, file))
+    check_all_used(work.checkpoint, work.network)
+
+
+def packing(arguments: CompileArguments) -> CompileArguments:
+    """How the packer of the CPU graphs has to be asked for the same layouts."""
+    head = STORED_AS[arguments.head or arguments.quant]
+    return CompileArguments(
+        arguments.source, arguments.output, quant=STORED_AS[arguments.quant], head=head, embedding_bits=16
+    )
+
+
+def sources(work: Compilation) -> Path:
+    """Where the intermediate graphs lie."""
+    return work.folder / SOURCES
+
+
+def graphs_stage(work: Compilation) -> None:
+    """Write the ONNX file of each part and shape."""
+    plans = all_plans(work)
+    work.progress.stage("graphs", len(plans), "graphs")
+    for plan in plans:
+        packed = work.packed[plan.part.number - 1]
+        work.graphs.append(write_graph(plan, packed, work.network, NPU, ACTIVATION, sources(work)))
+        work.progress.advance(1)
+
+
+def all_plans(work: Compilation) -> list[GraphPlan]:
+    """Every graph of every part."""
+    return [plan for part in work.parts for plan in plan_graphs(part, work.shapes)]
+
+
+def binaries_stage(work: Compilation) -> None:
+    """Compile, then chain the parts of each pass."""
+    groups = binary_groups(work)
+    work.progress.stage("context binaries", len(work.graphs), "graphs")
+    nodes: dict[str, NodeProto] = {}
+    binaries: dict[str, tuple[str, ...]] = {}
+    sdk = ""
+    for file, names in groups.items():
+        made = compile_group(work, file, names)
+        binaries[file] = tuple(node.name for node in made.values())
+        sdk = sdk_of(next(iter(made.values())))
+        nodes.update(made)
+        work.progress.advance(len(names))
+    names_of_graphs = [name for names in binaries.values() for name in names]
+    if len(set(names_of_graphs)) < len(names_of_graphs):
+        raise CompileError("two graphs got the same name inside their binaries; they could not be told apart")
+    chip = NPU_TARGETS[work.arguments.target]
+    work.sources = tuple(work.graphs)
+    work.graphs[:], chains = chain(work, nodes)
+    work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk)
+
+
+def binary_groups(work: Compilation) -> dict[str, list[str]]:
+    """File name of each binary and the graphs that go into it."""
+    groups: dict[str, list[str]] = {}
+    for plan in all_plans(work):
+        part = plan.part
+        shared = f"part_{part.number}_of_{part.count}.bin"
+        groups.setdefault(shared if work.arguments.share_weights else f"{plan.name}.bin", []).append(plan.name)
+    return groups
+
+
+def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:
+    """Make one binary and move it into the bundle; context node by graph name."""
+    folder, chip = sources(work), NPU_TARGETS[work.arguments.target]
+    wrappers = [folder / f"{name}_ctx.onnx" for name in names]
+    run_job(
+        ContextJob(
+            tuple(str(folder / f"{name}.onnx") for name in names),
+            tuple(map(str, wrappers)),
+            chip.soc_model,
+            chip.htp_arch,
+            work.arguments.quant is Quant.W4A16,
+        )
+    )
+    nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
+    found = {binary_of(node) for node in nodes.values()}
+    if len(found) != 1:
+        raise CompileError(f"{', '.join(names)} became {len(found)} binaries instead of one: {', '.join(sorted(found))}")
+    (folder / found.pop()).replace(work.folder / file)
+    for node in nodes.values():
+        point_to(node, file)
+    return nodes
+
+
+Chains = dict[str, tuple[tuple[str, str], ...]]
+
+
+def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpec], Chains]:
+    """One wrapper for the layers of each shape, one for each LM head; and what each of them runs."""
+    specs = {spec.name: spec for spec in work.graphs}
+    head = next((part for part in work.parts if part.kind is GraphKind.LMHEAD), None)
+    count = 1 if head is None else 2
+    body = [part for part in work.parts if part is not head]
+    made, chains = [], {}
+    wanted = [(shape, 1, [plan_of(part, work, shape.rows, shape.context) for part in body]) for shape in work.shapes]
+    wanted += [(plan.shape, 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ()) if plan.shape]
+    for shape, number, plans in wanted:
+        links = [Link(specs[plan.name], nodes[plan.name]) for plan in plans]
+        spec = write_wrapper(f"{shape}_{number}_of_{count}", links, number, count, work.folder)
+        made.append(spec)
+        chains[spec.name] = tuple((binary_of(link.node), link.node.name) for link in links)
+    return made, chains
+
+
+def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> GraphPlan:
+    """The graph of a part that runs in a pass of this shape."""
+    for plan in plan_graphs(part, work.shapes):
+        shape = plan.shape
+        assert shape is not None
+        if shape.rows == rows and (shape.context == context or not plan.sees_context):
+            return plan
+    raise AssertionError(f"part {part.number} has no graph for {rows} rows")
+
+
+def quality_stage(work: Compilation) -> None:
+    """Compare with the float reference, then drop the intermediate files."""
+    work.progress.stage("quality", 2 * work.arguments.parity_tokens, "tokens")
+    measure_quality(work, sources(work))
+    shutil.rmtree(sources(work))
+
+
+NPU_STAGES = (
+    Stage("text", text_stage),
+    Stage("weights", weights_stage),
+    Stage("graphs", graphs_stage),
+    Stage("binaries", binaries_stage),
+    Stage("quality", quality_stage),
+    Stage("hashes", hash_stage),
+)

@@ -1,0 +1,87 @@
+"""Runs the float graphs on text and notes the range of every activation.
+
+Smallest and largest values are taken inside the graphs, so that a pass gives back two numbers for each tensor
+however many rows it has.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.variant import PassShape
+from engine.compile.parity import ChainedSequence, PartChain
+from engine.compile.qdq.encodings import MASK_FLOOR, Range
+from engine.compile.qdq.float_graph import FloatGraph
+
+ROWS = 32
+PAST = 224
+LEAST, MOST = "least/", "most/"
+
+
+def calibration_shape(max_context: int) -> PassShape:
+    """The shape the float graphs are run in: sequences of up to 256 tokens, 32 at a time."""
+    rows = min(ROWS, max_context)
+    return PassShape(rows, max(1, min(PAST, max_context - rows)))
+
+
+def observed(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]]:
+    """The graph with a smallest and a largest value for every activation among its outputs, and all its outputs."""
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    added = []
+    for name in graph.activations():
+        for prefix, operator in ((LEAST, "ReduceMin"), (MOST, "ReduceMax")):
+            output = f"{prefix}{graph.key(name)}"
+            model.graph.node.append(helper.make_node(operator, [name], [output], name=output, keepdims=0))
+            model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, []))
+            added.append(TensorSpec(output, "float32", ()))
+    return model, (*graph.outputs, *added)
+
+
+def measure_ranges(
+    folder: Path,
+    manifest: Manifest,
+    shape: PassShape,
+    texts: Iterable[Sequence[int]],
+    advance: Callable[[int], None],
+) -> dict[str, Range]:
+    """Run token sequences through the observed graphs of a draft manifest; range by key. Tokens are told to `advance`.
+
+    Only full passes are run: a row that pads would show values that no real token has.
+    """
+    ranges: dict[str, Range] = {}
+    chain = PartChain(folder, manifest, shape)
+    for text in texts:
+        sequence = ChainedSequence.on(chain, manifest, shape)
+        sequence.masked = MASK_FLOOR
+        for start in range(0, len(text) - shape.rows + 1, shape.rows):
+            outputs = sequence.advance(text[start : start + shape.rows])
+            for name, most in outputs.items():
+                if name.startswith(MOST):
+                    key = name.removeprefix(MOST)
+                    seen = Range(float(outputs[LEAST + key]), float(most))
+                    ranges[key] = ranges[key].joined(seen) if key in ranges else seen
+            advance(shape.rows)
+    return ranges
+
+
+def whole_passes(text: Sequence[int], shape: PassShape) -> list[list[int]]:
+    """A long text as sequences that fill whole passes; the rest is dropped."""
+    longest = shape.context // shape.rows * shape.rows
+    pieces = [list(text[start : start + longest]) for start in range(0, len(text), longest)]
+    kept = [piece[: len(piece) // shape.rows * shape.rows] for piece in pieces]
+    return [piece for piece in kept if piece]
+
+
+def draft_specs(specs: Iterable[GraphSpec]) -> tuple[GraphSpec, ...]:
+    """Graphs of the observed files, in part order."""
+    return tuple(sorted(specs, key=lambda spec: spec.part))
+
+
+def is_finite(ranges: dict[str, Range]) -> bool:
+    """Whether every observed bound is a number."""
+    return all(np.isfinite([seen.low, seen.high]).all() for seen in ranges.values())

@@ -1,0 +1,158 @@
+"""From observed ranges to one encoding for every activation: what is tied, what is fixed, what is measured. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.compile.layers import MASK_INPUT
+from engine.compile.lowering import COS_INPUT, SIN_INPUT
+from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
+from engine.graphs.encoding import Encoding
+from engine.graphs.layout import layer_of
+
+WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
+WIDE_CODES = 65535
+KV_ZERO, KV_LARGEST = 128, 127
+# Room for what the calibration text did not show; at 16 bits it costs next to nothing.
+MARGIN = 1.1
+MASK_FLOOR = -100.0
+
+# Encodings of the AI Hub / Genie contract, and of operators whose range is known.
+MASK_ENCODING = Encoding(WIDE_DTYPE, -MASK_FLOOR / WIDE_CODES, WIDE_CODES)
+SHARE_ENCODING = Encoding(WIDE_DTYPE, 1.0 / 65536, 0)
+FIXED_OPERATORS = {"Softmax": SHARE_ENCODING, "Sigmoid": SHARE_ENCODING}
+
+# Operators that only move numbers: the back end wants one encoding on all their sides.
+MOVERS = {"Reshape", "Transpose", "Split", "Concat", "Expand", "Gather"}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Smallest and largest value seen."""
+
+    low: float
+    high: float
+
+    def joined(self, other: "Range") -> "Range":
+        """The range that holds both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+class Groups:
+    """Tensors that must share one encoding, as disjoint sets of keys."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def find(self, key: str) -> str:
+        """The key that stands for the set of `key`."""
+        while self._parent.setdefault(key, key) != key:
+            key = self._parent[key]
+        return key
+
+    def tie(self, first: str, second: str) -> None:
+        """Join the sets of two keys."""
+        self._parent[self.find(second)] = self.find(first)
+
+
+def choose_encodings(
+    graphs: Sequence[FloatGraph], ranges: Mapping[str, Range], rotary_factor: float
+) -> dict[str, Encoding]:
+    """An encoding for the key of every activation of all parts; KeyError when one was never observed.
+
+    Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied.
+    """
+    groups = tied(graphs)
+    fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, rotary_factor)}
+    keys = {graph.key(name): name for graph in graphs for name in graph.activations()}
+    joined: dict[str, Range] = {}
+    for key in keys:
+        if groups.find(key) not in fixed:
+            _join(joined, groups.find(key), ranges[key])
+    for graph in graphs:
+        for output, value in _mixtures(graph):
+            _join(joined, groups.find(graph.key(output)), ranges[value])
+    narrow = {groups.find(key) for key, name in keys.items() if _is_cache(name)}
+    measured = {root: (kv_encoding if root in narrow else wide_encoding)(seen) for root, seen in joined.items()}
+    return {key: (fixed | measured)[groups.find(key)] for key in keys}
+
+
+def tied(graphs: Iterable[FloatGraph]) -> Groups:
+    """Which activations share an encoding."""
+    groups = Groups()
+    for graph in graphs:
+        names = set(graph.activations())
+        for name in names:
+            if layer_of(name, "_in") is not None:
+                groups.tie(name, name.removesuffix("_in") + "_out")
+        for node in graph.model.graph.node:
+            if node.op_type in MOVERS:
+                sides = [name for name in (*node.input, *node.output) if name in names]
+                for name in sides[1:]:
+                    groups.tie(graph.key(sides[0]), graph.key(name))
+        mixed = {output for output, _ in _mixtures(graph)}
+        for node in graph.model.graph.node:
+            if node.op_type == "Add" and mixed.issuperset(node.input):
+                for name in node.input:
+                    groups.tie(graph.key(node.output[0]), graph.key(name))
+    return groups
+
+
+def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
+    """Results of attention and the values they mix.
+
+    A mean of values lies in the values' range. Over how many columns it goes depends on the text and on the variant,
+    so what calibration saw of it says little: one column alone is as large as a value.
+    """
+    for node in graph.model.graph.node:
+        place = layer_of(node.input[1], "_in") or layer_of(node.input[1], "_out") if len(node.input) > 1 else None
+        if node.op_type == "MatMul" and place is not None and place[0] == 1:
+            yield node.output[0], f"past_value_{place[1]}_out"
+
+
+def _join(joined: dict[str, Range], root: str, seen: Range) -> None:
+    joined[root] = joined[root].joined(seen) if root in joined else seen
+
+
+def wide_encoding(seen: Range) -> Encoding:
+    """16 bits over the range and zero, with a margin."""
+    low, high = min(seen.low, 0.0) * MARGIN, max(seen.high, 0.0) * MARGIN
+    scale = _single((high - low) / WIDE_CODES or 1.0)
+    return Encoding(WIDE_DTYPE, scale, round(-low / scale))
+
+
+def kv_encoding(seen: Range) -> Encoding:
+    """8 bits, symmetric: code 128 is zero."""
+    return Encoding(KV_DTYPE, _single(max(-seen.low, seen.high) / KV_LARGEST or 1.0), KV_ZERO)
+
+
+def _single(scale: float) -> float:
+    """As the graphs store it."""
+    return float(np.float32(scale))
+
+
+def rotary_encoding(factor: float) -> Encoding:
+    """Cosines and sines share it: the contract's 2 / 65535, wider only where the rotation also stretches."""
+    return Encoding(WIDE_DTYPE, _single(2.0 * max(1.0, factor) / WIDE_CODES), 32768)
+
+
+def _fixed(graph: FloatGraph, rotary_factor: float) -> Iterator[tuple[str, Encoding]]:
+    """Keys whose encoding does not depend on what was observed."""
+    rotary = rotary_encoding(rotary_factor)
+    known = {MASK_INPUT: MASK_ENCODING, COS_INPUT: rotary, SIN_INPUT: rotary}
+    for tensor in graph.inputs:
+        if tensor.name in known:
+            yield tensor.name, known[tensor.name]
+    tables = {node.output[0]: node for node in graph.model.graph.node if node.op_type == DEQUANTIZE}
+    for node in graph.model.graph.node:
+        if node.op_type in FIXED_OPERATORS:
+            yield graph.key(node.output[0]), FIXED_OPERATORS[node.op_type]
+        elif node.op_type == "Gather" and node.input[0] in tables:
+            _, scale, zero = tables[node.input[0]].input
+            encoding = Encoding(WIDE_DTYPE, float(graph.value(scale)), int(graph.value(zero)))
+            yield graph.key(node.output[0]), encoding
+
+
+def _is_cache(name: str) -> bool:
+    return layer_of(name, "_in") is not None or layer_of(name, "_out") is not None

@@ -1,0 +1,1 @@
+"""`hexserve doctor`: what this machine can run, and what stands in the way."""

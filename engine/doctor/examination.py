@@ -1,0 +1,141 @@
+"""The checks of `hexserve doctor`, in order; each says what it found and, when it failed, what to do."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from engine.bundle.manifest import load_manifest
+from engine.doctor.machine import X_ELITE, chip_name, chip_of, driver, environment, versions
+from engine.doctor.small_graph import example, expected, small_graph
+from engine.errors import BundleError
+from engine.graphs.onnx_qnn import device_name
+from engine.graphs.onnx_qnn_probe import STEPS, ProbeStep
+from engine.graphs.onnx_qnn_trial import check_bundle, read_binaries
+from engine.qnn.failures import explain
+from engine.qnn.library import MISSING, library_folder, package_version
+from engine.qnn.reader import runtime_version
+
+CLOSE = 0.01  # half precision on another unit; the largest probability is 1
+PROBE_TIMEOUT_S = 300.0
+_ERROR_TEXT = 400
+
+
+class Status(StrEnum):
+    """How a check ended."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. advice: what to do about a failure, '' when nothing is known."""
+
+    name: str
+    status: Status
+    text: str
+    advice: str = ""
+
+
+def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
+    """All checks. probe: what tries the providers, () = `python -m engine.graphs.onnx_qnn_probe`."""
+    found = versions()
+    yield Check("versions", Status.PASS, ", ".join(f"{name} {value}" for name, value in found.items() if value))
+    if environment():
+        yield Check("environment", Status.PASS, ", ".join(f"{key}={value}" for key, value in environment().items()))
+    yield _chip()
+    there, text = driver()
+    yield Check("NPU driver", {True: Status.PASS, False: Status.FAIL, None: Status.SKIP}[there], text)
+    has_qnn = bool(package_version())
+    if has_qnn:
+        yield Check("QNN libraries", Status.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
+    else:
+        yield Check("QNN libraries", Status.SKIP, f"{MISSING}; bundles for the CPU work without them")
+    command = probe or (sys.executable, "-m", "engine.graphs.onnx_qnn_probe")
+    yield from try_providers(command, STEPS if has_qnn else STEPS[:1])
+    if bundle is not None:
+        yield from examine_bundle(bundle)
+
+
+def _chip() -> Check:
+    name = chip_name()
+    chip = chip_of(name)
+    if chip is None:
+        return Check("chip", Status.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
+    return Check("chip", Status.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
+
+
+def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Check]:
+    """Compile a small graph, run it and compare with the definition, in another process; one check for each step."""
+    chip = chip_of(chip_name()) or X_ELITE
+    with tempfile.TemporaryDirectory(prefix="hexserve-doctor-") as name:
+        folder = Path(name)
+        (folder / "small.onnx").write_bytes(small_graph())
+        np.save(folder / "x.npy", example())
+        done, errors, how = _probe([*command, name, str(chip.soc_model), str(chip.htp_arch)])
+        for step in steps:
+            result = done.get(step)
+            if result is None:
+                advice = explain(errors) or "start again with HEXSERVE_LOG_LEVEL=debug and send the report file"
+                yield Check(step, Status.FAIL, f"the process {how} during this step", advice)
+                return
+            if not result.ok:
+                yield Check(step, Status.FAIL, result.text[:_ERROR_TEXT], explain(result.text + errors))
+                return
+            yield Check(step, Status.PASS, result.text)
+        yield from _compare(folder)
+
+
+def _probe(command: Sequence[str]) -> tuple[dict[str, ProbeStep], str, str]:
+    """Finished steps by name, what was written to stderr, and how the process ended."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
+    try:
+        result = subprocess.run(command, env=environ, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
+        output, errors, how = result.stdout, result.stderr, f"ended with code {result.returncode}"
+    except subprocess.TimeoutExpired as error:
+        output, errors, how = error.stdout or b"", error.stderr or b"", f"was silent for {PROBE_TIMEOUT_S:g} s"
+    steps = {}
+    for line in output.splitlines():
+        try:
+            step = msgspec.json.decode(line, type=ProbeStep)
+        except msgspec.MsgspecError:
+            continue  # the libraries print banners of their own
+        steps[step.step] = step
+    return steps, errors.decode("utf-8", "replace"), how
+
+
+def _compare(folder: Path) -> Iterator[Check]:
+    """Both providers against the definition; nothing is said of one that did not run."""
+    for name, file in (("CPU", "y_cpu.npy"), (device_name(), "y_qnn.npy")):
+        if (folder / file).is_file():
+            error = float(np.abs(np.load(folder / file).astype(np.float32) - expected()).max())
+            status = Status.PASS if error <= CLOSE else Status.FAIL
+            yield Check(f"result on {name}", status, f"largest difference from the definition {error:.1e}")
+
+
+def examine_bundle(folder: Path) -> Iterator[Check]:
+    """An NPU bundle: who made its binaries, whether they hold what they should, whether they load."""
+    try:
+        manifest = load_manifest(folder)
+        if manifest.npu is None:
+            yield Check("bundle", Status.PASS, f"{manifest.name} for {manifest.target}: no NPU binaries in it")
+            return
+        for file, info in read_binaries(folder, manifest, None).items():
+            text = f"made by QNN {info.build_id}, {len(info.graphs)} graphs"
+            yield Check(file, Status.PASS, text)
+        check_bundle(folder, manifest, None)
+    except BundleError as error:
+        yield Check("bundle", Status.FAIL, str(error), explain(str(error)))
+        return
+    yield Check("bundle", Status.PASS, f"{manifest.name} loads on the {device_name()}")

@@ -1,0 +1,247 @@
+"""A Genie folder read into a manifest and the wrappers that run it. Nothing is written here.
+
+Formats: `config` (genie_config.json), `parts` (tensors), `text` (tokenizer, template).
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, ModelSpec, NpuSpec, TensorSpec
+from engine.errors import BundleError
+from engine.genie.config import GenieConfig, read_config
+from engine.genie.json_fields import Fields, load_optional
+from engine.genie.parts import Part, Slot, read_part
+from engine.genie.rotary import genie_rope
+from engine.genie.tensors import Role
+from engine.genie.text import GenieText, read_text
+from engine.genie.variants import Variant, cache_inputs, find_variants
+from engine.qnn.binary import BinaryInfo
+from engine.qnn.ep_context import ContextNode
+from engine.qnn.reader import check_age
+
+HIDDEN = "hidden_states"
+LOGITS = Role.LOGITS.value
+TARGETS = {(60, 73): "x-elite", (88, 81): "x2-elite"}
+USUAL_CHIP = (60, 73)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """An ONNX file to write: the graph it is for, its nodes in running order, the hidden states between them."""
+
+    graph: GraphSpec
+    nodes: tuple[ContextNode, ...]
+    between: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenieBundle:
+    """Everything read. binaries: their place in the source, by the name the wrappers use. manifest has no files yet."""
+
+    manifest: Manifest
+    wrappers: tuple[Wrapper, ...]
+    binaries: Mapping[str, Path]
+    text: GenieText
+
+
+def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: str = "") -> GenieBundle:
+    """Read a Genie folder. describe: a binary's tensors; runtime: the installed QNN's version, '' = do not compare.
+
+    BundleError names the file, the graph or the tensor that cannot be served, and why.
+    """
+    config = read_config(folder)
+    binaries = _binaries(folder, config)
+    infos = {name: describe(path) for name, path in binaries.items()}
+    for name, info in infos.items():
+        check_age(name, info, runtime)
+    model = load_optional(folder / "config.json")
+    vocabulary = config.vocabulary or model.integer("vocab_size", 1, 1 << 24, 0)
+    parts = [read_part(graph, name, vocabulary) for name, info in infos.items() for graph in info.graphs]
+    variants = find_variants(parts)
+    text = read_text(folder, config)
+    wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos)]
+    first, chip = variants[0], read_chip(folder)
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=folder.resolve().name,
+        target=TARGETS.get(chip, f"v{chip[1]}"),
+        quant=_quant(first),
+        split="lmhead" if first.head else "none",
+        created=int(time.time()),
+        model=_model(config, model, variants),
+        graphs=tuple({wrapper.graph.name: wrapper.graph for wrapper in wrappers}.values()),
+        kv_dtype=cache_inputs(first)[0].spec.dtype,
+        max_context=_max_context(config, variants),
+        text=text.spec,
+        files={},
+        versions={"qnn": next(iter(infos.values())).build_id},
+        source="genie",
+        npu=NpuSpec(
+            soc_model=chip[0],
+            htp_arch=chip[1],
+            binaries={name: tuple(graph.name for graph in info.graphs) for name, info in infos.items()},
+            chains={
+                wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers
+            },
+            sdk=next(iter(infos.values())).build_id,
+        ),
+    )
+    return GenieBundle(manifest, tuple(wrappers), binaries, text)
+
+
+def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
+    """Context binaries in running order. Paths are relative to the folder; of any other only the name counts."""
+    found: dict[str, Path] = {}
+    for entry in config.binaries:
+        relative = Path(entry.replace("\\", "/"))
+        path = folder / relative
+        if relative.is_absolute() or ".." in relative.parts or not path.is_file():
+            path = folder / relative.name
+        if not path.is_file():
+            raise BundleError(f"{folder} has no {relative.name}, which ctx-bins names")
+        if relative.name in found:
+            raise BundleError(f"ctx-bins names {relative.name} twice")
+        found[relative.name] = path
+    return found
+
+
+def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper]:
+    """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only."""
+    count = 2 if variant.head else 1
+    body = [*variant.body]
+    names = _joints(body, HIDDEN if variant.head else LOGITS)
+    nodes = [_node(part, names[index], names[index + 1], infos) for index, part in enumerate(body)]
+    inputs = _unique(slot.spec for part in body for slot in part.inputs if slot.meaning.role is not Role.HIDDEN)
+    result = _renamed(_result(body[-1]).spec, names[-1])
+    caches = [slot.spec for part in body for slot in part.outputs if slot.meaning.layer >= 0]
+    layers = [layer for part in body for layer in part.layers]
+    stem = f"ar{variant.rows}_cl{variant.context}"
+    graph = GraphSpec(
+        name=f"{stem}_1_of_{count}",
+        file=f"{stem}_1_of_{count}.onnx",
+        kind=GraphKind.DECODER if variant.head else GraphKind.DEFAULT,
+        part=1,
+        parts=count,
+        inputs=inputs,
+        outputs=(result, *caches),
+        rows=variant.rows,
+        context=variant.context,
+        first_layer=min(layers),
+        last_layer=max(layers),
+    )
+    between = tuple(_renamed(_result(part).spec, name) for part, name in zip(body[:-1], names[1:-1], strict=True))
+    found = [Wrapper(graph, tuple(nodes), between)]
+    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos)]
+
+
+def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
+    taken, given = head.input_of(Role.HIDDEN), head.output_of(Role.LOGITS)
+    assert taken is not None
+    assert given is not None
+    # A head has no context; the pattern of names wants one, and one graph of a row count serves all of them.
+    name = f"ar{head.rows}_cl{head.rows}_2_of_2"
+    graph = GraphSpec(
+        name=name,
+        file=f"{name}.onnx",
+        kind=GraphKind.LMHEAD,
+        part=2,
+        parts=2,
+        inputs=(_renamed(taken.spec, HIDDEN),),
+        outputs=(given.spec,),
+        rows=head.rows,
+    )
+    return Wrapper(graph, (_node(head, HIDDEN, LOGITS, infos),))
+
+
+def _joints(body: list[Part], last: str) -> list[str]:
+    """Value names before, between and after the parts. The binaries' own name where both sides agree on it."""
+    names = [Role.IDS.value]
+    for before, after in pairwise(body):
+        given = _result(before).name
+        taken = after.input_of(Role.HIDDEN)
+        assert taken is not None
+        agreed = given == taken.name and given not in names
+        names.append(given if agreed else f"{HIDDEN}_{len(names)}")
+    return [*names, last]
+
+
+def _node(part: Part, before: str, after: str, infos: Mapping[str, BinaryInfo]) -> ContextNode:
+    inputs = tuple(before if slot.meaning.role is Role.HIDDEN else slot.spec.name for slot in part.inputs)
+    outputs = tuple(slot.spec.name if slot.meaning.layer >= 0 else after for slot in part.outputs)
+    return ContextNode(part.graph, part.binary, inputs, outputs, sdk_version=infos[part.binary].build_id)
+
+
+def _result(part: Part) -> Slot:
+    """The one output that is not a cache: a hidden state or logits."""
+    return next(slot for slot in part.outputs if slot.meaning.layer < 0)
+
+
+def _unique(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """One spec for each name: mask and rotation go to every part, and must be alike."""
+    found: dict[str, TensorSpec] = {}
+    for spec in specs:
+        first = found.setdefault(spec.name, spec)
+        if first != spec:
+            raise BundleError(f"input {spec.name} differs between parts: {first} and {spec}")
+    return tuple(found.values())
+
+
+def _renamed(spec: TensorSpec, name: str) -> TensorSpec:
+    return TensorSpec(name, spec.dtype, spec.shape, spec.scale, spec.zero_point)
+
+
+def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) -> ModelSpec:
+    first = variants[0]
+    keys = [slot.spec for slot in cache_inputs(first) if slot.meaning.role is Role.KEY]
+    kv_heads, head_dim = _dims(keys[0], 0, 2)
+    cos = next(part.input_of(Role.COS) for part in first.body if part.input_of(Role.COS))
+    chain = [*first.body, *([first.head] if first.head else [])]
+    logits = chain[-1].output_of(Role.LOGITS)
+    assert cos is not None
+    assert logits is not None
+    hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role is Role.HIDDEN]
+    widest = max(variant.context for variant in variants)
+    rotary = int(cos.spec.shape[-1]) * 2
+    return ModelSpec(
+        family=model.text("model_type", "unknown"),
+        layers=len(keys),
+        hidden=int(hidden[0].shape[-1]) if hidden else model.integer("hidden_size", 1, 1 << 20, 0),
+        heads=model.integer("num_attention_heads", 1, 4096, 0),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=model.integer("intermediate_size", 1, 1 << 24, 0),
+        vocab=int(logits.spec.shape[-1]),
+        rope=genie_rope(config, model, rotary, widest),
+    )
+
+
+def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:
+    return tuple(int(spec.shape[axis]) for axis in axes)
+
+
+def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:
+    """Tokens of one sequence: the last one needs no column of the past."""
+    widest = max(variant.context - variant.rows for variant in variants) + 1
+    return min(widest, config.context_tokens) if config.context_tokens else widest
+
+
+def _quant(variant: Variant) -> str:
+    """The precision as exports name it: w4a16 has integer caches, w4 and fp16 have floating point ones."""
+    kinds: list[Slot] = cache_inputs(variant)
+    return "w4a16" if kinds[0].spec.dtype.startswith("uint") else kinds[0].spec.dtype
+
+
+def read_chip(folder: Path) -> tuple[int, int]:
+    """(soc_model, Hexagon version) of htp_backend_ext_config.json, X Elite's where the file does not tell."""
+    fields = load_optional(folder / "htp_backend_ext_config.json")
+    devices = fields.values.get("devices", fields.group("backend_extensions").values.get("devices"))
+    if not isinstance(devices, list) or not devices or not isinstance(devices[0], dict):
+        return USUAL_CHIP
+    device = Fields(devices[0], "htp_backend_ext_config.json: devices[0]")
+    architecture = re.fullmatch(r"v(\d{2,3})", device.text("dsp_arch", f"v{USUAL_CHIP[1]}"))
+    soc = device.integer("soc_model", 0, 1 << 16, device.integer("soc_id", 0, 1 << 16, USUAL_CHIP[0]))
+    return soc, int(architecture[1]) if architecture else USUAL_CHIP[1]

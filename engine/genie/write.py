@@ -1,0 +1,202 @@
+"""Makes an own NPU bundle a Genie bundle as well: configuration, metadata, and graph names that Genie can order.
+
+Keys: Qualcomm's public Genie documentation (80-63442-10); `bos-token` is mandatory, -1 means none (libGenie 2.51).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, RopeSpec, TensorSpec
+from engine.errors import BundleError
+from engine.genie.config import CONFIG_FILE
+from engine.genie.json_fields import load_fields
+from engine.genie.text import token_ids
+from engine.qnn.rename import padded, rename_graphs
+
+BACK_END_FILE = "htp_backend_ext_config.json"
+METADATA_FILE = "metadata.json"
+NO_BOS = -1
+MAX_NEW_TOKENS = 2048
+SCALING_KEYS = {
+    "factor": "factor",
+    "low_freq_factor": "low-freq-factor",
+    "high_freq_factor": "high-freq-factor",
+    "original_max_position_embeddings": "original-max-position-embeddings",
+    "short_factor": "short-factor",
+    "long_factor": "long-factor",
+}
+
+
+def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, object] | None = None) -> Manifest:
+    """Write genie_config.json, htp_backend_ext_config.json and metadata.json beside the binaries.
+
+    config: the checkpoint's config.json, needed where the rotation is scaled. Graphs of a bundle of several parts get
+    names that Genie can read, in binaries and wrappers: hash files afterwards, and keep the manifest that is returned.
+    BundleError when Genie could not run the bundle.
+    """
+    npu = manifest.npu
+    if npu is None or not npu.chains:
+        raise BundleError(f"{manifest.name} has no context binaries that Genie could run")
+    renamed = genie_names(manifest)
+    for file in sorted({*npu.binaries, *(graph.file for graph in manifest.graphs)}):
+        inside = npu.binaries.get(file) or tuple(name for _, name in npu.chains[_graph_of(manifest, file).name])
+        names = {name: renamed[name] for name in inside if renamed.get(name, name) != name}
+        if names:
+            rename_graphs(folder / file, names)
+    ids = token_ids(load_fields(folder / manifest.text.tokenizer))
+    _write(folder / CONFIG_FILE, genie_config(manifest, ids, config or {}))
+    _write(folder / BACK_END_FILE, back_end_config(npu.soc_model, npu.htp_arch))
+    _write(folder / METADATA_FILE, metadata(manifest))
+    changed = msgspec.structs.replace(
+        npu,
+        binaries={file: tuple(renamed.get(name, name) for name in names) for file, names in npu.binaries.items()},
+        chains={
+            graph: tuple((file, renamed.get(name, name)) for file, name in links) for graph, links in npu.chains.items()
+        },
+    )
+    return msgspec.structs.replace(manifest, npu=changed)
+
+
+def genie_names(manifest: Manifest) -> dict[str, str]:
+    """Old to new name of every graph inside the binaries; {} for bundles of one part, where Genie reads no names.
+
+    BundleError when one graph serves several contexts: Genie wants every part once for each.
+    """
+    splits = list(_splits(manifest))
+    if all(len(links) == 1 for _, links in splits):
+        return {}
+    renamed: dict[str, str] = {}
+    for body, links in splits:
+        for number, (_, old) in enumerate(links, start=1):
+            new = padded(f"ar{body.rows}_cl{body.context}_{number}_of_{len(links)}", len(old))
+            if renamed.setdefault(old, new) != new:
+                raise BundleError(
+                    f"graph {old} serves several contexts, Genie wants one for each: compile one context for each "
+                    "number of rows, or without a split"
+                )
+    return renamed
+
+
+def _splits(manifest: Manifest) -> Iterator[tuple[GraphSpec, tuple[tuple[str, str], ...]]]:
+    """Each variant's body with all (binary, graph) pairs of a pass, the LM head's last."""
+    assert manifest.npu is not None
+    chains = manifest.npu.chains
+    heads = {graph.rows: chains[graph.name] for graph in manifest.graphs if graph.kind is GraphKind.LMHEAD}
+    for graph in manifest.graphs:
+        if graph.kind is not GraphKind.LMHEAD:
+            yield graph, (*chains[graph.name], *heads.get(graph.rows, ()))
+
+
+def _graph_of(manifest: Manifest, file: str) -> GraphSpec:
+    return next(graph for graph in manifest.graphs if graph.file == file)
+
+
+def genie_config(manifest: Manifest, ids: Mapping[str, int], config: Mapping[str, object]) -> dict[str, object]:
+    """The content of genie_config.json. ids: token text to id."""
+    text, model = manifest.text, manifest.model
+    bos = ids.get(text.bos_token, NO_BOS) if text.add_bos and text.bos_token else NO_BOS
+    binaries = [file for _, links in _splits(manifest) for file, _ in links]
+    rotation, position = _rotation(model.rope, config)
+    back_end = {
+        "version": 1,
+        "use-mmap": True,
+        "spill-fill-bufsize": 0,
+        "mmap-budget": 0,
+        "poll": False,
+        "cpu-mask": "0xe0",
+        "kv-dim": model.head_dim,
+        "allow-async-init": False,
+        **rotation,
+    }
+    return {
+        "dialog": {
+            "version": 1,
+            "type": "basic",
+            "max-num-tokens": MAX_NEW_TOKENS,
+            "context": {
+                "version": 1,
+                "size": max(graph.context or 0 for graph in manifest.graphs),
+                "n-vocab": model.vocab,
+                "bos-token": bos,
+                "eos-token": list(text.stop_ids) or [NO_BOS],
+            },
+            "sampler": {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95},
+            "tokenizer": {"version": 1, "path": text.tokenizer},
+            "engine": {
+                "version": 1,
+                "n-threads": 3,
+                "backend": {"version": 1, "type": "QnnHtp", "extensions": BACK_END_FILE, "QnnHtp": back_end},
+                "model": {
+                    "version": 1,
+                    "type": "binary",
+                    "binary": {"version": 1, "ctx-bins": list(dict.fromkeys(binaries))},
+                    **position,
+                },
+            },
+        }
+    }
+
+
+def _rotation(rope: RopeSpec, config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """(keys of the back end, keys of the model): plain rotation stands in the former, scaled in the latter."""
+    theta: float = int(rope.theta) if rope.theta.is_integer() else rope.theta
+    if rope.kind == "default":
+        return {"pos-id-dim": rope.rotary_dim // 2, "rope-theta": theta}, {}
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(scaling, Mapping):
+        raise BundleError(f"the rotation is scaled ({rope.kind}), which Genie can be told only from config.json")
+    values = {**config, **scaling}
+    renamed = {new: values[old] for old, new in SCALING_KEYS.items() if values.get(old) is not None}
+    position = {
+        "type": "rope",
+        "rope-dim": rope.rotary_dim // 2,
+        "rope-theta": theta,
+        "rope-scaling": {"rope-type": rope.kind, **renamed},
+    }
+    return {}, {"positional-encoding": position}
+
+
+def back_end_config(soc_model: int, htp_arch: int) -> dict[str, object]:
+    """The content of htp_backend_ext_config.json."""
+    core = {"core_id": 0, "perf_profile": "burst", "rpc_control_latency": 100}
+    return {
+        "devices": [{"soc_model": soc_model, "dsp_arch": f"v{htp_arch}", "cores": [core]}],
+        "memory": {"mem_type": "shared_buffer"},
+        "context": {"weight_sharing_enabled": True},
+    }
+
+
+def metadata(manifest: Manifest) -> dict[str, object]:
+    """The content of metadata.json: tensors of every pass with their encodings, in ONNX's sign."""
+    assert manifest.npu is not None
+    contexts = sorted({graph.context for graph in manifest.graphs if graph.context})
+    return {
+        "model_id": manifest.name,
+        "model_name": manifest.name,
+        "runtime": "genie",
+        "precision": manifest.quant,
+        "tool_versions": {"qairt": manifest.npu.sdk, **manifest.versions},
+        "model_files": {
+            graph.name: {"inputs": _tensors(graph.inputs), "outputs": _tensors(graph.outputs)}
+            for graph in manifest.graphs
+        },
+        "genie": {"context_lengths": contexts, "supports_streaming": True},
+        "chipset_attributes": {"soc_model": manifest.npu.soc_model, "htp_version": f"v{manifest.npu.htp_arch}"},
+    }
+
+
+def _tensors(specs: tuple[TensorSpec, ...]) -> dict[str, object]:
+    return {spec.name: {"shape": list(spec.shape), "dtype": spec.dtype, **_parameters(spec)} for spec in specs}
+
+
+def _parameters(spec: TensorSpec) -> dict[str, object]:
+    if spec.scale is None:
+        return {}
+    return {"quantization_parameters": {"scale": spec.scale, "zero_point": spec.zero_point}}
+
+
+def _write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8", newline="\n")

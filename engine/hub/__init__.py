@@ -1,0 +1,1 @@
+"""Fetching ready bundles from Qualcomm AI Hub."""

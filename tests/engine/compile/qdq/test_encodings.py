@@ -1,0 +1,116 @@
+"""Encodings by hand, and as the finished manifests carry them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from engine.bundle.manifest import GraphKind, Manifest, TensorSpec
+from engine.compile.arguments import Quant, Split
+from engine.compile.qdq.encodings import (
+    MASK_ENCODING,
+    Groups,
+    Range,
+    choose_encodings,
+    kv_encoding,
+    rotary_encoding,
+    wide_encoding,
+)
+from engine.compile.qdq.float_graph import FloatGraph
+from engine.graphs.encoding import Encoding, encoding_of
+from engine.graphs.layout import layer_of
+
+Make = Callable[..., tuple[Path, Manifest]]
+
+
+def test_the_mask_is_the_two_extreme_codes() -> None:
+    assert MASK_ENCODING.mask_codes().tolist() == [0, 65535]
+    assert MASK_ENCODING.decode(np.array([0, 65535], np.uint16)).tolist() == pytest.approx([-100.0, 0.0])
+
+
+def test_rotary_numbers_keep_the_contracts_encoding_until_they_are_stretched() -> None:
+    assert rotary_encoding(1.0) == Encoding("uint16", float(np.float32(2 / 65535)), 32768)
+    assert rotary_encoding(1.19).decode(np.array([65535], np.uint16))[0] == pytest.approx(1.19, abs=1e-4)
+
+
+@pytest.mark.parametrize("seen", [Range(-3.0, 5.0), Range(2.0, 4.0), Range(-4.0, -2.0), Range(0.0, 0.0)])
+def test_sixteen_bits_hold_the_range_and_exactly_zero(seen: Range) -> None:
+    encoding = wide_encoding(seen)
+    values = np.array([seen.low, 0.0, seen.high])
+    again = encoding.decode(encoding.encode(values))
+    assert again[1] == 0.0
+    np.testing.assert_allclose(again, values, atol=encoding.scale)
+
+
+def test_caches_are_symmetric_around_128() -> None:
+    encoding = kv_encoding(Range(-2.54, 1.0))
+    assert (encoding.dtype, encoding.zero_point) == ("uint8", 128)
+    assert encoding.encode(np.array([-2.54, 0.0, 2.54])).tolist() == [1, 128, 255]
+
+
+def test_groups_join_transitively() -> None:
+    groups = Groups()
+    for first, second in (("a", "b"), ("c", "d"), ("b", "d")):
+        groups.tie(first, second)
+    assert len({groups.find(key) for key in "abcd"}) == 1
+    assert groups.find("e") == "e"
+
+
+def small_graph() -> FloatGraph:
+    """x -> Mul -> Reshape -> y."""
+    nodes = [onnx.helper.make_node("Mul", ["x", "x"], ["m"]), onnx.helper.make_node("Reshape", ["m", "s"], ["y"])]
+    shape = onnx.numpy_helper.from_array(np.array([4], np.int64), "s")
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [2, 2])], [info("y", 1, [4])], [shape])
+    model = onnx.helper.make_model(graph)
+    return FloatGraph(Path(), 1, model, (TensorSpec("x", "float32", (2, 2)),), (TensorSpec("y", "float32", (4,)),))
+
+
+def test_what_only_moves_numbers_has_one_encoding() -> None:
+    ranges = {"x": Range(-1, 2), "1/m": Range(0, 4), "y": Range(-4, 0)}
+    encodings = choose_encodings([small_graph()], ranges, 1.0)
+    assert encodings["1/m"] == encodings["y"] == wide_encoding(Range(-4, 4))
+    assert encodings["x"] == wide_encoding(Range(-1, 2))
+
+
+def test_a_tensor_nobody_observed_is_an_error() -> None:
+    with pytest.raises(KeyError, match="1/m"):
+        choose_encodings([small_graph()], {"x": Range(-1, 2), "y": Range(-4, 0)}, 1.0)
+
+
+@pytest.mark.parametrize("quant", [Quant.W8A16, Quant.W4A16])
+def test_a_manifest_has_the_contracts_types_and_every_encoding(integer_bundle: Make, quant: Quant) -> None:
+    _, manifest = integer_bundle(quant)
+    assert manifest.kv_dtype == "uint8"
+    seen: dict[str, TensorSpec] = {}
+    for graph in manifest.graphs:
+        for tensor in (*graph.inputs, *graph.outputs):
+            if tensor.name == "input_ids":
+                assert tensor.dtype == "int32"
+                continue
+            is_cache = layer_of(tensor.name, "_in") or layer_of(tensor.name, "_out")
+            assert tensor.dtype == ("uint8" if is_cache else "uint16")
+            assert encoding_of(tensor) == encoding_of(seen.setdefault(tensor.name, tensor)), "variants differ"
+    assert encoding_of(seen["attention_mask"]) == MASK_ENCODING
+    assert encoding_of(seen["position_ids_cos"]) == encoding_of(seen["position_ids_sin"]) == rotary_encoding(1.0)
+    for layer in range(manifest.model.layers):
+        for kind in ("key", "value"):
+            fresh, cached = seen[f"past_{kind}_{layer}_out"], seen[f"past_{kind}_{layer}_in"]
+            assert encoding_of(fresh) == encoding_of(cached)
+            assert fresh.zero_point == 128
+    scales = {tensor.scale for name, tensor in seen.items() if layer_of(name, "_in")}
+    assert len(scales) == 2 * manifest.model.layers  # each layer, keys and values apart
+
+
+@pytest.mark.parametrize("split", [Split.LMHEAD, Split.LUT_LMHEAD])
+def test_hidden_states_cross_parts_as_they_are(integer_bundle: Make, split: Split) -> None:
+    _, manifest = integer_bundle(Quant.W8A16, split)
+    given = {tensor.name: encoding_of(tensor) for graph in manifest.graphs for tensor in graph.outputs}
+    borders = 0
+    for graph in manifest.graphs:
+        if graph.kind is GraphKind.LMHEAD or (graph.kind is GraphKind.DECODER and split is Split.LUT_LMHEAD):
+            assert encoding_of(graph.inputs[0]) == given[graph.inputs[0].name]
+            borders += 1
+    assert borders

@@ -1,0 +1,148 @@
+"""Turns floating point parts into ones with the contract's integer tensors, and concat caches into scatter caches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+from engine.bundle.variant import PassShape
+
+MASK_DEPTH = 100.0
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """real = scale * (q - zero_point)."""
+
+    dtype: str
+    scale: float
+    zero_point: int
+
+
+FIXED = {
+    "attention_mask": Encoding("uint16", MASK_DEPTH / 65535, 65535),
+    "position_ids_cos": Encoding("uint16", 2 / 65535, 32768),
+    "position_ids_sin": Encoding("uint16", 2 / 65535, 32768),
+}
+
+
+def calibrate(models: Sequence[onnx.ModelProto], shape: PassShape, vocabulary: int, logits: str) -> dict[str, Encoding]:
+    """Run the parts on random tokens and give every tensor an encoding that holds what was seen, with some room."""
+    generator = np.random.default_rng(1)
+    angles = np.arange(shape.rows)[:, None] * 0.1
+    values: dict[str, np.ndarray] = {"input_ids": generator.integers(3, vocabulary, (1, shape.rows)).astype(np.int32)}
+    values["attention_mask"] = np.full((1, 1, shape.rows, shape.context), -MASK_DEPTH, np.float32)
+    values["attention_mask"][0, 0, :, shape.past :] = np.where(np.tri(shape.rows), 0, -MASK_DEPTH)
+    found = dict(FIXED)
+    for model in models:
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        for item in session.get_inputs():
+            if item.name.startswith("position"):
+                turn = np.cos if item.name.endswith("cos") else np.sin
+                values[item.name] = np.broadcast_to(turn(angles), item.shape).astype(np.float32)
+            elif item.name.startswith("past_"):
+                values[item.name] = np.zeros(item.shape, np.float32)
+        names = [item.name for item in session.get_outputs()]
+        results = session.run(names, {item.name: values[item.name] for item in session.get_inputs()})
+        for name, result in zip(names, results, strict=True):
+            values[name] = result
+            found[name] = _encoding(name, result, logits)
+            if name.startswith("past_"):
+                found[name.replace("_out", "_in")] = found[name]
+    return found
+
+
+def _encoding(name: str, seen: np.ndarray, logits: str) -> Encoding:
+    peak = 1.5 * float(np.abs(seen).max())
+    dtype = "uint8" if name.startswith("past_") else logits if name == "logits" else "uint16"
+    half = 127 if dtype == "uint8" else 32767
+    return Encoding(dtype, peak / half, half + 1)
+
+
+def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> onnx.ModelProto:
+    """Give the named inputs and outputs their integer types; the graph between them stays as it is."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, before, after = made.graph, [], []
+    inputs = {value.name for value in graph.input}
+    for value in [*graph.input, *graph.output]:
+        encoding = encodings.get(value.name)
+        if encoding is None:
+            continue
+        integer = np.dtype(encoding.dtype)
+        real = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        scale, zero, inner = f"{value.name}/scale", f"{value.name}/zero", f"{value.name}/real"
+        graph.initializer.append(numpy_helper.from_array(np.array(encoding.scale, real), scale))
+        graph.initializer.append(numpy_helper.from_array(np.array(encoding.zero_point, integer), zero))
+        rename(graph, value.name, inner)
+        if value.name in inputs:
+            before.append(helper.make_node("DequantizeLinear", [value.name, scale, zero], [inner], name=f"{inner}/dq"))
+        else:
+            after.append(helper.make_node("QuantizeLinear", [inner, scale, zero], [value.name], name=f"{inner}/q"))
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(integer)
+    _put_around(graph, before, after)
+    return made
+
+
+def scatter_edges(model: onnx.ModelProto, shape: PassShape) -> onnx.ModelProto:
+    """Caches as wide as the context, the fresh columns at `cache_index`: other columns and the mask are turned round.
+
+    Turned by cache_index + rows, the fresh columns come last, which is where the concat graph has them.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, before = made.graph, []
+    if not any(value.name == "attention_mask" for value in graph.input):
+        return made
+    columns, past = shape.context, shape.past
+    for name, value in (
+        ("scatter/columns", np.arange(columns, dtype=np.int32)),
+        ("scatter/rows", np.array(shape.rows, np.int32)),
+        ("scatter/count", np.array(columns, np.int32)),
+        ("scatter/zero", np.array([0], np.int64)),
+        ("scatter/past", np.array([past], np.int64)),
+    ):
+        graph.initializer.append(numpy_helper.from_array(value, name))
+    graph.input.append(helper.make_tensor_value_info("cache_index", TensorProto.INT32, [1]))
+    steps = (
+        ("Add", ["cache_index", "scatter/rows"], "scatter/shift"),
+        ("Add", ["scatter/columns", "scatter/shift"], "scatter/sum"),
+        ("Mod", ["scatter/sum", "scatter/count"], "scatter/turned"),
+        ("Slice", ["scatter/turned", "scatter/zero", "scatter/past"], "scatter/others"),
+    )
+    before += [helper.make_node(kind, inputs, [output], name=output) for kind, inputs, output in steps]
+    for value in graph.input:
+        if value.name == "attention_mask":
+            before.append(_turned(graph, value.name, "scatter/turned", 3))
+        elif value.name.startswith("past_"):
+            axis = 3 if "key" in value.name else 2
+            before.append(_turned(graph, value.name, "scatter/others", axis))
+            value.type.tensor_type.shape.dim[axis].dim_value = columns
+    _put_around(graph, before, [])
+    for value in [*graph.input, *graph.output]:
+        if value.name.startswith("past_"):
+            new = value.name.replace("past_", "past_nativekvcache__")
+            rename(graph, value.name, new)
+            value.name = new
+    return made
+
+
+def _turned(graph: onnx.GraphProto, name: str, index: str, axis: int) -> onnx.NodeProto:
+    rename(graph, name, f"{name}/turned")
+    return helper.make_node("Gather", [name, index], [f"{name}/turned"], name=f"{name}/turn", axis=axis)
+
+
+def rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Rename a value wherever nodes use it."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+
+
+def _put_around(graph: onnx.GraphProto, before: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto]) -> None:
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)

@@ -1,0 +1,77 @@
+"""The HTP emulator of the onnxruntime-qnn package, in a process of its own: it may die, and it prints banners.
+
+`python -m tests.genie.emulator compile FOLDER` makes a NAME.bin of every NAME.onnx.
+`python -m tests.genie.emulator greedy BUNDLE JOBS.json` prints the tokens of jobs [prompt, count, prompt rows].
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from engine.bundle.manifest import load_manifest
+from engine.graphs.onnx_qnn import HtpTarget, compile_options, open_session, run_options
+from tests.genie.generator import Generated
+from tests.genie.plain_loop import PlainLoop
+
+X_ELITE = HtpTarget(60, 73)
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 300
+
+
+def compile_generated(made: Generated, scratch: Path) -> None:
+    """Replace the placeholders of a folder with one graph for each binary by real context binaries."""
+    scratch.mkdir()
+    for binary, models in made.models.items():
+        (model,) = models.values()
+        onnx.save(model, str(scratch / f"{Path(binary).stem}.onnx"))
+    _run("compile", scratch)
+    for binary in made.models:
+        (scratch / binary).replace(made.folder / binary)
+
+
+def emulated_greedy(bundle: Path, jobs: list[tuple[list[int], int, int]], scratch: Path) -> list[list[int]]:
+    """Tokens of jobs (prompt, count, prompt rows) by the plain loop over the emulator."""
+    path = scratch / "jobs.json"
+    path.write_text(json.dumps(jobs))
+    return json.loads(_run("greedy", bundle, path).splitlines()[-1])
+
+
+def _run(*arguments: object) -> str:
+    command = [sys.executable, "-m", "tests.genie.emulator", *map(str, arguments)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
+
+
+def compile_all(folder: Path) -> None:
+    """One context binary for each model, named like it."""
+    for path in sorted(folder.glob("*.onnx")):
+        wrapper = folder / f"{path.stem}.wrapped.onnx"
+        config = {"ep.context_enable": "1", "ep.context_embed_mode": "0", "ep.context_file_path": str(wrapper)}
+        open_session(path, compile_options(X_ELITE), config)
+        (folder / f"{path.stem}.wrapped_qnn.bin").rename(folder / f"{path.stem}.bin")
+
+
+def greedy(bundle: Path, jobs: list[Any]) -> list[list[int]]:
+    """Tokens of jobs."""
+    manifest = load_manifest(bundle)
+    sessions = {graph.name: open_session(bundle / graph.file, run_options(X_ELITE), {}) for graph in manifest.graphs}
+
+    def run(name: str, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = [item.name for item in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(names, dict(feed)), strict=True))
+
+    return [PlainLoop(manifest, run).greedy(*job) for job in jobs]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "compile":
+        compile_all(Path(sys.argv[2]))
+    else:
+        print(json.dumps(greedy(Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text()))))

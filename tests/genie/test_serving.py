@@ -1,0 +1,67 @@
+"""Generated Genie folders of every era, split and type give the tokens of the checkpoint itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.bundle.variant import PassShape
+from tests.genie.generator import ERAS, Recipe, generate
+from tests.genie.plain_loop import PlainLoop, Run
+from tests.genie.twin import convert_to_twin
+
+PROMPT = [5, 17, 99, 123, 300, 42, 7, 8, 9, 10, 11]
+
+
+def cpu_run(folder: Path) -> Run:
+    sessions = {
+        graph.name: ort.InferenceSession(str(folder / graph.file), providers=["CPUExecutionProvider"])
+        for graph in load_manifest(folder).graphs
+    }
+
+    def run(name: str, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = [item.name for item in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(names, dict(feed)), strict=True))
+
+    return run
+
+
+def tokens(checkpoint: Path, tmp_path: Path, recipe: Recipe, rows: int = 1) -> list[int]:
+    folder = convert_to_twin(generate(checkpoint, tmp_path / "bundle", recipe), tmp_path / "cache")
+    return PlainLoop(load_manifest(folder), cpu_run(folder)).greedy(PROMPT, 12, rows)
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    recipe = Recipe(parts=1, precision="twin", shapes=(PassShape(1, 63),))
+    return tokens(checkpoint, tmp_path_factory.mktemp("expected"), recipe)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_every_era(checkpoint: Path, tmp_path: Path, expected: list[int], era: str) -> None:
+    assert tokens(checkpoint, tmp_path, Recipe(era=era, precision="twin"), 8) == expected
+
+
+@pytest.mark.parametrize(("parts", "head_alone"), [(1, False), (2, False), (3, True), (4, False), (5, True)])
+def test_every_split(checkpoint: Path, tmp_path: Path, expected: list[int], parts: int, head_alone: bool) -> None:
+    assert tokens(checkpoint, tmp_path, Recipe(parts=parts, head_alone=head_alone, precision="twin"), 8) == expected
+
+
+@pytest.mark.parametrize("precision", ["w4", "w4a16"])
+@pytest.mark.parametrize("scatter", [False, True])
+def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision: str, scatter: bool) -> None:
+    recipe = Recipe(precision=precision, scatter=scatter, head_alone=True)
+    assert tokens(checkpoint, tmp_path, recipe, 8) == expected
+
+
+def test_several_contexts(checkpoint: Path, tmp_path: Path, expected: list[int]) -> None:
+    shapes = (PassShape(1, 15), PassShape(1, 63), PassShape(8, 8), PassShape(8, 56))
+    assert tokens(checkpoint, tmp_path, Recipe(precision="twin", shapes=shapes), 8) == expected
+
+
+def test_hidden_names_may_differ_between_parts(checkpoint: Path, tmp_path: Path, expected: list[int]) -> None:
+    recipe = Recipe(precision="twin", parts=4, same_hidden_names=False)
+    assert tokens(checkpoint, tmp_path, recipe, 8) == expected
