@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/serve.stamp
 DEV := $(VENV)/dev.stamp
 
-.PHONY: serve test lint bench clean
+.PHONY: serve test lint bench bench-large clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
@@ -22,6 +22,12 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/hexserve bench --bundle $(BUNDLE)
+
+# A 0.6B-sized checkpoint with random weights: compile time, then 1 to 16 clients. Needs 3 GB of disk in build/.
+bench-large: $(DEV)
+	$(BIN)/python -m engine.compile.random_checkpoint --shape qwen3-0.6b -o build/qwen3-0.6b
+	$(BIN)/hexserve compile build/qwen3-0.6b -o build/qwen3-0.6b-int4 --quant int4 --block 128 --force
+	$(BIN)/hexserve bench --bundle build/qwen3-0.6b-int4 --shared-prefix 1000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

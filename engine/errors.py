@@ -32,13 +32,16 @@ class InvalidRequest(CallerError):
 
 
 class ContextLengthExceeded(CallerError):
-    """Prompt plus completion cannot fit the context window. Counts are in tokens."""
+    """Prompt plus completion cannot fit the context window. Counts in tokens; `at_least` if not all were counted."""
 
-    def __init__(self, limit: int, prompt_tokens: int, completion_tokens: int, param: str = "messages") -> None:
+    def __init__(
+        self, limit: int, prompt_tokens: int, completion_tokens: int, param: str = "messages", at_least: bool = False
+    ) -> None:
+        bound = "at least " if at_least else ""
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, you requested "
-            f"{prompt_tokens + completion_tokens} tokens ({prompt_tokens} in the messages, {completion_tokens} "
-            "in the completion). Please reduce the length of the messages or completion.",
+            f"{bound}{prompt_tokens + completion_tokens} tokens ({bound}{prompt_tokens} in the {param}, "
+            f"{completion_tokens} in the completion). Please reduce the length of the {param} or completion.",
             param,
             "context_length_exceeded",
         )

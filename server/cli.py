@@ -124,7 +124,9 @@ def _inspect(
 
 @app.command("doctor")
 def _doctor(
-    report: Annotated[Path | None, typer.Option(help="Also write what was found to this file, for a bug report.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write what was found to this file, for a bug report.")
+    ] = None,
     bundle: Annotated[Path | None, typer.Option(help="An NPU bundle folder to examine as well.")] = None,
 ) -> None:
     """Tell what this machine can run: providers, driver, chip, a test graph on the NPU against the CPU."""

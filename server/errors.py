@@ -77,7 +77,7 @@ def echo(value: object) -> str:
     shown = value[:ECHO_LIMIT] if isinstance(value, str) else value
     if isinstance(shown, int) and not isinstance(shown, bool) and abs(shown) >= 2**64:
         return "a huge integer"
-    return bounded(repr(shown) if isinstance(shown, str | int | float | bool) else type(shown).__name__, ECHO_LIMIT)
+    return bounded(_as_json(repr(shown)) if isinstance(shown, str | int | float) else type(shown).__name__, ECHO_LIMIT)
 
 
 def from_engine(error: HexserveError) -> WireError:
@@ -149,6 +149,11 @@ _GIVEN_NAMES: Mapping[type, str] = {
 _LIMIT_KEYS = ("max_length", "min_length", "ge", "gt", "le", "lt")
 
 
+def _as_json(names: str) -> str:
+    """Python's names of JSON's literals, as callers write them."""
+    return {"True": "true", "False": "false", "None": "null"}.get(names, names)
+
+
 def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireError:
     """The deepest of pydantic's errors (a union reports one per branch) in OpenAI's words."""
     found = [(_path(error, body), error) for error in errors]
@@ -164,7 +169,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireEr
         limit=next((context[key] for key in _LIMIT_KEYS if key in context), ""),
         got=echo(got),
         pattern=context.get("pattern", ""),
-        expected=bounded(str(context.get("expected", context.get("expected_tags", ""))), ECHO_LIMIT),
+        expected=bounded(_as_json(str(context.get("expected", context.get("expected_tags", "")))), ECHO_LIMIT),
     )
     return WireError(400, bounded(message), param=bounded(dotted(path), ECHO_LIMIT) or None, code=code)
 

@@ -55,6 +55,8 @@ def _model(service: Service) -> Model:
 def _health(is_well: bool, service: Service) -> Response:
     state = "draining" if service.gate.draining else service.engine.state.value
     body = {"status": "ok" if is_well else "unavailable", "state": state}
+    if is_well and service.engine.state in (EngineState.READY, EngineState.RESTARTING):
+        body["device"] = service.engine.info.device
     return JSONResponse(body, 200 if is_well else 503, headers=None if is_well else {"Retry-After": "1"})
 
 

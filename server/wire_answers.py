@@ -220,10 +220,11 @@ class ModelList(Answer):
 
 
 class Health(Answer):
-    """State of the server: ok, or why not."""
+    """State of the server: ok, or why not; and what computes: 'CPU', 'HTP emulator' or 'NPU'."""
 
     status: Literal["ok", "unavailable"]
     state: str
+    device: str | None = None
 
 
 _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(

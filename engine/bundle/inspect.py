@@ -81,9 +81,9 @@ def _parity_text(parity: dict[str, float]) -> str:
 
 def _graph_table(manifest: Manifest) -> RenderableType:
     table = Table(title="graphs", title_justify="left", title_style="bold")
-    table.add_column("name")
-    table.add_column("kind", style="cyan")
-    for heading in ("rows", "context", "layers", "inputs", "outputs", "graph", "weights"):
+    table.add_column("name", no_wrap=True)
+    table.add_column("kind", style="cyan", no_wrap=True)
+    for heading in ("rows", "context", "layers", "in/out", "graph", "weights"):
         table.add_column(heading, justify="right")
     for spec in manifest.graphs:
         layers = "" if spec.first_layer is None else f"{spec.first_layer}-{spec.last_layer}"
@@ -94,8 +94,7 @@ def _graph_table(manifest: Manifest) -> RenderableType:
             "free" if spec.rows is None else str(spec.rows),
             _context_text(spec),
             layers,
-            str(len(spec.inputs)),
-            str(len(spec.outputs)),
+            f"{len(spec.inputs)}/{len(spec.outputs)}",
             size_text(manifest.files[spec.file].bytes) if spec.file in manifest.files else "?",
             size_text(data.bytes) if data else "",
         )
@@ -134,7 +133,8 @@ def _memory_table(manifest: Manifest, pool_columns: Sequence[int]) -> Renderable
     table = Table(title="memory of one pool", title_justify="left", title_style="bold")
     table.add_column("columns", justify="right")
     table.add_column("keys and values", justify="right")
-    for columns in pool_columns:
+    pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
+    for columns in sorted(pasts) or pool_columns:
         table.add_row(f"{columns:,}", size_text(pool_bytes(manifest, columns)))
     return table
 

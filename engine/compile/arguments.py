@@ -175,6 +175,9 @@ def fixed_shapes(arguments: CompileArguments) -> tuple[PassShape, ...]:
     }
     if arguments.rows and not shapes:
         raise CompileError("no variant is left: every --context must be larger than some --rows")
+    useless = [rows for rows in arguments.rows if all(shape.rows != rows for shape in shapes)]
+    if useless:
+        raise CompileError(f"--rows {useless[0]} fits no --context: one must be larger than the rows")
     if len(shapes) > MAX_VARIANTS:
         raise CompileError(f"{len(shapes)} variants were asked for, {MAX_VARIANTS} is the most")
     return tuple(sorted(shapes))

@@ -70,7 +70,7 @@ class PromptMaker:
                 max_context * self.tokenizer.longest_token_chars,
             )
         except RenderTooLong:
-            raise ContextLengthExceeded(max_context, max_context + 1, 0) from None
+            raise ContextLengthExceeded(max_context, max_context + 1, 0, at_least=True) from None
         self._check_beginning(text, max_context, "messages")
         if fence in text:
             return self.tokenizer.encode_fenced(text, fence)
@@ -80,7 +80,7 @@ class PromptMaker:
         """So many characters cannot be fewer tokens than this: refuse without tokenising (a cheap flood otherwise)."""
         fewest_tokens = -(-chars // self.tokenizer.longest_token_chars)
         if fewest_tokens > max_context:
-            raise ContextLengthExceeded(max_context, fewest_tokens, 0, param)
+            raise ContextLengthExceeded(max_context, fewest_tokens, 0, param, at_least=True)
 
     def _check_beginning(self, text: str, max_context: int, param: str) -> None:
         """Refuse a text whose beginning alone is too long; the cut can change a token or two, never so many."""
@@ -88,7 +88,7 @@ class PromptMaker:
         if len(text) > beginning:
             tokens = len(self.tokenizer.encode(text[:beginning], allow_special=True))
             if tokens > max_context + CUT_SLACK_TOKENS:
-                raise ContextLengthExceeded(max_context, tokens, 0, param)
+                raise ContextLengthExceeded(max_context, tokens, 0, param, at_least=True)
 
 
 def normalise_message(message: Mapping[str, Any], param: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ ROUNDS_SIDE_BY_SIDE = 3
 
 def bench(
     urls: Annotated[list[str] | None, typer.Argument(metavar="URL", help="Servers to load, in turns.")] = None,
+    url: Annotated[list[str] | None, typer.Option(help="The same as a URL argument; may be repeated.")] = None,
     bundle: Annotated[str, typer.Option(help="Without a URL: what to start a server on.")] = "demo",
     clients: Annotated[str, typer.Option(help="Numbers of clients at once.")] = "1,4,8,16",
     requests_per_client: Annotated[int, typer.Option(min=1, help="Requests of each client, one by one.")] = 4,
@@ -44,7 +45,7 @@ def bench(
     try:
         counts = client_counts(clients)
         texts = read_prompts(prompts) if prompts else ()
-        addresses = [root_address(url) for url in urls or []]
+        addresses = [root_address(address) for address in (*(urls or ()), *(url or ()))]
         rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
         load = Load(counts, requests_per_client, max_tokens, rounds, shared_prefix)
         source = PromptSource(secrets.randbelow(2**31) if seed is None else seed, prompt_tokens, texts=texts)
