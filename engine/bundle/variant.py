@@ -80,11 +80,16 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
 
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
-    """One shape for every pass: the fewest rows >= `rows` (else the most) at the widest past."""
+    """One shape for every pass: the fewest rows >= `rows` (else the most) at the widest past they have.
+
+    Shapes of equal context have the wider past the fewer rows they have: a few columns are worth less than rows.
+    """
     if shapes.free:
         only = PassShape(min(rows, shapes.max_rows), shapes.max_past)
     else:
         widest = max(shape.past for shape in shapes.fixed)
-        fitting = [shape for shape in shapes.fixed if shape.past == widest]
-        only = next((shape for shape in sorted(fitting) if shape.rows >= rows), max(fitting))
+        wide = [shape for shape in shapes.fixed if 2 * shape.past >= widest]
+        wanted = min(rows, max(shape.rows for shape in wide))
+        fitting = [shape for shape in wide if shape.rows >= wanted]
+        only = min(fitting, key=lambda shape: (-shape.past, shape.rows))
     return ShapeTable((only,), only.rows, only.past)

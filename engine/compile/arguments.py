@@ -50,7 +50,8 @@ class Split(StrEnum):
 
 DEFAULT_EMBEDDING_BITS = dict.fromkeys(Quant, 16) | {Quant.FP32: 32}
 INTEGER_GRAPHS = (Quant.W8A16, Quant.W4A16)  # calibrated, fixed shapes only
-TARGET_QUANTS = {Target.CPU: (Quant.FP32, Quant.INT8, Quant.INT4, *INTEGER_GRAPHS)}
+FREE_QUANTS = (Quant.FP32, Quant.INT8, Quant.INT4)  # CPU only, any shape
+TARGET_QUANTS = {Target.CPU: (*FREE_QUANTS, *INTEGER_GRAPHS)}
 NPU_QUANTS = (Quant.FP16, Quant.W4, *INTEGER_GRAPHS)
 EMBEDDING_BITS = (32, 16, 8, 4)
 

@@ -32,8 +32,10 @@ def _stored_integers(graph: GraphBuilder, layer: PackedLinear) -> str:
     """The matrix behind its DequantizeLinear, which the back end folds into the product."""
     assert layer.scales is not None
     inputs = [graph.stored(layer.weight), graph.stored(layer.scales)]
-    form = {"axis": 0, "block_size": layer.block} if layer.block else {"axis": 1}
-    return graph.op("DequantizeLinear", inputs, name=f"{layer.weight.name}_real", **form)
+    name = f"{layer.weight.name}_real"
+    if layer.block:
+        return graph.op("DequantizeLinear", inputs, name=name, axis=0, block_size=layer.block)
+    return graph.op("DequantizeLinear", inputs, name=name, axis=1)
 
 
 def _int4(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:

@@ -184,9 +184,9 @@ def bundle_logits(
 
 
 def widest_shape(manifest: Manifest) -> PassShape | None:
-    """The fixed shape with the most columns, among those with the most rows; None when the graphs are free."""
+    """Of the fixed shapes with the most rows the one with the most columns; None when the graphs are free."""
     shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
-    return max((item for item in shapes if item is not None), key=lambda item: (item.past, item.rows), default=None)
+    return max((item for item in shapes if item is not None), default=None)
 
 
 def _log_softmax(logits: Float32) -> NDArray[np.float64]:

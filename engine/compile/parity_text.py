@@ -34,12 +34,12 @@ def parity_texts(source: Path, folder: Path, vocab: int, count: int, longest: in
     tokenizer = load_tokenizer(folder)
     for sample in _held_out():
         left = count - sum(map(len, texts))
+        if left < 2:
+            break
         ids = tokenizer.encode("".join(span.text for span in render(sample)), add_special_tokens=False).ids
         if len(ids) <= longest:
-            texts.append(ids[: max(left, 2)])
-        if left <= len(ids):
-            break
-    return texts
+            texts.append(ids[:left])
+    return texts or [parity_tokens(folder, vocab, min(count, longest))]
 
 
 def _held_out() -> Iterator[Sample]:

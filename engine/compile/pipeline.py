@@ -205,7 +205,7 @@ def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
     """About `count` tokens in sequences the bundle can hold."""
     longest = work.network.compiled_context
     if work.shapes:
-        longest = min(longest, max(shape.past for shape in work.shapes) + 1)
+        longest = min(longest, max(work.shapes).past + 1)
     return parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, longest)
 
 

@@ -7,18 +7,13 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
+from engine.bundle.text_markers import END_OF_TURN, find_markers
 from engine.compile.checkpoint import read_optional_json
 from engine.errors import CompileError
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-
-# Markers that close a turn in the templates of the supported families; one counts only if the template writes it.
-END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_turn|>", "<end_of_turn>", "<|endofturn|>")
-
-# What may open and close a part of an answer; a pair counts only if the template writes both.
-MARKERS = {"reasoning": (("<think>", "</think>"),), "tool_call": (("<tool_call>", "</tool_call>"),)}
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -58,7 +53,7 @@ def write_text_files(source: Path, folder: Path, config: Mapping[str, object], v
         bos_token=bos,
         eos_token=eos,
         add_bos=_adds_bos(tokenizer, settings, bos),
-        markers=_markers(template or ""),
+        markers=find_markers(template or ""),
     )
 
 
@@ -91,11 +86,6 @@ def _stop_ids(tokenizer: Tokenizer, template: str, declared: Iterable[object], e
         if identifier is not None:
             found.add(identifier)
     return tuple(sorted(found))
-
-
-def _markers(template: str) -> dict[str, tuple[str, str]]:
-    pairs = ((name, pair) for name, choices in MARKERS.items() for pair in choices)
-    return {name: pair for name, pair in pairs if pair[0] in template and pair[1] in template}
 
 
 def _token_text(value: object) -> str | None:

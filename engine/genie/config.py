@@ -15,6 +15,7 @@ MAX_VOCAB = 1 << 24
 
 # ssd-q1 speculates by itself on graphs that are ordinary ones without its forecast prefix.
 SERVED_DIALOGS = ("basic", "ssd-q1")
+NO_BOS = -1
 DEPRECATED_KV_MODES = ("SHIFT_CONCAT", "POINTER_SHIFT")
 
 
@@ -56,12 +57,12 @@ def read_config(folder: Path) -> GenieConfig:
     _check_engine(engine)
     model = engine.group("model")
     back_end = engine.group("backend").group("QnnHtp")
-    bos = context.integers("bos-token")
+    bos = context.integer("bos-token", NO_BOS, MAX_VOCAB, NO_BOS)
     return GenieConfig(
         binaries=_binaries(model),
         context_tokens=context.integer("size", 1, MAX_TOKENS, 0),
         vocabulary=context.integer("n-vocab", 1, MAX_VOCAB, 0),
-        bos_id=bos[0] if bos else None,
+        bos_id=None if bos == NO_BOS else bos,
         eos_ids=tuple(sorted({*context.integers("eos-token"), *context.integers("eot-token")})),
         tokenizer=dialog.group("tokenizer").text("path", "tokenizer.json"),
         stop_sequences=dialog.texts("stop-sequence"),

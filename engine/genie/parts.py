@@ -26,10 +26,7 @@ MASK_DEPTH = 20.0  # the shallowest export masks with -50; below this a masked c
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One tensor of the binary with its meaning and, under the contract's name and shape, its description.
-
-    HIDDEN slots keep their own name: they are joined to the neighbouring part's.
-    """
+    """One tensor of the binary with its meaning and, in the contract's shape, its description."""
 
     name: str
     meaning: Meaning
@@ -146,24 +143,29 @@ def _shape(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> tuple[int, int | N
         if len(mask.shape) < 2 or math.prod(mask.shape[:-2]) != 1:
             raise BundleError(f"tensor {mask.name} has shape {list(mask.shape)}; [1, 1, rows, columns] is expected")
         return mask.shape[-2], mask.shape[-1]
-    ids, hidden = found.get(Role.IDS), found.get(Role.HIDDEN)
+    ids, hidden = found.get(Role.IDS), _hidden(inputs)
     if ids is not None:
         return math.prod(ids.shape), None
-    if hidden is None or len(hidden.shape) < 2:
+    if hidden is None:
         raise BundleError("it has neither token ids nor a hidden state, so its rows cannot be told")
     return hidden.shape[-2], None
 
 
+def _hidden(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> BinaryTensor | None:
+    """The hidden state among the inputs of no known name: of three dimensions, else of the most."""
+    found = [tensor for tensor, role in inputs if role.role is Role.HIDDEN and len(tensor.shape) >= 2]
+    return max(found, key=lambda tensor: (len(tensor.shape) == 3, len(tensor.shape)), default=None)
+
+
 def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKind, rows: int) -> None:
     names = {role.role: tensor.name for tensor, role in inputs}
-    hidden = [tensor for tensor, role in inputs if role.role is Role.HIDDEN]
-    fitting = [tensor for tensor in hidden if len(tensor.shape) >= 2 and tensor.shape[-2] == rows]
-    expected = 0 if Role.IDS in names else 1
-    for tensor in hidden:
-        if tensor not in fitting[:expected]:
-            raise BundleError(f"tensor {tensor.name} is an extra input {list(tensor.shape)} that is not known here")
-    if expected and not hidden:
+    hidden = None if Role.IDS in names else _hidden(inputs)
+    if hidden is None and Role.IDS not in names:
         raise BundleError("it takes neither token ids nor a hidden state")
+    for tensor, role in inputs:
+        is_hidden = tensor is hidden and tensor.shape[-2] == rows
+        if role.role is Role.HIDDEN and not is_hidden:
+            raise BundleError(f"tensor {tensor.name} is an extra input {list(tensor.shape)} that is not known here")
     if kind is GraphKind.NONE:
         raise BundleError(f"its tensors ({', '.join(tensor.name for tensor, _ in inputs)}) fit no part of a decoder")
     if any(role.role in (Role.KEY, Role.VALUE) for _, role in inputs):
@@ -178,10 +180,7 @@ def _slot(tensor: BinaryTensor, role: Meaning, rows: int, context: int | None, c
     scale = zero = None
     if tensor.encoding is not None and tensor.dtype in INTEGERS:
         scale, zero = tensor.encoding.scales[0], -tensor.encoding.offsets[0]
-    if role.role in (Role.KEY, Role.VALUE):
-        name = f"past_{role.role.value}_{role.layer}_{tensor.name.rsplit('_', 1)[-1]}"
-    else:
-        name = tensor.name if role.role is Role.HIDDEN else role.role.value
+    name = role.role.value if role.role is Role.LOGITS else tensor.name
     return Slot(tensor.name, role, TensorSpec(name, tensor.dtype, shape, scale, zero))
 
 

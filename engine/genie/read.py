@@ -23,7 +23,7 @@ from engine.qnn.binary import BinaryInfo
 from engine.qnn.ep_context import ContextNode
 from engine.qnn.reader import check_age
 
-HIDDEN = "hidden_states"
+HIDDEN = "hidden_states"  # where the binaries have no common name for it
 LOGITS = Role.LOGITS.value
 TARGETS = {(60, 73): "x-elite", (88, 81): "x2-elite"}
 USUAL_CHIP = (60, 73)
@@ -113,7 +113,7 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
     """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only."""
     count = 2 if variant.head else 1
     body = [*variant.body]
-    names = _joints(body, HIDDEN if variant.head else LOGITS)
+    names = _joints(body, "" if variant.head else LOGITS)
     nodes = [_node(part, names[index], names[index + 1], infos) for index, part in enumerate(body)]
     inputs = _unique(slot.spec for part in body for slot in part.inputs if slot.meaning.role is not Role.HIDDEN)
     result = _renamed(_result(body[-1]).spec, names[-1])
@@ -150,15 +150,18 @@ def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
         kind=GraphKind.LMHEAD,
         part=2,
         parts=2,
-        inputs=(_renamed(taken.spec, HIDDEN),),
+        inputs=(taken.spec,),
         outputs=(given.spec,),
         rows=head.rows,
     )
-    return Wrapper(graph, (_node(head, HIDDEN, LOGITS, infos),))
+    return Wrapper(graph, (_node(head, taken.name, LOGITS, infos),))
 
 
 def _joints(body: list[Part], last: str) -> list[str]:
-    """Value names before, between and after the parts. The binaries' own name where both sides agree on it."""
+    """Value names before, between and after the parts: the binaries' own wherever both sides agree on one.
+
+    The provider binds other names by position, which works, but only their own can be checked. last "" = its own.
+    """
     names = [Role.IDS.value]
     for before, after in pairwise(body):
         given = _result(before).name
@@ -166,7 +169,8 @@ def _joints(body: list[Part], last: str) -> list[str]:
         assert taken is not None
         agreed = given == taken.name and given not in names
         names.append(given if agreed else f"{HIDDEN}_{len(names)}")
-    return [*names, last]
+    own = _result(body[-1]).name
+    return [*names, last or (f"{HIDDEN}_{len(names)}" if own in names else own)]
 
 
 def _node(part: Part, before: str, after: str, infos: Mapping[str, BinaryInfo]) -> ContextNode:

@@ -104,18 +104,17 @@ def _only(outputs: Sequence[Slot], graph: str) -> Slot:
 
 def _check_alike(variants: Sequence[Variant]) -> None:
     """All variants read and write one pool, so every cache must look alike in all of them."""
-    seen: dict[str, tuple[TensorSpec, Variant]] = {}
+    seen: dict[str, tuple[Slot, Variant]] = {}
     for variant in variants:
         slots = [slot for part in variant.body for slot in part.outputs if slot.meaning.layer >= 0]
         for slot in slots:
-            spec = slot.spec
-            first, where = seen.setdefault(spec.name, (spec, variant))
-            if _cache_form(first) != _cache_form(spec):
+            first, where = seen.setdefault(slot.name, (slot, variant))
+            if _cache_form(first) != _cache_form(slot):
                 raise BundleError(
-                    f"tensor {slot.name} is {_text(first)} in {where} and {_text(spec)} in {variant}: "
+                    f"tensor {slot.name} is {_text(first.spec)} in {where} and {_text(slot.spec)} in {variant}: "
                     "the variants cannot share a cache"
                 )
-        if {slot.spec.name for slot in slots} != set(seen):
+        if {slot.name for slot in slots} != set(seen):
             raise BundleError(f"variant {variant} has other layers than {variants[0]}")
     kinds = {slot.spec.dtype for variant in variants for slot in cache_inputs(variant)}
     if len(kinds) > 1:
@@ -131,9 +130,9 @@ def _form(spec: TensorSpec) -> tuple[object, ...]:
     return spec.dtype, spec.shape, spec.scale, spec.zero_point
 
 
-def _cache_form(spec: TensorSpec) -> tuple[object, ...]:
-    is_key = spec.name.startswith("past_key")
-    return spec.dtype, spec.scale, spec.zero_point, spec.shape[0], spec.shape[2 if is_key else 3]
+def _cache_form(slot: Slot) -> tuple[object, ...]:
+    spec, size_axis = slot.spec, 2 if slot.meaning.role is Role.KEY else 3
+    return spec.dtype, spec.scale, spec.zero_point, spec.shape[0], spec.shape[size_axis]
 
 
 def _text(spec: TensorSpec) -> str:

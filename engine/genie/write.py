@@ -11,14 +11,13 @@ import msgspec
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, RopeSpec, TensorSpec
 from engine.errors import BundleError
-from engine.genie.config import CONFIG_FILE
+from engine.genie.config import CONFIG_FILE, NO_BOS
 from engine.genie.json_fields import load_fields
 from engine.genie.text import token_ids
 from engine.qnn.rename import padded, rename_graphs
 
 BACK_END_FILE = "htp_backend_ext_config.json"
 METADATA_FILE = "metadata.json"
-NO_BOS = -1
 MAX_NEW_TOKENS = 2048
 SCALING_KEYS = {
     "factor": "factor",
@@ -40,16 +39,19 @@ def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, obj
     npu = manifest.npu
     if npu is None or not npu.chains:
         raise BundleError(f"{manifest.name} has no context binaries that Genie could run")
+    ids = token_ids(load_fields(folder / manifest.text.tokenizer))
+    documents = {
+        CONFIG_FILE: genie_config(manifest, ids, config or {}),
+        BACK_END_FILE: back_end_config(npu.soc_model, npu.htp_arch),
+        METADATA_FILE: metadata(manifest),
+    }
     renamed = genie_names(manifest)
-    for file in sorted({*npu.binaries, *(graph.file for graph in manifest.graphs)}):
-        inside = npu.binaries.get(file) or tuple(name for _, name in npu.chains[_graph_of(manifest, file).name])
+    for file, inside in _named_in(manifest).items():
         names = {name: renamed[name] for name in inside if renamed.get(name, name) != name}
         if names:
             rename_graphs(folder / file, names)
-    ids = token_ids(load_fields(folder / manifest.text.tokenizer))
-    _write(folder / CONFIG_FILE, genie_config(manifest, ids, config or {}))
-    _write(folder / BACK_END_FILE, back_end_config(npu.soc_model, npu.htp_arch))
-    _write(folder / METADATA_FILE, metadata(manifest))
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8", newline="\n")
     changed = msgspec.structs.replace(
         npu,
         binaries={file: tuple(renamed.get(name, name) for name in names) for file, names in npu.binaries.items()},
@@ -90,8 +92,12 @@ def _splits(manifest: Manifest) -> Iterator[tuple[GraphSpec, tuple[tuple[str, st
             yield graph, (*chains[graph.name], *heads.get(graph.rows, ()))
 
 
-def _graph_of(manifest: Manifest, file: str) -> GraphSpec:
-    return next(graph for graph in manifest.graphs if graph.file == file)
+def _named_in(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Names of inner graphs by the file, binary or wrapper, that has them."""
+    assert manifest.npu is not None
+    chains = manifest.npu.chains
+    wrappers = {graph.file: tuple(name for _, name in chains[graph.name]) for graph in manifest.graphs}
+    return {**manifest.npu.binaries, **wrappers}
 
 
 def genie_config(manifest: Manifest, ids: Mapping[str, int], config: Mapping[str, object]) -> dict[str, object]:
@@ -196,7 +202,3 @@ def _parameters(spec: TensorSpec) -> dict[str, object]:
     if spec.scale is None:
         return {}
     return {"quantization_parameters": {"scale": spec.scale, "zero_point": spec.zero_point}}
-
-
-def _write(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=1), encoding="utf-8", newline="\n")

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     for step, action in zip(STEPS, actions, strict=True):
         try:
             text = action()
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        except Exception as error:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
             _tell(ProbeStep(step, False, str(error)[:1000]))
             return 1
         _tell(ProbeStep(step, True, text))

@@ -22,6 +22,7 @@ from engine.graphs.onnx_qnn import OPTIONS_VARIABLE, check_machine, device_name,
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries
 from engine.qnn.binary import BinaryInfo
+from engine.qnn.bound import as_bound
 from engine.qnn.failures import explain
 from engine.qnn.library import package_version
 from engine.qnn.reader import check_age, describe_binary, runtime_version
@@ -53,7 +54,7 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
     marker = cache / TRIAL_FOLDER / f"{trial_key(folder, manifest)}.json" if cache else None
     if marker is not None and marker.is_file():
         return
-    check_binaries(manifest, read_binaries(folder, manifest, cache))
+    check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
     try_load(folder, command or (sys.executable, "-m", "engine.graphs.onnx_qnn_trial"))
     if marker is not None:
         _remember(marker, manifest.name)
@@ -100,8 +101,8 @@ def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S)
     if result.returncode == REFUSED:
         raise BundleError(f"{errors.strip().splitlines()[-1]}{advice if meaning else ''}")
     raise BundleError(
-        f"the QNN runtime {_ending(result.returncode)} while it loaded the binaries of {folder.name}: they are damaged, "
-        f"or not made for this {device_name()}{advice}"
+        f"the QNN runtime {_ending(result.returncode)} while it loaded the binaries of {folder.name}: "
+        f"they are damaged, or not made for this {device_name()}{advice}"
     )
 
 

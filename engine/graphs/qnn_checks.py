@@ -72,7 +72,7 @@ def _check_side(spec: GraphSpec, side: str, wanted: Iterable[TensorSpec], found:
                 f"graph {spec.name} {side} {tensor.name} has a private layout (data format {real.data_format}), such "
                 "as HMX tiles; it cannot be filled from here"
             )
-        if real.dtype != tensor.dtype or real.shape != tensor.shape:
+        if real.dtype != tensor.dtype or _axes(real.shape) != _axes(tensor.shape):
             raise BundleError(
                 f"graph {spec.name} {side} {tensor.name} is {_words(real)} in its binary, "
                 f"the manifest says {tensor.dtype} {list(tensor.shape)}"
@@ -108,7 +108,12 @@ def _check_caches(spec: GraphSpec, inputs: Mapping[str, BinaryTensor], outputs: 
 
 
 def _form(tensor: BinaryTensor) -> tuple[object, ...]:
-    return tensor.dtype, tensor.shape, tensor.data_format, _scale(tensor)
+    return tensor.dtype, _axes(tensor.shape), tensor.data_format, _scale(tensor)
+
+
+def _axes(shape: Iterable[int | str]) -> list[int | str]:
+    """Exports differ in axes of length 1; the bytes are the same."""
+    return [size for size in shape if size != 1]
 
 
 def _scale(tensor: BinaryTensor) -> tuple[float | None, int | None]:

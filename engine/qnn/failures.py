@@ -22,11 +22,13 @@ KNOWN = (
     ),
     KnownFailure(
         r"remote_handle64_open.*0x(?:43|72)|\b0x80000406\b|transport for device",
-        f"the NPU driver refuses a session: it is missing, too old for this runtime, or its files are unsigned; {_UPDATE}",
+        "the NPU driver refuses a session: it is missing, too old for this runtime, or its files are unsigned; "
+        + _UPDATE,
     ),
     KnownFailure(
         r"dspqueue_read.*0x2e|dspqueue.*failed",
-        "the NPU stopped answering, as models above four billion parameters can cause: use a smaller --part-mb or model",
+        "the NPU stopped answering, as models above four billion parameters can cause: use a smaller --part-mb "
+        "or model",
     ),
     KnownFailure(
         r"SSR detected|NPU crashed|\b1100\b",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -117,4 +118,5 @@ def _save(path: Path, info: BinaryInfo) -> None:
         draft.write_bytes(msgspec.json.encode(info))
         os.replace(draft, path)  # noqa: PTH105 (atomic on Windows too)
     except OSError:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()

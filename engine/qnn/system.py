@@ -63,7 +63,7 @@ def read_binary(library: Path, path: Path) -> BinaryInfo:
         view = (ctypes.c_char * len(content)).from_buffer(content)
         try:
             info = _binary_info(provider + 32, ctypes.addressof(view), len(content))
-            return _described(info, _dotted(version))
+            return described(info, _dotted(version))
         finally:
             del view  # a mapping cannot be closed while ctypes looks into it
 
@@ -84,7 +84,8 @@ def _binary_info(table: int, content: int, size: int) -> int:
     return info.value
 
 
-def _described(info: int, library: str) -> BinaryInfo:
+def described(info: int, library: str) -> BinaryInfo:
+    """What the BinaryInfo structure at an address says. LayoutError for a version or a value that is not known."""
     version = unsigned(info)
     if version != BINARY_INFO_VERSION:
         raise LayoutError(f"its description has layout {version}; layout {BINARY_INFO_VERSION} is known here")

@@ -1,13 +1,17 @@
 """The HTP emulator of the onnxruntime-qnn package, in a process of its own: it may die, and it prints banners.
 
 `python -m tests.genie.emulator compile FOLDER` makes a NAME.bin of every NAME.onnx.
-`python -m tests.genie.emulator greedy BUNDLE JOBS.json` prints the tokens of jobs [prompt, count, prompt rows].
+`python -m tests.genie.emulator greedy BUNDLE JOBS.json` prints tokens of jobs [prompt, count, prompt rows,
+decode rows].
 """
 
+import importlib.util
 import json
+import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,14 @@ import onnx
 
 from engine.bundle.manifest import load_manifest
 from engine.graphs.onnx_qnn import HtpTarget, compile_options, open_session, run_options
+from engine.qnn.reader import describe_binary
+from engine.qnn.rename import padded, rename_graphs
 from tests.genie.generator import Generated
 from tests.genie.plain_loop import PlainLoop
 
 X_ELITE = HtpTarget(60, 73)
+INSTALLED = importlib.util.find_spec("onnxruntime_qnn") is not None
+EMULATOR = INSTALLED and (sys.platform, platform.machine()) == ("linux", "x86_64")
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 
@@ -31,12 +39,15 @@ def compile_generated(made: Generated, scratch: Path) -> None:
         (model,) = models.values()
         onnx.save(model, str(scratch / f"{Path(binary).stem}.onnx"))
     _run("compile", scratch)
-    for binary in made.models:
+    for binary, models in made.models.items():
+        info = describe_binary(scratch / binary, scratch)
+        old, contract = info.graphs[0].name, re.sub(r"^[a-z]+_", "", next(iter(models)))
+        rename_graphs(scratch / binary, {old: padded(contract, len(old))})
         (scratch / binary).replace(made.folder / binary)
 
 
-def emulated_greedy(bundle: Path, jobs: list[tuple[list[int], int, int]], scratch: Path) -> list[list[int]]:
-    """Tokens of jobs (prompt, count, prompt rows) by the plain loop over the emulator."""
+def emulated_greedy(bundle: Path, jobs: Sequence[tuple[list[int], *tuple[int, ...]]], scratch: Path) -> list[list[int]]:
+    """Tokens of jobs (prompt, count, prompt rows, decode rows) by the plain loop over the emulator."""
     path = scratch / "jobs.json"
     path.write_text(json.dumps(jobs))
     return json.loads(_run("greedy", bundle, path).splitlines()[-1])

@@ -17,12 +17,12 @@ class PlainLoop:
     manifest: Manifest
     run: Run
 
-    def greedy(self, prompt: list[int], count: int, prompt_rows: int = 1) -> list[int]:
-        """`count` tokens after the prompt: prefill in passes of `prompt_rows`, decode in passes of one row."""
+    def greedy(self, prompt: list[int], count: int, prompt_rows: int = 1, decode_rows: int = 1) -> list[int]:
+        """`count` tokens after the prompt: passes of `prompt_rows`, then of `decode_rows` with one of them in use."""
         caches: dict[str, np.ndarray] = {}
         tokens, done = list(prompt), 0
         while len(tokens) < len(prompt) + count:
-            rows = prompt_rows if len(tokens) - done > 1 else 1
+            rows = prompt_rows if len(tokens) - done > 1 else decode_rows
             fresh = tokens[done : done + rows]
             logits = self._pass(rows, fresh, done, caches)
             done += len(fresh)
@@ -61,7 +61,7 @@ class PlainLoop:
             (graph for graph in self.manifest.graphs if graph.kind is GraphKind.LMHEAD and graph.rows == rows), None
         )
         if head is not None:
-            out = dict(self.run(head.name, {head.inputs[0].name: out["hidden_states"]}))
+            out = dict(self.run(head.name, {head.inputs[0].name: out[graph.outputs[0].name]}))
         spec = (head or graph).outputs[0]
         logits = out["logits"].astype(np.float32)
         return logits if spec.scale is None else (logits - spec.zero_point) * spec.scale

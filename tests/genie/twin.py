@@ -22,7 +22,7 @@ def convert_to_twin(made: Generated, cache: Path) -> Path:
         merged = _merged(made, folder / graph.file, wrapper.graph)
         onnx.save(merged, str(folder / graph.file))
         files[graph.file] = describe_file(folder / graph.file)
-    save_manifest(folder, msgspec.structs.replace(manifest, files=files))
+    save_manifest(folder, msgspec.structs.replace(manifest, files=files, target="cpu", npu=None))
     return folder
 
 

@@ -71,4 +71,5 @@ def sdk_of(node: NodeProto) -> str:
 
 
 def _attribute(node: NodeProto, name: str) -> AttributeProto:
-    return next(attribute for attribute in node.attribute if attribute.name == name)
+    found: AttributeProto = next(attribute for attribute in node.attribute if attribute.name == name)
+    return found

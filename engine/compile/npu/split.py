@@ -1,5 +1,7 @@
 """Cutting a network into context binaries: the layers by size, the LM head apart when asked."""
 
+from itertools import pairwise
+
 from engine.bundle.manifest import GraphKind
 from engine.compile.arguments import CompileArguments, Quant, Split
 from engine.compile.parts import EMBEDDED, HIDDEN, PartPlan
@@ -69,4 +71,4 @@ def layer_bytes(quant: Quant, network: Network) -> float:
 
 def _even(layers: int, count: int) -> list[range]:
     bounds = [layers * index // count for index in range(count + 1)]
-    return [range(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [range(start, stop) for start, stop in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""The compiler's stages for an NPU: half-precision graphs, one context binary each or one for all, wrappers, quality."""
+"""The stages for an NPU: half-precision graphs, context binaries, wrappers that chain them, quality."""
 
 import shutil
 from pathlib import Path
@@ -113,7 +113,9 @@ def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, N
     nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
     found = {binary_of(node) for node in nodes.values()}
     if len(found) != 1:
-        raise CompileError(f"{', '.join(names)} became {len(found)} binaries instead of one: {', '.join(sorted(found))}")
+        raise CompileError(
+            f"{', '.join(names)} became {len(found)} binaries instead of one: {', '.join(sorted(found))}"
+        )
     (folder / found.pop()).replace(work.folder / file)
     for node in nodes.values():
         point_to(node, file)

@@ -7,23 +7,22 @@ however many rows it has.
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.manifest import Manifest, TensorSpec
 from engine.bundle.variant import PassShape
 from engine.compile.parity import ChainedSequence, PartChain
 from engine.compile.qdq.encodings import MASK_FLOOR, Range
-from engine.compile.qdq.float_graph import FloatGraph
+from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
 
-ROWS = 32
-PAST = 224
+ROWS = 64
+PAST = 192
 LEAST, MOST = "least/", "most/"
 
 
 def calibration_shape(max_context: int) -> PassShape:
-    """The shape the float graphs are run in: sequences of up to 256 tokens, 32 at a time."""
+    """The shape the float graphs are run in: sequences of up to 256 tokens, 64 at a time."""
     rows = min(ROWS, max_context)
     return PassShape(rows, max(1, min(PAST, max_context - rows)))
 
@@ -32,6 +31,7 @@ def observed(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]
     """The graph with a smallest and a largest value for every activation among its outputs, and all its outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
+    _gather_codes(model)
     added = []
     for name in graph.activations():
         for prefix, operator in ((LEAST, "ReduceMin"), (MOST, "ReduceMax")):
@@ -40,6 +40,22 @@ def observed(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]
             model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, []))
             added.append(TensorSpec(output, "float32", ()))
     return model, (*graph.outputs, *added)
+
+
+def _gather_codes(model: onnx.ModelProto) -> None:
+    """Look up a table's codes and dequantise those found, not the whole table for a few rows of it."""
+    tables = {node.output[0]: node for node in model.graph.node if node.op_type == DEQUANTIZE}
+    for node in list(model.graph.node):
+        table = tables.get(node.input[0]) if node.op_type == "Gather" else None
+        if table is None:
+            continue
+        index = list(model.graph.node).index(node)
+        codes = f"{node.output[0]}_codes"
+        parameters = [codes, *table.input[1:]]
+        model.graph.node.insert(index + 1, helper.make_node(DEQUANTIZE, parameters, list(node.output), name=codes))
+        model.graph.node[index].input[0] = table.input[0]
+        model.graph.node[index].output[0] = codes
+        model.graph.node.remove(table)
 
 
 def measure_ranges(
@@ -67,21 +83,3 @@ def measure_ranges(
                     ranges[key] = ranges[key].joined(seen) if key in ranges else seen
             advance(shape.rows)
     return ranges
-
-
-def whole_passes(text: Sequence[int], shape: PassShape) -> list[list[int]]:
-    """A long text as sequences that fill whole passes; the rest is dropped."""
-    longest = shape.context // shape.rows * shape.rows
-    pieces = [list(text[start : start + longest]) for start in range(0, len(text), longest)]
-    kept = [piece[: len(piece) // shape.rows * shape.rows] for piece in pieces]
-    return [piece for piece in kept if piece]
-
-
-def draft_specs(specs: Iterable[GraphSpec]) -> tuple[GraphSpec, ...]:
-    """Graphs of the observed files, in part order."""
-    return tuple(sorted(specs, key=lambda spec: spec.part))
-
-
-def is_finite(ranges: dict[str, Range]) -> bool:
-    """Whether every observed bound is a number."""
-    return all(np.isfinite([seen.low, seen.high]).all() for seen in ranges.values())

@@ -18,8 +18,7 @@ KV_ZERO, KV_LARGEST = 128, 127
 MARGIN = 1.1
 MASK_FLOOR = -100.0
 
-# Encodings of the AI Hub / Genie contract, and of operators whose range is known.
-MASK_ENCODING = Encoding(WIDE_DTYPE, -MASK_FLOOR / WIDE_CODES, WIDE_CODES)
+ROTARY_INPUTS = (COS_INPUT, SIN_INPUT)
 SHARE_ENCODING = Encoding(WIDE_DTYPE, 1.0 / 65536, 0)
 FIXED_OPERATORS = {"Softmax": SHARE_ENCODING, "Sigmoid": SHARE_ENCODING}
 
@@ -57,14 +56,16 @@ class Groups:
 
 
 def choose_encodings(
-    graphs: Sequence[FloatGraph], ranges: Mapping[str, Range], rotary_factor: float
+    graphs: Sequence[FloatGraph], ranges: Mapping[str, Range], rotary_factor: float, mask_floor: float = MASK_FLOOR
 ) -> dict[str, Encoding]:
     """An encoding for the key of every activation of all parts; KeyError when one was never observed.
 
-    Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied.
+    Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
+    from `mask_floor` to 0.
     """
     groups = tied(graphs)
-    fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, rotary_factor)}
+    inputs = {MASK_INPUT: mask_encoding(mask_floor), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
+    fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     keys = {graph.key(name): name for graph in graphs for name in graph.activations()}
     joined: dict[str, Range] = {}
     for key in keys:
@@ -115,6 +116,18 @@ def _join(joined: dict[str, Range], root: str, seen: Range) -> None:
     joined[root] = joined[root].joined(seen) if root in joined else seen
 
 
+def score_span(graphs: Iterable[FloatGraph], ranges: Mapping[str, Range]) -> float:
+    """The widest range of attention scores, before the mask, of any layer."""
+    spans = [0.0]
+    for graph in graphs:
+        masked = {node.input[0] for node in graph.model.graph.node if node.op_type == "Softmax"}
+        for node in graph.model.graph.node:
+            if masked.intersection(node.output):
+                seen = ranges[graph.key(node.input[0])]
+                spans.append(seen.high - seen.low)
+    return max(spans)
+
+
 def wide_encoding(seen: Range) -> Encoding:
     """16 bits over the range and zero, with a margin."""
     low, high = min(seen.low, 0.0) * MARGIN, max(seen.high, 0.0) * MARGIN
@@ -137,13 +150,16 @@ def rotary_encoding(factor: float) -> Encoding:
     return Encoding(WIDE_DTYPE, _single(2.0 * max(1.0, factor) / WIDE_CODES), 32768)
 
 
-def _fixed(graph: FloatGraph, rotary_factor: float) -> Iterator[tuple[str, Encoding]]:
+def mask_encoding(floor: float) -> Encoding:
+    """The largest code is 0, exactly; code 0 is the floor."""
+    return Encoding(WIDE_DTYPE, _single(-floor / WIDE_CODES), WIDE_CODES)
+
+
+def _fixed(graph: FloatGraph, inputs: Mapping[str, Encoding]) -> Iterator[tuple[str, Encoding]]:
     """Keys whose encoding does not depend on what was observed."""
-    rotary = rotary_encoding(rotary_factor)
-    known = {MASK_INPUT: MASK_ENCODING, COS_INPUT: rotary, SIN_INPUT: rotary}
     for tensor in graph.inputs:
-        if tensor.name in known:
-            yield tensor.name, known[tensor.name]
+        if tensor.name in inputs:
+            yield tensor.name, inputs[tensor.name]
     tables = {node.output[0]: node for node in graph.model.graph.node if node.op_type == DEQUANTIZE}
     for node in graph.model.graph.node:
         if node.op_type in FIXED_OPERATORS:

@@ -18,7 +18,7 @@ from engine.compile.pipeline import (
     weights_stage,
 )
 from engine.compile.qdq.calibrate import calibration_shape, measure_ranges, observed
-from engine.compile.qdq.encodings import choose_encodings
+from engine.compile.qdq.encodings import MASK_FLOOR, choose_encodings, score_span
 from engine.compile.qdq.float_graph import FloatGraph, prepare
 from engine.compile.qdq.rewrite import quantise_graph
 from engine.compile.qdq.texts import calibration_documents, token_sequences
@@ -27,6 +27,8 @@ from engine.models.network import Network
 
 FLOAT = "float32"
 SEQUENCES = 16
+# A hidden column's share is exp(span - 100) at most; beyond this span it could round up to the smallest code.
+SAFE_SPAN = 88.0
 
 
 def float_graph(plan: GraphPlan, packed: PackedPart, network: Network, folder: Path) -> FloatGraph:
@@ -55,6 +57,9 @@ def calibration_stage(work: Compilation, folder: Path) -> None:
     for spec in specs:
         (folder / spec.file).unlink()
     work.encodings = choose_encodings(graphs, ranges, work.network.spec.rope.factor)
+    span = score_span(graphs, ranges)
+    if span > SAFE_SPAN:
+        work.progress.note(f"attention scores span {span:.0f}: a mask of {MASK_FLOOR:.0f} may not hide every column")
 
 
 def integer_graphs(work: Compilation, folder: Path) -> None:

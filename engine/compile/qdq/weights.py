@@ -94,4 +94,5 @@ def _scales(peaks: Float32, limit: int) -> Float32:
 
 def _round(blocks: Float32, scales: Float32) -> SignedBytes:
     """Four-bit integers of blocks [outputs, blocks, block]."""
-    return np.clip(np.rint(blocks / scales[:, :, None]), -INT4_LIMIT - 1, INT4_LIMIT).astype(np.int8)
+    rounded = np.clip(np.rint(blocks / scales[:, :, None]), -INT4_LIMIT - 1, INT4_LIMIT)
+    return np.asarray(rounded, np.int8)

@@ -116,6 +116,11 @@ def test_damaged_checkpoints(case: str, source: Path, build: Build, tmp_path: Pa
         ({"rows": (64,), "context": (32, 64)}, "larger than some --rows"),
         ({"max_context": -1}, "--max-context"),
         ({"parity_tokens": 1}, "--parity-tokens"),
+        ({"quant": Quant.W8A16}, "w8a16 needs fixed variants"),
+        ({"quant": Quant.W4A16, "rows": (1,), "context": (64,), "embedding_bits": 8}, "--embedding 16 only"),
+        ({"quant": Quant.W8A16, "rows": (1,), "context": (64,), "head": Quant.INT8}, "--head w8a16 or w4a16"),
+        ({"head": Quant.W8A16}, "needs --quant w8a16 or w4a16"),
+        ({"calibration": Path("text.txt")}, "--calibration is for w8a16 and w4a16"),
         ({"rows": tuple(range(1, 65)), "same_past": (1, 2, 3, 4, 5)}, "320 variants"),
     ],
 )

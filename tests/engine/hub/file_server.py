@@ -58,7 +58,7 @@ def serving(store: Store) -> Iterator[Store]:
             """Keep quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     store.url = f"http://127.0.0.1:{server.server_address[1]}/qwen3_4b-genie-w4a16-qualcomm_snapdragon_x_elite.zip"
     try:

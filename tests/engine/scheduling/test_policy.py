@@ -111,3 +111,6 @@ def test_shape_tables() -> None:
     assert pin(buckets, 4).fixed == (PassShape(8, 256),)
     assert pin(free(64, 512), 32).fixed == (PassShape(32, 512),)
     assert isinstance(pin(buckets, 99), ShapeTable)
+    # One context for all rows, as in an NPU bundle: one row has the widest past, but would serve one client at a time.
+    same_context = ShapeTable((PassShape(1, 255), PassShape(32, 224), PassShape(128, 128)), 128, 255)
+    assert pin(same_context, 32).fixed == (PassShape(32, 224),)

@@ -10,11 +10,12 @@ import pytest
 from engine.bundle.manifest import GraphKind, Manifest, TensorSpec
 from engine.compile.arguments import Quant, Split
 from engine.compile.qdq.encodings import (
-    MASK_ENCODING,
+    MASK_FLOOR,
     Groups,
     Range,
     choose_encodings,
     kv_encoding,
+    mask_encoding,
     rotary_encoding,
     wide_encoding,
 )
@@ -26,8 +27,9 @@ Make = Callable[..., tuple[Path, Manifest]]
 
 
 def test_the_mask_is_the_two_extreme_codes() -> None:
-    assert MASK_ENCODING.mask_codes().tolist() == [0, 65535]
-    assert MASK_ENCODING.decode(np.array([0, 65535], np.uint16)).tolist() == pytest.approx([-100.0, 0.0])
+    for floor in (MASK_FLOOR, -50.0):
+        assert mask_encoding(floor).mask_codes().tolist() == [0, 65535]
+        assert mask_encoding(floor).decode(np.array([0, 65535], np.uint16)).tolist() == pytest.approx([floor, 0.0])
 
 
 def test_rotary_numbers_keep_the_contracts_encoding_until_they_are_stretched() -> None:
@@ -93,7 +95,7 @@ def test_a_manifest_has_the_contracts_types_and_every_encoding(integer_bundle: M
             is_cache = layer_of(tensor.name, "_in") or layer_of(tensor.name, "_out")
             assert tensor.dtype == ("uint8" if is_cache else "uint16")
             assert encoding_of(tensor) == encoding_of(seen.setdefault(tensor.name, tensor)), "variants differ"
-    assert encoding_of(seen["attention_mask"]) == MASK_ENCODING
+    assert encoding_of(seen["attention_mask"]) == mask_encoding(-100.0)
     assert encoding_of(seen["position_ids_cos"]) == encoding_of(seen["position_ids_sin"]) == rotary_encoding(1.0)
     for layer in range(manifest.model.layers):
         for kind in ("key", "value"):

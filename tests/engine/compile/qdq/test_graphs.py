@@ -11,10 +11,14 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import Quant, Split
+from engine.compile.arguments import CompileArguments, Quant, Split
 from engine.compile.graphs import check_graph
-from engine.compile.parity import ChainedSequence
+from engine.compile.parity import ChainedSequence, PartChain
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.compile.qdq.samples import DOCUMENTS
 from engine.compile.qdq.texts import token_sequences
+from engine.errors import CompileError
 
 Make = Callable[..., tuple[Path, Manifest]]
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
@@ -69,8 +73,6 @@ def test_optimised_graphs_keep_every_rounding(integer_bundle: Make, prompt: list
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
-    from engine.compile.parity import PartChain
-
     shape = PassShape(32, 96)
     plain = ChainedSequence.on(PartChain(folder, manifest, shape, unoptimised), manifest, shape)
     fused = ChainedSequence.start(folder, manifest, shape)
@@ -92,3 +94,46 @@ def test_calibration_text_fills_whole_sequences(integer_bundle: Make) -> None:
     made = token_sequences(["abc " * 30, "de " * 90], folder, manifest.text, manifest.model.vocab, 64, 5)
     assert made and all(len(item) == 64 for item in made)
     assert [len(item) for item in token_sequences(["ab"], folder, manifest.text, manifest.model.vocab, 64, 5)] == [64]
+
+
+def test_calibration_on_a_file(tiny_source: Path, tmp_path: Path) -> None:
+    """Another text, other ranges; a file that says nothing is refused."""
+    made = []
+    for text in ("aaaa " * 200, ""):
+        file = tmp_path / "text.txt"
+        file.write_text(text)
+        arguments = CompileArguments(
+            tiny_source,
+            tmp_path / f"bundle{len(text)}",
+            quant=Quant.W8A16,
+            rows=(8,),
+            context=(64,),
+            calibration=file,
+            parity_tokens=4,
+        )
+        if not text:
+            with pytest.raises(CompileError, match=r"text\.txt is empty"):
+                compile_bundle(arguments, SilentProgress())
+            assert not arguments.output.exists()
+            continue
+        made.append(compile_bundle(arguments, SilentProgress()))
+    usual = CompileArguments(
+        tiny_source, tmp_path / "usual", quant=Quant.W8A16, rows=(8,), context=(64,), parity_tokens=4
+    )
+    made.append(compile_bundle(usual, SilentProgress()))
+    assert made[0].graphs[0].outputs[0].scale != made[1].graphs[0].outputs[0].scale
+    assert not list((tmp_path / "usual").glob("calibration*"))
+
+
+def test_calibration_sees_what_the_graph_computes(integer_bundle: Make) -> None:
+    """No code of a calibration text lies beyond its encoding: a range that missed something would clip here."""
+    folder, manifest = integer_bundle()
+    texts = token_sequences([*DOCUMENTS], folder, manifest.text, manifest.model.vocab, 128, 2)
+    shape = PassShape(32, 96)
+    sequence = ChainedSequence.start(folder, manifest, shape)
+    for start in range(0, 96, 32):
+        outputs = sequence.advance(texts[0][start : start + 32])
+        for spec in (tensor for graph in manifest.graphs for tensor in graph.outputs):
+            limits = np.iinfo(spec.dtype)
+            assert outputs[spec.name].min() > limits.min, spec.name
+            assert outputs[spec.name].max() < limits.max, spec.name

@@ -1,0 +1,96 @@
+"""`python -m engine.compile.npu.bench_compile`: how long and how much memory a 0.6B-shaped checkpoint takes for X Elite.
+
+Compiles random weights (w4, AR-1 and AR-32, one context, one graph per binary) and prints seconds and the largest
+sum of resident memory over the compiler's processes.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+
+SECONDS_BAR, GIGABYTES_BAR = 150.0, 9.0
+INTERVAL_S = 0.2
+KIB = 1024
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the figures; 1 when the compilation failed."""
+    parser = argparse.ArgumentParser(prog="bench_compile", description=__doc__)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--source", type=Path, help="checkpoint folder to use instead of random weights")
+    parser.add_argument("--target", default="x-elite")
+    parser.add_argument("--quant", default="w4")
+    parser.add_argument("--rows", default="1,32")
+    parser.add_argument("--context", default="1024")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="hexserve-bench-") as name:
+        source = options.source or Path(name) / "checkpoint"
+        if options.source is None:
+            write_checkpoint(source, SHAPES[options.shape])
+        layout = [
+            "--target",
+            options.target,
+            "--quant",
+            options.quant,
+            "--one-graph-per-binary",
+            "--rows",
+            options.rows,
+        ]
+        command = [sys.executable, "-m", "engine.compile", str(source), "-o", f"{name}/bundle", *layout]
+        seconds, peak, code = measure([*command, "--context", options.context])
+        size = sum(path.stat().st_size for path in Path(name).glob("bundle/*")) if code == 0 else 0
+        shutil.rmtree(f"{name}/bundle", ignore_errors=True)
+    memory = f"{peak / 1e9:.1f} GB" if peak else "unknown here"
+    print(
+        f"{options.shape} {options.quant} rows {options.rows} context {options.context} for {options.target}: "
+        f"{seconds:.0f} s (bar {SECONDS_BAR:.0f}), peak {memory} (bar {GIGABYTES_BAR:.0f} GB), bundle {size / 1e9:.2f} GB"
+    )
+    return int(code != 0)
+
+
+def measure(command: Sequence[str]) -> tuple[float, int, int]:
+    """Run a command: wall seconds, the largest resident bytes of its process tree (0 where unknown), exit code."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command)
+    peak = 0
+    ended = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not ended.wait(INTERVAL_S):
+            peak = max(peak, tree_bytes(process.pid))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    code = process.wait()
+    seconds = time.perf_counter() - start
+    ended.set()
+    watcher.join()
+    return seconds, peak, code
+
+
+def tree_bytes(pid: int, root: Path = Path("/proc")) -> int:
+    """Resident bytes of a process and all its descendants, from procfs; 0 where there is none."""
+    total, left = 0, [pid]
+    while left:
+        current = left.pop()
+        try:
+            status = (root / str(current) / "status").read_text()
+            tasks = list((root / str(current) / "task").iterdir())
+            left.extend(int(child) for task in tasks for child in (task / "children").read_text().split())
+        except OSError:
+            continue  # gone meanwhile
+        total += sum(int(line.split()[1]) * KIB for line in status.splitlines() if line.startswith("VmRSS:"))
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())

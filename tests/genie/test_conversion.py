@@ -1,0 +1,93 @@
+"""A Genie folder becomes a bundle in the cache: once, again when it changes, from a folder that cannot be written."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from engine.bundle.manifest import GraphKind, load_manifest
+from engine.bundle.resolve import resolve_bundle
+from engine.bundle.variant import PassShape, shape_table
+from engine.errors import BundleError
+from engine.genie.convert import Toolbox, convert_folder
+from tests.genie.generator import Generated, Recipe, generate
+
+
+def tools(made: Generated) -> Toolbox:
+    return Toolbox(lambda path: made.infos[path.name], "")
+
+
+def test_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe(parts=4, head_alone=True))
+    folder = convert_folder(made.folder, tmp_path / "cache", tools(made))
+    manifest = load_manifest(folder)
+    assert (manifest.name, manifest.target, manifest.quant, manifest.kv_dtype) == ("qwen", "x-elite", "w4a16", "uint8")
+    assert manifest.max_context == 64
+    assert shape_table(manifest, 0).fixed == (PassShape(1, 63), PassShape(8, 56))
+    model = manifest.model
+    assert (model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim) == (3, 64, 4, 2, 32)
+    assert [graph.name for graph in manifest.graphs] == [
+        "ar1_cl64_1_of_2",
+        "ar1_cl1_2_of_2",
+        "ar8_cl64_1_of_2",
+        "ar8_cl8_2_of_2",
+    ]
+    assert [graph.kind for graph in manifest.graphs] == [GraphKind.DECODER, GraphKind.LMHEAD] * 2
+    assert manifest.npu is not None
+    assert set(manifest.npu.shared) == set(made.models)
+    wrapper = onnx.load(str(folder / "ar8_cl64_1_of_2.onnx"))
+    assert [node.name for node in wrapper.graph.node] == [f"prompt_ar8_cl64_{part}_of_4" for part in (1, 2, 3)]
+    assert sorted(path.name for path in folder.iterdir() if path.suffix == ".bin") == sorted(made.models)
+
+
+def test_it_is_made_once_until_the_source_changes(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    first = convert_folder(made.folder, tmp_path / "cache", tools(made))
+    stamp = (first / "manifest.json").stat().st_mtime_ns
+    assert convert_folder(made.folder, tmp_path / "cache", tools(made)) == first
+    assert (first / "manifest.json").stat().st_mtime_ns == stamp
+    (made.folder / "tokenizer_config.json").write_text("{}")
+    second = convert_folder(made.folder, tmp_path / "cache", tools(made))
+    assert second != first
+    assert load_manifest(second).text.chat_template is None
+
+
+def test_a_damaged_bundle_is_made_again(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    folder = convert_folder(made.folder, tmp_path / "cache", tools(made))
+    (folder / "tokenizer.json").unlink()
+    assert convert_folder(made.folder, tmp_path / "cache", tools(made)) == folder
+    assert (folder / "tokenizer.json").is_file()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [folder.name]
+
+
+def test_the_source_is_left_alone(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    before = {path.name: path.stat().st_mtime_ns for path in made.folder.iterdir()}
+    made.folder.chmod(0o500)
+    try:
+        convert_folder(made.folder, tmp_path / "cache", tools(made))
+    finally:
+        made.folder.chmod(0o700)
+    assert {path.name: path.stat().st_mtime_ns for path in made.folder.iterdir()} == before
+
+
+def test_serve_takes_the_folder(checkpoint: Path, tmp_path: Path) -> None:
+    """Placeholders are no binaries: the message must come from reading them, so resolving led here."""
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    with pytest.raises(BundleError, match=r"part1_of_3\.bin|hexserve\[qnn\]"):
+        resolve_bundle(str(made.folder), tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/qwen*"))
+
+
+def test_a_cache_that_cannot_be_written(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(BundleError, match=r"the bundle cache .* cannot be used"):
+        convert_folder(made.folder, tmp_path / "cache", tools(made))
+
+
+def test_links_share_the_bytes(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    folder = convert_folder(made.folder, tmp_path / "cache", tools(made))
+    assert (folder / "part1_of_3.bin").samefile(made.folder / "part1_of_3.bin")

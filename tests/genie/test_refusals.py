@@ -1,0 +1,191 @@
+"""What cannot be served is refused before anything is loaded, with the tensor's name and the reason."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.bundle.variant import PassShape
+from engine.errors import BundleError
+from engine.genie.read import read_genie
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
+from tests.genie.generator import Generated, Recipe, generate
+
+LAYERS = "part2_of_3.bin"
+Change = Callable[[BinaryTensor], BinaryTensor | None]
+
+
+@pytest.fixture(scope="module")
+def made(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return generate(checkpoint, tmp_path_factory.mktemp("made") / "bundle", Recipe(parts=3))
+
+
+def read(made: Generated, infos: dict[str, BinaryInfo], runtime: str = "") -> None:
+    read_genie(made.folder, lambda path: infos[path.name], runtime)
+
+
+def changed(made: Generated, change: Change, binary: str = LAYERS) -> dict[str, BinaryInfo]:
+    """The descriptions with one binary's tensors changed; None removes a tensor."""
+
+    def tensors(given: tuple[BinaryTensor, ...]) -> tuple[BinaryTensor, ...]:
+        found = (change(tensor) for tensor in given)
+        return tuple(tensor for tensor in found if tensor is not None)
+
+    info = made.infos[binary]
+    graphs = tuple(BinaryGraph(graph.name, tensors(graph.inputs), tensors(graph.outputs)) for graph in info.graphs)
+    return {**made.infos, binary: msgspec.structs.replace(info, graphs=graphs)}
+
+
+def renamed(old: str, new: str) -> Change:
+    return lambda tensor: msgspec.structs.replace(tensor, name=new) if tensor.name == old else tensor
+
+
+def with_(name: str, **values: object) -> Change:
+    return lambda tensor: msgspec.structs.replace(tensor, **values) if tensor.name == name else tensor
+
+
+KEY = "past_key_0_in"
+CHANGES: dict[str, tuple[Change, str]] = {
+    "native KV": (
+        with_(KEY, data_format=1),
+        r"part2_of_3\.bin, graph .*: tensor past_key_0_in is laid out in HMX tiles \(data format 1\)",
+    ),
+    "another layout": (with_("attention_mask", data_format=7), "attention_mask is laid out in a private layout"),
+    "recurrent state": (
+        renamed(KEY, "recurrent_state_0_in"),
+        "recurrent_state_0_in is the state of a recurrent",
+    ),
+    "convolution state": (renamed(KEY, "conv_state_0_in"), "tensor conv_state_0_in is the state of a recurrent"),
+    "sliding window": (renamed(KEY, "swa_key_0_in"), "tensor swa_key_0_in belongs to sliding window"),
+    "cache for each head": (renamed(KEY, "past_key_0_h0_in"), "tensor past_key_0_h0_in is the cache of one head"),
+    "encodings in and out": (
+        with_(KEY, encoding=Encoding((0.5,), (-128,))),
+        r"tensors past_key_0_in and past_key_0_out have different encodings \(uint8 scale 0\.5 zero point 128 and",
+    ),
+    "no scale": (with_(KEY, encoding=None), "tensor past_key_0_in is uint8 and has no scale"),
+    "scale for each channel": (
+        with_(KEY, encoding=Encoding((0.5, 0.5), (0, 0), 1)),
+        "tensor past_key_0_in has a scale for each channel",
+    ),
+    "mask without zero": (
+        with_("attention_mask", encoding=Encoding((0.001,), (5,))),
+        r"tensor attention_mask cannot hold 0 \(offset 5\)",
+    ),
+    "shallow mask": (
+        with_("attention_mask", encoding=Encoding((1e-4,), (-65535,))),
+        r"tensor attention_mask reaches down to -6\.55 only",
+    ),
+    "wrong type": (with_("attention_mask", dtype="int32"), "tensor attention_mask is int32; uint8 or uint16 or"),
+    "no mask": (renamed("attention_mask", "position"), "tensor position is an extra input"),
+    "no rotation": (
+        lambda tensor: None if tensor.name == "position_ids_cos" else tensor,
+        "input position_ids_cos is missing",
+    ),
+    "whole context each time": (
+        lambda tensor: None if tensor.name == KEY else tensor,
+        "tensor past_key_0_in is missing: a graph that reads the whole context",
+    ),
+    "a batch axis": (with_(KEY, shape=(2, 2, 32, 63)), r"tensor past_key_0_in has shape \[2, 2, 32, 63\]"),
+    "another width": (
+        with_(KEY, shape=(2, 1, 32, 60)),
+        "tensor past_key_0_in has 60 columns in .*; (63|56) are",
+    ),
+    "hidden state does not fit": (
+        with_("_model_embed_tokens_Gather_Gather_output_0", encoding=Encoding((9.0,), (-32768,))),
+        r"tensor _model_embed_tokens_Gather_Gather_output_0 of token_ar1_cl64_1_of_3 does not fit",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_changed_tensor(made: Generated, case: str) -> None:
+    change, message = CHANGES[case]
+    with pytest.raises(BundleError, match=message):
+        read(made, changed(made, change))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("steering_vector", (1, 64), "tensor steering_vector is an extra input"),
+        ("alpha", (1,), "tensor alpha is an extra input"),
+        ("per_layer_inputs", (1, 1, 3, 8), "tensor per_layer_inputs is an extra embedding"),
+    ],
+)
+def test_extra_inputs(made: Generated, name: str, shape: tuple[int, ...], message: str) -> None:
+    info = made.infos[LAYERS]
+    extra = BinaryTensor(name, "float16", shape)
+    graphs = tuple(msgspec.structs.replace(graph, inputs=(*graph.inputs, extra)) for graph in info.graphs)
+    with pytest.raises(BundleError, match=message):
+        read(made, {**made.infos, LAYERS: msgspec.structs.replace(info, graphs=graphs)})
+
+
+def test_a_head_that_takes_its_weights(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, head_alone=True))
+    info = made.infos["part3_of_3.bin"]
+    weight = BinaryTensor("weight", "float16", (384, 64))
+    graphs = tuple(msgspec.structs.replace(graph, inputs=(*graph.inputs, weight)) for graph in info.graphs)
+    with pytest.raises(BundleError, match="tensor weight is an extra input"):
+        read(made, {**made.infos, "part3_of_3.bin": msgspec.structs.replace(info, graphs=graphs)})
+
+
+def test_caches_that_differ_between_variants(made: Generated) -> None:
+    info = made.infos[LAYERS]
+    encoding = Encoding((0.5,), (-128,))
+
+    def other(graph: BinaryGraph) -> BinaryGraph:
+        if "ar8" not in graph.name:
+            return graph
+        change = lambda tensor: (  # noqa: E731
+            msgspec.structs.replace(tensor, encoding=encoding) if tensor.name.startswith("past_key_0") else tensor
+        )
+        return BinaryGraph(graph.name, tuple(map(change, graph.inputs)), tuple(map(change, graph.outputs)))
+
+    infos = {**made.infos, LAYERS: msgspec.structs.replace(info, graphs=tuple(map(other, info.graphs)))}
+    with pytest.raises(BundleError, match=r"past_key_0_out is .* in ar1_cl64 and .* in ar8_cl64: the variants cannot"):
+        read(made, infos)
+
+
+def test_a_newer_binary(made: Generated) -> None:
+    with pytest.raises(
+        BundleError, match=r"part1_of_3\.bin was made by QNN 2\.45 .*the installed runtime is QNN 2\.40"
+    ):
+        read(made, made.infos, "2.40.0")
+
+
+def test_images(made: Generated) -> None:
+    graph = BinaryGraph("vision", (BinaryTensor("pixel_values", "float16", (1, 3, 8, 8)),), ())
+    info = msgspec.structs.replace(made.infos[LAYERS], graphs=(graph,))
+    with pytest.raises(BundleError, match=r"it encodes images \(tensor pixel_values\)"):
+        read(made, {**made.infos, LAYERS: info})
+
+
+@pytest.mark.parametrize(
+    ("binaries", "message"),
+    [
+        (["part1_of_3.bin", "part3_of_3.bin"], "layer 0 is in no graph"),
+        (["part1_of_3.bin", "part2_of_3.bin"], "no part gives logits"),
+        (["part2_of_3.bin", "part3_of_3.bin"], "no part turns token ids into the first hidden state"),
+        (["part1_of_3.bin"], "the bundle has no graph with layers and an attention mask"),
+        (["part1_of_3.bin", "gone.bin"], r"has no gone\.bin, which ctx-bins names"),
+        (["part1_of_3.bin", "x/part1_of_3.bin"], r"ctx-bins names part1_of_3\.bin twice"),
+    ],
+)
+def test_parts_that_are_missing(checkpoint: Path, tmp_path: Path, binaries: list[str], message: str) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, shapes=(PassShape(1, 63),)))
+    path = made.folder / "genie_config.json"
+    config = json.loads(path.read_text())
+    config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = binaries
+    path.write_text(json.dumps(config))
+    with pytest.raises(BundleError, match=message):
+        read(made, made.infos)
+
+
+def test_prefill_graphs_alone(made: Generated) -> None:
+    infos = changed(made, lambda tensor: None if tensor.name == "logits" else tensor, "part3_of_3.bin")
+    infos = {name: info for name, info in infos.items() if name != LAYERS}
+    last = {"part1_of_3.bin": made.infos["part1_of_3.bin"], "part2_of_3.bin": infos["part3_of_3.bin"]}
+    with pytest.raises(BundleError, match="the bundle has prefill graphs only"):
+        read(made, {**last, "part3_of_3.bin": infos["part3_of_3.bin"]})
