@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from engine.errors import HexserveError
-from server import chat, completions, status
+from server import chat, completions, document, status, tokens
 from server.engine_seam import EngineLike
 from server.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.gate import Gate
@@ -31,13 +31,17 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
 
     takes_tools: the model's chat template shows tools to it and it answers in the format of `tool_calls.py`.
     """
-    app = FastAPI(title="hexserve", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     telemetry = Telemetry(engine, settings.model_name)
     app.state.settings = settings
     app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
-    for router in (chat.router, completions.router, status.router):
+    for router in (chat.router, completions.router, tokens.router, status.router):
         app.include_router(router)
-    app.add_middleware(Guard, rules=_rules(settings), keys=read_keys(settings.api_keys, settings.api_key_file))
+    keys = read_keys(settings.api_keys, settings.api_key_file)
+    if settings.docs:
+        app.include_router(document.router)
+        app.state.document = document.describe(app, has_keys=len(keys) > 0)
+    app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     app.add_middleware(Trail, logs_access=settings.access_log)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

@@ -15,6 +15,7 @@ from server.errors import WireError
 
 MALFORMED = WireError(400, "The HTTP request is malformed.")
 TOO_LARGE = WireError(431, "The request line and headers are too large.")
+UNKNOWN_TRANSFER = WireError(501, "The only Transfer-Encoding taken is chunked.")
 TOO_MANY = WireError(503, "The server has too many connections.", "server_error", headers=(("Retry-After", "5"),))
 TOO_SLOW = WireError(408, "The request headers did not arrive in time.")
 
@@ -51,8 +52,8 @@ class BoundedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What h11 cannot read is answered as every other error. Called where the error is being handled."""
         error = sys.exception()
-        is_large = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == TOO_LARGE.status
-        self._refuse(TOO_LARGE if is_large else MALFORMED)
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else MALFORMED.status
+        self._refuse({431: TOO_LARGE, 501: UNKNOWN_TRANSFER}.get(hint, MALFORMED))
 
     def _watch_headers(self) -> None:
         is_incomplete = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
