@@ -7,11 +7,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET, socket
+from typing import Any
 
 import httpx
 import pytest
 from served import Served, served
 from test_hostile import chat, exchange, raw
+
+from server.guard.layer import Guard
+from server.guard.rates import Limiter
 
 CYCLES = 1000
 AT_ONCE = 20
@@ -27,12 +31,20 @@ def server() -> Iterator[Served]:
         yield running
 
 
-def counts(server: Served) -> tuple[int, int, int, int, int]:
-    """Open files, tasks, connections, guests of the gate, sequences of the engine."""
+def limiter(server: Served) -> Limiter:
+    """The limiter of the app's guard: the layer inside the trail, which is inside Starlette's own outermost one."""
+    found: Any = server.app.middleware_stack
+    while not isinstance(found, Guard):
+        found = getattr(found, "app", None) or found._app
+    return found._limiter
+
+
+def counts(server: Served) -> tuple[int, ...]:
+    """Open files, tasks, connections, guests of the gate, sequences of the engine, busy callers."""
     files = len(list(OPEN_FILES.iterdir())) if OPEN_FILES.exists() else 0
     service = server.app.state.service
     connections = len(server.server.server_state.connections)
-    return files, server.tasks(), connections, service.gate.inside, len(server.engine.live)
+    return files, server.tasks(), connections, service.gate.inside, len(server.engine.live), limiter(server).busy
 
 
 async def come_and_go(port: int, number: int) -> None:
@@ -75,11 +87,11 @@ async def test_nothing_is_left_behind(server: Served) -> None:
     assert json.loads(answer)["usage"]["completion_tokens"] == 5
 
 
-async def settled(server: Served) -> tuple[int, int, int, int, int]:
+async def settled(server: Served) -> tuple[int, ...]:
     """The counts once no connection is open."""
     while True:
         found = await asyncio.to_thread(counts, server)
-        if found[2:] == (0, 0, 0):
+        if found[2:] == (0, 0, 0, 0):
             return found
         await asyncio.sleep(0)
 
