@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,12 +27,14 @@ from engine.kpi import KpiRecord, KpiSummary
 from engine.lifecycle import EngineState
 from engine.request import Request, RequestKpi, TokenEvent
 from engine.supervisor import Supervisor
+from engine.text.facts import TextFacts
 from engine.text.prompt import PromptMaker
 
 __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "Generation"]
 
 _log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Engine:
         self._empty = asyncio.Event()
         self._kpi = KpiRecord()
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
+        self._turn = asyncio.Lock()
         self._prompts: PromptMaker | None = None
         self._info: EngineInfo | None = None
 
@@ -157,6 +160,29 @@ class Engine:
         maker, limit = self._text(), self.info.max_context
         return await self._in_thread(lambda: self.check_ids(maker.text(text, limit), "prompt"))
 
+    async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
+        """Token ids of a text of any length, with BOS if asked for and wanted; InvalidRequest for lone surrogates."""
+        tokenizer = self._text().tokenizer
+        ids = await self._in_turn(lambda: tokenizer.encode(text, allow_special=True))
+        return tokenizer.with_bos(ids) if add_special else ids
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of ids of the vocabulary, special tokens included."""
+        tokenizer = self._text().tokenizer
+        return await self._in_turn(lambda: tokenizer.decode(tuple(ids), skip_special=False))
+
+    async def token_names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The vocabulary's spelling of each id."""
+        tokenizer = self._text().tokenizer
+        return await self._in_turn(lambda: tuple(map(tokenizer.token_name, ids)))
+
+    @property
+    def text_facts(self) -> TextFacts:
+        """What the bundle says about its tokenizer; Busy while it loads."""
+        maker, spec = self._text(), self.info.manifest.text
+        specials = tuple(maker.tokenizer.special_tokens)
+        return TextFacts(spec.bos_token, spec.eos_token, spec.add_bos, specials, maker.template_source)
+
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """Return `ids` as a tuple; InvalidRequest unless all are token ids, ContextLengthExceeded when too many."""
         info = self.info
@@ -221,7 +247,12 @@ class Engine:
             raise Busy("The model is still loading.", retry_after_s=2.0)
         return self._prompts
 
-    async def _in_thread(self, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        """Long texts go one at a time, so that prompts always find a free thread."""
+        async with self._turn:
+            return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         self._refuse_if_closing()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

@@ -37,12 +37,16 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first."""
+    """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
+
+    cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes).
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     priority: int = 0
+    cache_salt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.cache.prefix import PageKey
+from engine.cache.prefix import PageKey, page_keys
 from engine.request import FinishReason, Request
 
 
@@ -75,6 +75,11 @@ class Sequence:
     def rank(self) -> tuple[int, int]:
         """Order of service: priority, then arrival. The greatest rank is the first to give its columns back."""
         return (self.request.priority, self.order)
+
+    def learn_keys(self, tokens: int, page_columns: int) -> None:
+        """Know the keys of the full pages among the first `tokens` tokens."""
+        if len(self.keys) < tokens // page_columns:
+            self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.request.cache_salt)
 
     def move(self, status: Status) -> None:
         """Change status; anything the table does not list is our own mistake."""

@@ -8,12 +8,16 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from engine.errors import HexserveError
-from server import chat, completions, status
+from server import chat, completions, document, status, tokens
 from server.engine_seam import EngineLike
 from server.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.gate import Gate
+from server.guard.hosts import is_loopback
+from server.guard.keys import read_keys
+from server.guard.layer import Guard, GuardRules
+from server.guard.rates import Rates
 from server.service import Service
-from server.settings import Settings
+from server.settings import Settings, listed
 from server.telemetry import Telemetry
 from server.trail import Trail
 
@@ -23,20 +27,38 @@ CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None, takes_tools: bool = False) -> FastAPI:
     """The app that serves `engine`. Whoever calls starts and closes the engine; `gate` lets them drain.
 
+    Raises KeyFileError when the API keys cannot be used.
+
     takes_tools: the model's chat template shows tools to it and it answers in the format of `tool_calls.py`.
     """
-    app = FastAPI(title="hexserve", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     telemetry = Telemetry(engine, settings.model_name)
     app.state.settings = settings
     app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
-    for router in (chat.router, completions.router, status.router):
+    for router in (chat.router, completions.router, tokens.router, status.router):
         app.include_router(router)
+    keys = read_keys(settings.api_keys, settings.api_key_file)
+    if settings.docs:
+        app.include_router(document.router)
+        app.state.document = document.describe(app, has_keys=len(keys) > 0)
+    app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     app.add_middleware(Trail, logs_access=settings.access_log)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HexserveError, _engine_error)
     app.add_exception_handler(ClientLeft, _client_left)
     return app
+
+
+def _rules(settings: Settings) -> GuardRules:
+    return GuardRules(
+        binds_loopback=is_loopback(settings.host),
+        allowed_hosts=frozenset(host.lower() for host in listed(settings.allowed_hosts)),
+        origins=frozenset(listed(settings.cors_origins)),
+        rates=Rates(settings.requests_per_minute, settings.tokens_per_minute, settings.max_concurrent),
+        header_limit_bytes=settings.header_limit_bytes,
+        isolates_cache=settings.isolate_prefix_cache,
+    )
 
 
 def _response(error: WireError) -> Response:

@@ -68,7 +68,7 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, default=source, annotation=str | None),
         inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=config, annotation=Path | None),
     ]
-    parameters = [*own, *(_flag(option) for option in options())]
+    parameters = [*own, *(_flag(option) for option in options() if not option.bounds.is_secret)]
     setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010 (mypy knows no __signature__)
     return command
 

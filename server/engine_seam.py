@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from engine.client import EngineInfo, EngineState
 from engine.messages import Stats
 from engine.request import Delta, Request
+from engine.text.facts import TextFacts
 
 
 class GenerationLike(Protocol):
@@ -55,6 +56,19 @@ class EngineLike(Protocol):
 
     async def text_prompt(self, text: str) -> tuple[int, ...]:
         """Tokenise a plain prompt."""
+
+    async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
+        """Tokenise a text of any length."""
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of token ids of the vocabulary."""
+
+    async def token_names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The vocabulary's spelling of each id."""
+
+    @property
+    def text_facts(self) -> TextFacts:
+        """What the bundle says about its tokenizer."""
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """The ids, checked."""

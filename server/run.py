@@ -22,7 +22,7 @@ from server.app import create_app
 from server.engine_seam import EngineLike
 from server.gate import Gate
 from server.http_protocol import protocol_factory
-from server.settings import Settings
+from server.settings import Settings, listed
 
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
@@ -101,7 +101,10 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, gate: Gate, settings: Settings) -> None:
         config = uvicorn.Config(
             app,
-            http=protocol_factory(settings.header_timeout_s),
+            http=protocol_factory(settings.header_timeout_s, settings.max_connections),
+            h11_max_incomplete_event_size=settings.header_limit_bytes,
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=list(listed(settings.trusted_proxies)),
             lifespan="off",
             ws="none",
             access_log=False,

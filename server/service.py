@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -16,6 +16,7 @@ from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, GenerationLike
 from server.errors import ClientLeft
 from server.gate import Gate
+from server.guard.caller import Caller
 from server.merged import Arrival, MergedStream
 from server.params import Decoding
 from server.settings import Settings
@@ -45,6 +46,7 @@ class Service:
     gate: Gate
     telemetry: Telemetry
     takes_tools: bool
+    caller: Caller | None = None  # set for the time of one request
 
     @property
     def takes_requests(self) -> bool:
@@ -68,13 +70,14 @@ class Service:
         window = self.engine.info.max_context
         generations: list[GenerationLike] = []
         limit = 1
+        salt = self.caller.cache_salt if self.caller is not None else b""
         try:
             for number, prompt in enumerate(prompts):
                 limit = decoding.max_tokens or max(1, window - len(prompt))
                 for choice in range(decoding.choices):
                     name = f"{head.id}-{number * decoding.choices + choice}"
                     params = decoding.sampling(choice, limit)
-                    request = EngineRequest(name, prompt, params, decoding.priority)
+                    request = EngineRequest(name, prompt, params, decoding.priority, salt)
                     generations.append(
                         self.engine.submit(request, decoding.stop, decoding.include_stop, decoding.skip_special)
                     )
@@ -87,6 +90,9 @@ class Service:
                 error.param = param
             raise
         watch = self.telemetry.watch(decoding.choices, limit)
+        if self.caller is not None:
+            self.caller.spend(sum(map(len, prompts)))
+            watch.spend = self.caller.spend
         return MergedStream(generations, self.gate, watch, self.settings.request_timeout_s)
 
     def _count_rejection(self, wanted: int) -> None:
@@ -97,8 +103,9 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """The service of the app that a request came to."""
-    return cast(Service, request.app.state.service)
+    """The service of the app that a request came to, as its caller may use it."""
+    service = cast(Service, request.app.state.service)
+    return replace(service, caller=request.scope.get("state", {}).get("caller"))
 
 
 async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from engine.config import EngineConfig
+from server.guard.hosts import host_name
+from server.guard.origins import is_origin
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
@@ -30,6 +32,7 @@ class Bounds:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    is_secret: bool = False  # never a flag: command lines are seen by everyone on the machine
 
 
 NO_BOUNDS = Bounds("")
@@ -37,6 +40,15 @@ NO_BOUNDS = Bounds("")
 
 def _setting(default: Value, help: str, low: float | None = None, high: float | None = None) -> Any:
     return field(default=default, metadata={"bounds": Bounds(help, low, high)})
+
+
+def _secret(help: str) -> Any:
+    return field(default="", repr=False, metadata={"bounds": Bounds(help, is_secret=True)})
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated setting."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,27 @@ class Settings:
     keep_alive_s: float = _setting(15.0, "Interval of comment lines in streams, from the beginning; 0 = none.", 0)
     drain_s: float = _setting(30.0, "Time running requests may take to finish after SIGTERM.", 0)
     access_log: bool = _setting(True, "Write one line per request.")
+    api_keys: str = _secret("API keys, comma-separated: key, name:key or name:sha256:digest. Empty = no keys.")
+    api_key_file: str = _setting("", "File with one API key per line: key, name:key or name:sha256:digest.")
+    allowed_hosts: str = _setting("", "Host names served besides loopback ones, comma-separated; * = any.")
+    cors_origins: str = _setting("", "Web origins that may call from a browser, comma-separated; * = any.")
+    trusted_proxies: str = _setting("", "Addresses whose X-Forwarded-For is believed, comma-separated.")
+    requests_per_minute: int = _setting(0, "Most POST requests of one key (or address) per minute; 0 = no limit.", 0)
+    tokens_per_minute: int = _setting(0, "Most prompt and answer tokens of one key (or address); 0 = no limit.", 0)
+    max_concurrent: int = _setting(0, "Most POST requests of one key (or address) at once; 0 = no limit.", 0)
+    isolate_prefix_cache: bool = _setting(False, "Share cached prompts only within one key (or address).")
+    header_limit_bytes: int = _setting(32 * 1024, "Largest request head; larger ones are answered 431.", 1024, 65536)
+    max_connections: int = _setting(960, "Most open connections; more are answered 503 and closed. 0 = no limit.", 0)
+    docs: bool = _setting(True, "Serve /docs and /openapi.json.")
+
+    def __post_init__(self) -> None:
+        """SettingsError for lists whose parts cannot be what they should."""
+        for origin in listed(self.cors_origins):
+            if not is_origin(origin):
+                raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")
+        for host in listed(self.allowed_hosts):
+            if host != "*" and (host_name(host) != host.lower() or "/" in host):
+                raise SettingsError(f"allowed_hosts: '{host}' must be a name without scheme, port and path")
 
     @property
     def log_level(self) -> str:
@@ -200,9 +233,10 @@ def _from_text(option: Option, text: str) -> Value:
 def _checked(option: Option, given: Value, origin: str) -> Value:
     if option.kind is float and type(given) is int:
         given = float(given)
-    if type(given) is not option.kind:
-        raise SettingsError(f"{origin} must be a {_kind_name(option.kind)}, not {given!r}")
     bounds = option.bounds
+    if type(given) is not option.kind:
+        shown = "" if bounds.is_secret else f", not {given!r}"
+        raise SettingsError(f"{origin} must be a {_kind_name(option.kind)}{shown}")
     if bounds.choices and given not in bounds.choices:
         raise SettingsError(f"{origin} must be one of {', '.join(bounds.choices)}, not {given!r}")
     if not isinstance(given, str | bool):

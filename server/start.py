@@ -1,5 +1,6 @@
 """`hexserve serve`: bind, find the bundle, run."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -7,14 +8,23 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.resolve import default_cache, resolve_bundle
 from engine.client import ClientLimits, Engine
 from engine.errors import BundleError
+from server.guard.hosts import is_loopback
+from server.guard.keys import KeyFileError, read_keys
 from server.logs import set_up_logging
 from server.run import UNUSABLE, bind, run
 from server.settings import Settings
 from server.tool_calls import template_takes_tools
 
+_log = logging.getLogger("hexserve")
+
 
 def start(settings: Settings) -> int:
-    """Serve until told to stop; the exit code. The port is taken first: a compilation may follow."""
+    """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow."""
+    try:
+        keys = read_keys(settings.api_keys, settings.api_key_file)
+    except KeyFileError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNUSABLE
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:
@@ -31,6 +41,8 @@ def start(settings: Settings) -> int:
             return UNUSABLE
         found = settings.with_bundle(folder, cache)
         set_up_logging(found.log_level)
+        if not (len(keys) or is_loopback(settings.host)):
+            _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer)
         return run(found, lambda: Engine(found.engine, limits), listener, takes_tools)
 

@@ -4,7 +4,7 @@ Counters of the engine are read at scrape time from its `Stats`; times per reque
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -138,6 +138,7 @@ class RequestWatch:
 
     def __init__(self, telemetry: Telemetry, model_name: str, choices: int, max_tokens: int) -> None:
         self.submitted_at = time.perf_counter()
+        self.spend: Callable[[int], None] | None = None  # counts tokens against the caller's limit
         self._model_name = model_name
         self._telemetry = telemetry
         self._histograms = {name: child.labels(model_name) for name, child in telemetry.histograms.items()}
@@ -148,6 +149,8 @@ class RequestWatch:
         """`count` tokens came now, the ones before at `previous`; returns the time to pass next."""
         if not count:
             return previous
+        if self.spend is not None:
+            self.spend(count)
         now = time.perf_counter()
         if previous == self.submitted_at:
             self._histograms["time_to_first_token_seconds"].observe(now - previous)

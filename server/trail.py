@@ -6,11 +6,11 @@ import time
 import uuid
 from collections.abc import Mapping
 
-import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import INTERNAL, bounded
+from server.guard.layer import send_error
 
 _log = logging.getLogger("hexserve")
 _access = logging.getLogger("hexserve.access")
@@ -77,14 +77,14 @@ class _Walk:
         await self._send(message)
 
     async def send_internal_error(self) -> None:
-        body = msgspec.json.encode(INTERNAL.body())
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await self.send({"type": "http.response.start", "status": INTERNAL.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        await send_error(self.send, INTERNAL)
 
     def line(self) -> str:
         path = bounded(self._scope["path"], LOGGED_PATH)
         text = f"{self._scope['method']} {path} {self.status} {self._milliseconds():.1f}ms {self.request_id}"
+        caller = self._scope.get("state", {}).get("log_caller", "")
+        if caller:
+            text += f" key={caller}"
         if self._retry:
             text += f" retry={self._retry}"
         return text + " client left" if self._has_left else text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.pages import PagePool
-from engine.cache.prefix import PageKey, page_keys
+from engine.cache.prefix import PageKey
 from engine.cache.shelf import Shelf
 from engine.modes.mode import Mode
 from engine.plan import MoveKind, PageMove, Segment, StepPlan
@@ -185,7 +185,7 @@ class Scheduler:
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running:
                 return
-            sequence.keys = page_keys(sequence.tokens, self._lanes[0].pages.page_columns, sequence.keys)
+            sequence.learn_keys(len(sequence.tokens), self._lanes[0].pages.page_columns)
             if self.rules.prefix_cache and self._prefix_is_coming(sequence, pending):
                 continue
             if not self._admit_one(sequence):
@@ -360,9 +360,7 @@ class Scheduler:
         full = sequence.computed // lane.pages.page_columns
         if not self.rules.prefix_cache or full <= sequence.registered:
             return
-        if len(sequence.keys) < full:
-            computed = sequence.tokens[: full * lane.pages.page_columns]
-            sequence.keys = page_keys(computed, lane.pages.page_columns, sequence.keys)
+        sequence.learn_keys(full * lane.pages.page_columns, lane.pages.page_columns)
         for page in range(sequence.registered, full):
             lane.pages.register(sequence.pages[page], sequence.keys[page])
         sequence.registered = full

@@ -59,6 +59,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise BundleError(f"the chat template cannot be compiled: {error}") from error
+        self.source = source
         self._clock = clock
 
     @classmethod

@@ -32,6 +32,11 @@ class PromptMaker:
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
         return cls(Tokenizer.load(folder, spec), template, names)
 
+    @property
+    def template_source(self) -> str | None:
+        """The chat template as the bundle has it."""
+        return self._template.source if self._template is not None else None
+
     def text(self, text: str, max_context: int) -> tuple[int, ...]:
         """Token ids of a plain prompt, with BOS where the model wants it.
 

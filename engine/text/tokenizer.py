@@ -102,6 +102,10 @@ class Tokenizer:
         """Exact bytes of one token; empty for an id the vocabulary does not have (models pad their embedding)."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
+    def token_name(self, token_id: int) -> str:
+        """The vocabulary's own spelling of a token; empty for an id it does not have."""
+        return self._special_aware.id_to_token(token_id) or ""
+
     def is_special(self, token_id: int) -> bool:
         """True for control tokens."""
         return token_id in self._special_ids

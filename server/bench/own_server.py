@@ -9,8 +9,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType, MappingProxyType
 from typing import IO, Any, NoReturn
 
 import httpx
@@ -19,6 +19,9 @@ START_S = 900.0  # a checkpoint may have to be compiled first
 POLL_S = 0.1
 DRAIN_S = 5.0
 TAIL_BYTES = 4000
+
+# Its only client is ours and shows no key; the environment wins over a settings file.
+OPEN: Mapping[str, str] = MappingProxyType({"HEXSERVE_API_KEYS": "", "HEXSERVE_API_KEY_FILE": ""})
 
 
 class ServerFailed(Exception):
@@ -50,6 +53,7 @@ def running_server(bundle: str, command: Sequence[str] | None = None, port: int 
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **OPEN},
             **group_options(sys.platform),
         )
         try:

@@ -56,9 +56,10 @@ class Simulation:
     def submit(self, name: str, prompt: tuple[int, ...], max_tokens: int, **kwargs: object) -> None:
         emitted = tuple(kwargs.pop("emitted", ()))  # type: ignore[call-overload]
         priority = int(kwargs.pop("priority", 0))  # type: ignore[call-overload]
+        salt = bytes(kwargs.pop("cache_salt", b""))  # type: ignore[call-overload]
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
-        self.scheduler.add(Request(name, prompt, params, priority), emitted, seed=1, now_s=0.0)
+        self.scheduler.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()

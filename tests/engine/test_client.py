@@ -220,3 +220,21 @@ async def test_many_short_lives_leave_nothing_behind(stage: Stage) -> None:
     assert not engine._streams
     assert not engine._supervisor._flights
     assert await text_of(engine.submit(request("last"))) == expected(request("last"))
+
+
+async def test_texts_to_ids_and_back(stage: Stage) -> None:
+    engine = await stage.engine()
+    facts = engine.text_facts
+    text = f"héllo{facts.special_tokens[0]}x" * 2000  # longer than the context
+    ids = await engine.tokenize(text, add_special=False)
+    assert len(ids) > engine.info.max_context
+    assert await engine.detokenize(ids) == text
+    names = await engine.token_names(ids)
+    assert names.count(facts.special_tokens[0]) == 2000
+    assert (
+        await asyncio.gather(*(engine.tokenize("ab", True) for _ in range(5))) == [await engine.text_prompt("ab")] * 5
+    )
+    assert await engine.token_names([10**6]) == ("",)
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        await engine.tokenize("a\ud800", add_special=False)
+    assert facts.chat_template == (stage.folder / "chat_template.jinja").read_text("utf-8")

@@ -9,6 +9,7 @@ from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, Tex
 from engine.client import EngineInfo, EngineState
 from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.request import Delta, FinishReason, Request, RequestKpi, TextLogprob
+from engine.text.facts import TextFacts
 
 NAME = "scripted"
 FINGERPRINT = "hexserve-test-00000000"
@@ -98,6 +99,7 @@ class ScriptedEngine:
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
         self.tools: list[Sequence[Mapping[str, Any]] | None] = []
+        self.options: list[Mapping[str, Any] | None] = []
         self.live: set[str] = set()
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
@@ -145,6 +147,7 @@ class ScriptedEngine:
     ) -> tuple[int, ...]:
         self.chats.append(messages)
         self.tools.append(tools)
+        self.options.append(options)
         return self._words(" ".join(str(message["content"]) for message in messages), "messages")
 
     async def text_prompt(self, text: str) -> tuple[int, ...]:
@@ -152,6 +155,19 @@ class ScriptedEngine:
 
     def _words(self, text: str, param: str) -> tuple[int, ...]:
         return self.check_ids([5] * len(text.split()), param)
+
+    async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
+        return (1,) * add_special + (5,) * len(text.split())
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        return " ".join(f"w{token_id}" for token_id in ids)
+
+    async def token_names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(f"w{token_id}" for token_id in ids)
+
+    @property
+    def text_facts(self) -> TextFacts:
+        return TextFacts("<s>", "<end>", True, ("<s>", "<end>"), "{{ messages }}")
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         if not ids:

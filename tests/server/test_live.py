@@ -21,7 +21,7 @@ PATIENCE_S = 10.0
 
 
 def request_head(length: int) -> bytes:
-    lines = ("POST /v1/chat/completions HTTP/1.1", "Host: x", "Content-Type: application/json")
+    lines = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json")
     return "\r\n".join((*lines, f"Content-Length: {length}", "", "")).encode()
 
 

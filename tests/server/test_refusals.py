@@ -298,7 +298,9 @@ async def test_a_thousand_errors_are_one(client: httpx.AsyncClient) -> None:
         ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", 404),
         ("GET", "/v1/models/", 404),
         ("GET", "/v1/chat/completions/", 404),
-        ("GET", "/docs", 404),
+        ("GET", "/redoc", 404),
+        ("POST", "/docs", 405),
+        ("GET", "/tokenize", 405),
     ],
 )
 async def test_an_unknown_path_or_method(client: httpx.AsyncClient, method: str, path: str, status: int) -> None:

@@ -165,6 +165,29 @@ def test_prefix_survives_the_end_of_a_request() -> None:
     assert world.scheduler.counters.prefix_hits == 48  # the last page holds the token that yields the logits
 
 
+def test_a_prefix_is_shared_only_within_its_salt() -> None:
+    world = simulate(free(64, 2048), shelf_pages=100)
+    hits = []
+    for number, salt in enumerate((b"anna", b"ben", b"", b"anna", b"ben", b"")):
+        world.submit(f"r{number}", prompt(64), 4, cache_salt=salt)
+        world.run()
+        assert world.outputs[f"r{number}"] == by_hand(prompt(64), 4)
+        hits.append(world.scheduler.counters.prefix_hits)
+    assert hits == [0, 0, 0, 48, 96, 144]
+
+
+def test_nobody_waits_for_a_prefix_of_another_salt() -> None:
+    world = simulate(free(16, 2048))
+    world.submit("anna", prompt(160), 4, cache_salt=b"anna")
+    world.step()
+    world.submit("ben", prompt(160), 4, cache_salt=b"ben")
+    world.submit("anna too", prompt(160), 4, cache_salt=b"anna")
+    world.step()
+    assert (world.scheduler.running, world.scheduler.waiting) == (2, 1)
+    world.run()
+    assert world.scheduler.counters.prefix_hits == 144
+
+
 def test_a_kept_prefix_goes_to_the_shelf_and_comes_back() -> None:
     world = simulate(free(64, 2048), shelf_pages=100)
     world.submit("long", prompt(600, 5), 4)

@@ -1,0 +1,100 @@
+"""API keys: read once, kept as SHA-256 digests, compared in constant time. A name may be logged, a key never is."""
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+HASHED = "sha256:"
+MAX_KEYS = 1000  # all of them are compared, for every request
+_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_KEY = re.compile(r"[\x21-\x7e]{1,512}")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class KeyFileError(Exception):
+    """A key cannot be used; the message says where it stands and never what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key: what the log calls its owner, and the SHA-256 of the key."""
+
+    name: str
+    digest: bytes
+
+
+class KeyRing:
+    """All keys. Empty = the server is open."""
+
+    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
+        """Raises KeyFileError for a name or a key that is there twice."""
+        self._keys = tuple(keys)
+        names = [key.name for key in self._keys]
+        for name in names:
+            if names.count(name) > 1:
+                raise KeyFileError(f"the name {name!r} has two API keys")
+        if len({key.digest for key in self._keys}) < len(self._keys):
+            raise KeyFileError("an API key is there twice, under two names")
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def owner(self, offered: Iterable[str]) -> str | None:
+        """Name of the first offered key that is ours. Every key is compared, whichever it is (CVE-2025-59425)."""
+        found = None
+        for text in offered:
+            digest = sha256(text.encode("latin-1", "replace")).digest()
+            for key in self._keys:
+                if hmac.compare_digest(key.digest, digest) and found is None:
+                    found = key.name
+        return found
+
+
+def read_keys(listed: str, file: str) -> KeyRing:
+    """Keys of a comma-separated list and of a file with one per line; both may be empty. Raises KeyFileError.
+
+    An entry is `name:key`, `name:sha256:<64 hex digits>` or a bare `key`, whose name is then its place.
+    """
+    entries = [(f"key-{number}", part.strip()) for number, part in enumerate(listed.split(","), 1)]
+    keys = [_key(place, text, f"api_keys, entry {number}") for number, (place, text) in enumerate(entries, 1) if text]
+    if file:
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise KeyFileError(f"the API key file {file} cannot be read: {reason}") from None
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if text and not text.startswith("#"):
+                keys.append(_key(f"line-{number}", text, f"{file}, line {number}"))
+        if not keys:
+            raise KeyFileError(f"the API key file {file} has no key in it")
+    if len(keys) > MAX_KEYS:
+        raise KeyFileError(f"{len(keys)} API keys are given; {MAX_KEYS} are allowed")
+    return KeyRing(keys)
+
+
+def _key(place: str, text: str, origin: str) -> ApiKey:
+    name, colon, key = text.partition(":")
+    if not colon:
+        name, key = place, text
+    if not _NAME.fullmatch(name):
+        raise KeyFileError(f"{origin}: a name has 1 to 64 letters, digits and _ . @ -")
+    if key.startswith(HASHED):
+        digest = key.removeprefix(HASHED)
+        if not _DIGEST.fullmatch(digest):
+            raise KeyFileError(f"{origin}: 64 hexadecimal digits must follow {HASHED}")
+        return ApiKey(name, bytes.fromhex(digest))
+    if not _KEY.fullmatch(key):
+        raise KeyFileError(f"{origin}: a key has 1 to 512 printable ASCII characters without spaces")
+    return ApiKey(name, sha256(key.encode("ascii")).digest())
+
+
+def offered_keys(headers: Mapping[str, str]) -> list[str]:
+    """The keys a request shows: `Authorization: Bearer`, `x-api-key` (Anthropic's) or `api-key` (Azure's)."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return [key for key in (bearer, headers.get("x-api-key", ""), headers.get("api-key", "")) if key]

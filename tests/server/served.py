@@ -1,0 +1,66 @@
+"""The app behind its real protocol, in a thread with a loop of its own, for clients that block."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastapi import FastAPI
+from scripted_engine import ScriptedEngine
+
+from engine.config import EngineConfig
+from server.app import create_app
+from server.gate import Gate
+from server.run import DrainingServer, bind
+from server.settings import Settings
+
+
+class Served:
+    """A server in a thread: its address, its loop, and how many tasks and connections it has."""
+
+    def __init__(self, **options: object) -> None:
+        self.settings = Settings(EngineConfig("unused"), **options)  # type: ignore[arg-type]
+        self.listener: socket.socket = bind("127.0.0.1", 0)
+        self.port: int = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.started = threading.Event()
+        self.loop: asyncio.AbstractEventLoop
+        self.engine: ScriptedEngine
+        self.app: FastAPI
+        self.server: DrainingServer
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.engine = ScriptedEngine()
+        gate = Gate(self.settings.max_queued)
+        self.app = create_app(self.settings, self.engine, gate, takes_tools=True)
+        self.server = DrainingServer(self.app, gate, self.settings)
+        self.started.set()
+        await self.server._serve([self.listener])
+
+    def tasks(self) -> int:
+        """Tasks of the server's loop, not counting the one that counts."""
+
+        async def count() -> int:
+            return len(asyncio.all_tasks()) - 1
+
+        return asyncio.run_coroutine_threadsafe(count(), self.loop).result(10)
+
+
+@contextmanager
+def served(**options: object) -> Iterator[Served]:
+    """Run a server until the block ends."""
+    server = Served(**options)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    server.started.wait(10)
+    try:
+        yield server
+    finally:
+        server.server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
