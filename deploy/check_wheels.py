@@ -9,11 +9,15 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.13", "3.12", "3.11")
+TIMEOUT_S = 150.0  # longer means that pip tries older and older versions, because a wheel is missing
 EXTRAS = ("qnn",)
 
 
@@ -42,45 +46,56 @@ MACHINES = (
 
 def requirements(project: Path, machine: Machine) -> list[str]:
     """Dependencies of the package with its extras, without those that are not for this machine."""
-    from packaging.requirements import Requirement
-
     table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     lines = [*table["dependencies"], *(line for extra in EXTRAS for line in table["optional-dependencies"][extra])]
-    parsed = [Requirement(line) for line in lines]
+    parsed = [Requirement(line) for line in lines if not line.startswith("hexserve[")]
     wanted = [item for item in parsed if item.marker is None or item.marker.evaluate({**machine.markers, "extra": ""})]
     return [f"{item.name}{item.specifier}" for item in wanted]
 
 
-def resolve(machine: Machine, python: str, wanted: list[str]) -> tuple[bool, str]:
-    """Whether pip finds wheels for all of them; the list of what it found, or its last words."""
+def pip(machine: Machine, python: str, wanted: Iterable[str], *more: str) -> list[str] | None:
+    """Files of the wheels pip would install there, None when it finds no solution (in time)."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", *more]
         command += ["--disable-pip-version-check", "--only-binary=:all:", "--python-version", python]
         command += ["--implementation", "cp", "--target", f"{folder}/target", "--report", str(report)]
         for platform in machine.platforms:
             command += ["--platform", platform]
-        done = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run([*command, *wanted], capture_output=True, timeout=TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return None
         if done.returncode != 0:
-            return False, " ".join(done.stderr.split())[-400:]
+            return None
         found = json.loads(report.read_text(encoding="utf-8"))["install"]
-    files = sorted(item["download_info"]["url"].rsplit("/", 1)[1] for item in found)
-    native = [name for name in files if not name.endswith("-none-any.whl")]
-    return True, f"{len(files)} wheels, {len(native)} of them native: " + ", ".join(
-        "-".join(name.split("-")[:2]) for name in native
-    )
+    return sorted(item["download_info"]["url"].rsplit("/", 1)[1] for item in found)
+
+
+def missing(machine: Machine, python: str, names: Iterable[str]) -> list[str]:
+    """Which of these packages have no wheel there at all."""
+    return [name for name in names if pip(machine, python, [name], "--no-deps") is None]
 
 
 def main() -> int:
     """Print a line for each machine and Python; 1 when one of them lacks a wheel."""
-    missing = 0
+    bad = 0
     for machine in MACHINES:
         wanted = requirements(PROJECT, machine)
+        known: list[str] = []  # native packages that another Python needed there
         for python in PYTHONS:
-            good, text = resolve(machine, python, wanted)
-            missing += not good
-            print(f"{'ok  ' if good else 'FAIL'} {machine.name}, Python {python}: {text}", flush=True)
-    return int(missing > 0)
+            files = pip(machine, python, wanted)
+            if files is None:
+                bad += 1
+                lacking = missing(machine, python, known or wanted)
+                text = f"no wheel of {', '.join(lacking)}" if lacking else "no set of versions fits together"
+                print(f"FAIL {machine.name}, Python {python}: {text}", flush=True)
+                continue
+            native = [name for name in files if not name.endswith("-none-any.whl")]
+            known = [name.split("-")[0] for name in native]
+            listed = ", ".join("-".join(name.split("-")[:2]) for name in native)
+            print(f"ok   {machine.name}, Python {python}: {len(files)} wheels; native: {listed}", flush=True)
+    return int(bad > 0)
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ class PlainLoop:
             (graph for graph in self.manifest.graphs if graph.kind is GraphKind.LMHEAD and graph.rows == rows), None
         )
         if head is not None:
-            out = dict(self.run(head.name, {head.inputs[0].name: out[graph.outputs[0].name]}))
-        spec = (head or graph).outputs[0]
+            out = dict(self.run(head.name, {head.inputs[0].name: out[_result(graph).name]}))
+        spec = _result(head or graph)
         logits = out["logits"].astype(np.float32)
         return logits if spec.scale is None else (logits - spec.zero_point) * spec.scale
 
@@ -92,3 +92,8 @@ class PlainLoop:
             codes = np.rint(value / spec.scale) + spec.zero_point
             return np.clip(codes, 0, np.iinfo(dtype).max).astype(dtype).reshape(spec.shape)
         return value.astype(dtype).reshape(spec.shape)
+
+
+def _result(graph: GraphSpec) -> TensorSpec:
+    """The output that is not a cache."""
+    return next(spec for spec in graph.outputs if not spec.name.startswith("past_"))

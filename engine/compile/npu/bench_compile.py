@@ -1,4 +1,4 @@
-"""`python -m engine.compile.npu.bench_compile`: how long and how much memory a 0.6B-shaped checkpoint takes for X Elite.
+"""`python -m engine.compile.npu.bench_compile`: seconds and memory to compile a 0.6B-shaped checkpoint for X Elite.
 
 Compiles random weights (w4, AR-1 and AR-32, one context, one graph per binary) and prints seconds and the largest
 sum of resident memory over the compiler's processes.
@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     memory = f"{peak / 1e9:.1f} GB" if peak else "unknown here"
     print(
         f"{options.shape} {options.quant} rows {options.rows} context {options.context} for {options.target}: "
-        f"{seconds:.0f} s (bar {SECONDS_BAR:.0f}), peak {memory} (bar {GIGABYTES_BAR:.0f} GB), bundle {size / 1e9:.2f} GB"
+        f"{seconds:.0f} s (bar {SECONDS_BAR:.0f}), peak {memory} (bar {GIGABYTES_BAR:.0f} GB), "
+        f"bundle {size / 1e9:.2f} GB"
     )
     return int(code != 0)
 

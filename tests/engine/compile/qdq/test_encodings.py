@@ -17,6 +17,7 @@ from engine.compile.qdq.encodings import (
     kv_encoding,
     mask_encoding,
     rotary_encoding,
+    score_span,
     wide_encoding,
 )
 from engine.compile.qdq.float_graph import FloatGraph
@@ -75,6 +76,33 @@ def test_what_only_moves_numbers_has_one_encoding() -> None:
     encodings = choose_encodings([small_graph()], ranges, 1.0)
     assert encodings["1/m"] == encodings["y"] == wide_encoding(Range(-4, 4))
     assert encodings["x"] == wide_encoding(Range(-1, 2))
+
+
+def test_what_attention_mixes_may_be_as_large_as_one_value() -> None:
+    """Calibration saw means over many columns; a variant that sees one column alone must not clip it."""
+    info = onnx.helper.make_tensor_value_info
+    nodes = [
+        onnx.helper.make_node("MatMul", ["w", "past_value_0_in"], ["seen"]),
+        onnx.helper.make_node("MatMul", ["w", "past_value_0_out"], ["fresh"]),
+        onnx.helper.make_node("Add", ["seen", "fresh"], ["y"]),
+    ]
+    names = ["w", "past_value_0_in", "past_value_0_out"]
+    graph = onnx.helper.make_graph(nodes, "g", [info(name, 1, [1]) for name in names], [info("y", 1, [1])])
+    specs = tuple(TensorSpec(name, "float32", (1,)) for name in names)
+    made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), specs, (TensorSpec("y", "float32", (1,)),))
+    ranges = {name: Range(-0.1, 0.1) for name in ("w", "1/seen", "1/fresh", "y")}
+    ranges |= {"past_value_0_in": Range(-3, 2), "past_value_0_out": Range(-4, 2)}
+    encodings = choose_encodings([made], ranges, 1.0)
+    assert encodings["1/seen"] == encodings["1/fresh"] == encodings["y"] == wide_encoding(Range(-4, 2))
+    assert encodings["past_value_0_in"] == encodings["past_value_0_out"] == kv_encoding(Range(-4, 2))
+
+
+def test_the_span_of_scores_is_what_a_mask_must_outweigh() -> None:
+    nodes = [onnx.helper.make_node("Add", ["s", "m"], ["t"]), onnx.helper.make_node("Softmax", ["t"], ["y"])]
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(nodes, "g", [info("s", 1, [1]), info("m", 1, [1])], [info("y", 1, [1])])
+    made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), (TensorSpec("s", "float32", (1,)),), ())
+    assert score_span([made], {"s": Range(-30.0, 70.0)}) == 100.0
 
 
 def test_a_tensor_nobody_observed_is_an_error() -> None:
