@@ -38,7 +38,7 @@ MACHINES = (
     Machine("Windows ARM64", ("win_arm64",), {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"}),
     Machine(
         "Linux ARM64",
-        tuple(f"manylinux_2_{minor}_aarch64" for minor in range(17, 36)) + ("manylinux2014_aarch64",),
+        ("manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in range(17, 36))),
         {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
     ),
 )

@@ -1,0 +1,57 @@
+"""The laptop's scripts: what they ask for, and what they say when things go wrong."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DEPLOY / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_requirements_are_those_of_the_package_with_the_npu() -> None:
+    wheels = load("check_wheels")
+    for machine in wheels.MACHINES:
+        wanted = " ".join(wheels.requirements(wheels.PROJECT, machine))
+        assert "onnxruntime-qnn>=2.7" in wanted and "fastapi>=" in wanted and "torch" not in wanted
+    assert set(wheels.PYTHONS) == {"3.11", "3.12", "3.13"}
+
+
+def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    wheels = load("check_wheels")
+
+    def pip(machine: object, python: str, wanted: list[str], *more: str) -> list[str] | None:
+        if python == "3.11" and (not more or "pyyaml" in wanted):
+            return None
+        return ["numpy-2.4-cp311-cp311-win_arm64.whl", "pyyaml-6-cp312-cp312-win_arm64.whl", "rich-14-py3-none-any.whl"]
+
+    monkeypatch.setattr(wheels, "pip", pip)
+    assert wheels.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "FAIL Windows ARM64, Python 3.11: no wheel of pyyaml" in lines
+    assert "ok   Linux ARM64, Python 3.12: 3 wheels; native: numpy-2.4, pyyaml-6" in lines
+
+
+def test_the_smoke_script_tells_a_bundle_that_is_none(tmp_path: Path) -> None:
+    report = tmp_path / "smoke.json"
+    done = subprocess.run(
+        [sys.executable, str(DEPLOY / "device_smoke.py"), str(tmp_path), "--report", str(report)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=DEPLOY.parent,
+    )
+    assert done.returncode == 1
+    assert "FAIL  load" in done.stdout and "is neither a bundle" in done.stdout
+    assert '"pass": false' in report.read_text()
