@@ -145,20 +145,25 @@ class Engine:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
-        """Render the chat template and tokenise, in a thread.
+        """Render the chat template and tokenise, in a thread; of a longer prompt only the last `keep` tokens are used.
 
         Raises InvalidRequest (template's own complaint, empty prompt, unknown option) and ContextLengthExceeded.
         """
         maker, limit = self._text(), self.info.max_context
         return await self._in_thread(
-            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit), "messages")
+            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit, keep), "messages")
         )
 
-    async def text_prompt(self, text: str) -> tuple[int, ...]:
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt, in a thread; special tokens written in it count as such, BOS is never doubled."""
         maker, limit = self._text(), self.info.max_context
-        return await self._in_thread(lambda: self.check_ids(maker.text(text, limit), "prompt"))
+        return await self._in_thread(lambda: self.check_ids(maker.text(text, limit, keep), "prompt"))
+
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes each token stands for, special tokens included."""
+        return tuple(map(self._text().tokenizer.token_bytes, ids))
 
     async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         """Token ids of a text of any length, with BOS if asked for and wanted; InvalidRequest for lone surrogates."""

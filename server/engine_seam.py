@@ -51,11 +51,15 @@ class EngineLike(Protocol):
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
-        """Render and tokenise a chat."""
+        """Render and tokenise a chat; of a longer prompt only the last `keep` tokens are used."""
 
-    async def text_prompt(self, text: str) -> tuple[int, ...]:
-        """Tokenise a plain prompt."""
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
+        """Tokenise a plain prompt; of a longer one only the last `keep` tokens are used."""
+
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes each token stands for."""
 
     async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         """Tokenise a text of any length."""
