@@ -13,7 +13,7 @@ from server.merged import Arrival
 from server.params import Decoding, chat_decoding, chat_tools, check_model
 from server.service import answer, service_of, until_left
 from server.tool_calls import CallSplitter, FunctionCall
-from server.usage import FINISH_NAMES, Head, TokenCount
+from server.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
 from server.wire import ChatRequest
 from server.wire_answers import ChatChunk, ChatCompletion, answers
 
@@ -29,12 +29,11 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     service.admit(decoding.choices)
     tools = chat_tools(body, service.takes_tools)
     messages = template_messages(body.messages)
-    prompt = await until_left(request, service.engine.chat_prompt(messages, tools))
+    prompt = await until_left(request, service.engine.chat_prompt(messages, tools, keep=decoding.keep))
     head = service.head("chatcmpl", model)
     stream = service.launch(head, [prompt], decoding, "messages")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
-    includes_usage = bool(body.stream_options and body.stream_options.include_usage)
-    writer = ChatWriter(head, count, decoding, includes_usage, splits_calls=tools is not None)
+    writer = ChatWriter(head, count, decoding, StreamUsage(count, body.stream_options), splits_calls=tools is not None)
     return await answer(request, stream, writer, bool(body.stream))
 
 
@@ -42,12 +41,12 @@ class ChatWriter:
     """Chunks and answers of one chat."""
 
     def __init__(
-        self, head: Head, count: TokenCount, decoding: Decoding, includes_usage: bool, splits_calls: bool
+        self, head: Head, count: TokenCount, decoding: Decoding, usage: StreamUsage, splits_calls: bool
     ) -> None:
         self._head = head
         self._count = count
         self._alternatives = decoding.logprobs
-        self._includes_usage = includes_usage
+        self._usage = usage
         self._choices = [_ChatChoice(splits_calls) for _ in range(decoding.choices)]
 
     @property
@@ -74,9 +73,7 @@ class ChatWriter:
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        if not self._includes_usage:
-            return []
-        return [self._head.envelope("chat.completion.chunk", []) | {"usage": self._count.usage()}]
+        return self._usage.last(self._head.envelope("chat.completion.chunk", []))
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Keep arrivals for `answer`."""
@@ -111,8 +108,7 @@ class ChatWriter:
         self, number: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
     ) -> dict[str, Any]:
         part = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        chunk = self._head.envelope("chat.completion.chunk", [part])
-        return chunk | {"usage": None} if self._includes_usage else chunk
+        return self._usage.on(self._head.envelope("chat.completion.chunk", [part]))
 
 
 class _ChatChoice:

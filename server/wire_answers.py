@@ -169,11 +169,14 @@ class ChatChunk(Answer):
 
 
 class CompletionLogprobs(Answer):
-    """Parallel lists, one element per token; `text_offset` counts characters of the choice's text."""
+    """Parallel lists, one element per token; `text_offset` counts characters of the choice's text.
+
+    The first token of an echoed prompt has null for both numbers: nothing precedes it.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -48,7 +48,7 @@ def say(request: Request, words: Sequence[str] = WORDS) -> list[Delta]:
     count = request.params.logprobs
     deltas = [Delta(word, (10 + i,), logprob(word, count)) for i, word in enumerate(words)]
     deltas.append(Delta("", (END_ID,), logprob("<end>", count), FinishReason.STOP))
-    kept = deltas[: request.params.max_tokens]
+    kept = deltas[: request.params.max_tokens] or [Delta("", finish=FinishReason.LENGTH)]
     finish = kept[-1].finish or FinishReason.LENGTH
     last = kept[-1]
     kept[-1] = Delta(last.text, last.token_ids, last.logprobs, finish, kpi=kpi(request, len(kept)))
@@ -99,7 +99,7 @@ class ScriptedEngine:
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
         self.tools: list[Sequence[Mapping[str, Any]] | None] = []
-        self.options: list[Mapping[str, Any] | None] = []
+        self.options: list[dict[str, Any]] = []
         self.live: set[str] = set()
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
@@ -144,17 +144,21 @@ class ScriptedEngine:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
         self.chats.append(messages)
         self.tools.append(tools)
-        self.options.append(options)
-        return self._words(" ".join(str(message["content"]) for message in messages), "messages")
+        self.options.append(dict(options or {}))
+        return self._words(" ".join(str(message["content"]) for message in messages), "messages", keep)
 
-    async def text_prompt(self, text: str) -> tuple[int, ...]:
-        return self._words(text, "prompt")
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
+        return self._words(text, "prompt", keep)
 
-    def _words(self, text: str, param: str) -> tuple[int, ...]:
-        return self.check_ids([5] * len(text.split()), param)
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        return tuple(f"<{token_id}>".encode() for token_id in ids)
+
+    def _words(self, text: str, param: str, keep: int | None) -> tuple[int, ...]:
+        return self.check_ids([5] * min(len(text.split()), keep or 10**9), param)
 
     async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         return (1,) * add_special + (5,) * len(text.split())
