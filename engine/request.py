@@ -13,6 +13,19 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """Most tokens between the tokens that open and those that close a reasoning block; `closing` is never empty.
+
+    opening is empty when the prompt has opened the block; otherwise it must come within `opens_within` tokens.
+    """
+
+    tokens: int
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+    opens_within: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen; validated before it is built. Order of application: `engine/sampler.py`.
 
@@ -35,6 +48,7 @@ class SamplingParams:
     min_tokens: int = 0  # stop tokens are not sampled before this many
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    reasoning: ReasoningBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)

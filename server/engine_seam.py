@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from engine.client import EngineInfo, EngineState
 from engine.messages import Stats
-from engine.request import Delta, Request
+from engine.request import Delta, ReasoningBudget, Request
 from engine.text.facts import TextFacts
 
 
@@ -57,6 +57,9 @@ class EngineLike(Protocol):
 
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt; of a longer one only the last `keep` tokens are used."""
+
+    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+        """A bound on reasoning as the model's tokens; None for a model that does not reason."""
 
     def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
         """The bytes each token stands for."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.client import EngineInfo
-from engine.request import SamplingParams
+from engine.request import ReasoningBudget, SamplingParams
 from server.engine_seam import EngineLike
 from server.errors import echo, refuse
 from server.settings import Settings
@@ -38,6 +38,7 @@ class Decoding:
     min_tokens: int
     logprobs: int | None
     prompt_logprobs: int | None = None
+    reasoning: ReasoningBudget | None = None
     keep: int | None = None  # of a longer prompt only so many last tokens are used
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
@@ -58,6 +59,7 @@ class Decoding:
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
+            reasoning=self.reasoning,
         )
 
 

@@ -22,9 +22,11 @@ class Head:
     created: int
     model: str
     fingerprint: str
+    names_tier: bool = False  # the caller gave a service_tier: say that there is only one
 
     def envelope(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The answer without its usage; `kind` is OpenAI's `object`."""
+        tier = {"service_tier": "default"} if self.names_tier else {}
         return {
             "id": self.id,
             "object": kind,
@@ -32,7 +34,7 @@ class Head:
             "model": self.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
-        }
+        } | tier
 
 
 class StreamUsage:

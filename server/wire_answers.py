@@ -99,6 +99,7 @@ class AnswerMessage(Answer):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallAnswer] | None = None
 
 
@@ -121,6 +122,7 @@ class ChatCompletion(Answer):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    service_tier: Literal["default"] | None = None
 
 
 class FunctionDelta(Answer):
@@ -144,6 +146,7 @@ class ChunkDelta(Answer):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 
@@ -166,6 +169,7 @@ class ChatChunk(Answer):
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     system_fingerprint: str
+    service_tier: Literal["default"] | None = None
 
 
 class CompletionLogprobs(Answer):
