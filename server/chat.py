@@ -14,6 +14,7 @@ from server.merged import Arrival
 from server.params import chat_decoding, chat_tools, check_model
 from server.reasoning import ReasoningSplitter, Thought, budgeted, template_options, thinking_after
 from server.service import answer, service_of, until_left
+from server.sse import PlainEnding
 from server.tool_calls import CallSplitter, FunctionCall
 from server.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
 from server.wire import ChatRequest
@@ -46,7 +47,7 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     return await answer(request, stream, writer, bool(body.stream))
 
 
-class ChatWriter:
+class ChatWriter(PlainEnding):
     """Chunks and answers of one chat."""
 
     def __init__(

@@ -13,6 +13,7 @@ from server.merged import Arrival
 from server.params import check_model, completion_decoding
 from server.service import answer, service_of, until_left
 from server.settings import Settings
+from server.sse import PlainEnding
 from server.text_choice import Best, Echo, TextChoice
 from server.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
 from server.wire import CompletionRequest
@@ -87,7 +88,7 @@ def _echo(wanted: str | list[int], ids: tuple[int, ...], engine: EngineLike) -> 
     return Echo(text, pieces)
 
 
-class CompletionWriter:
+class CompletionWriter(PlainEnding):
     """Chunks and answers of one completion request."""
 
     def __init__(

@@ -42,7 +42,7 @@ def _shape(value: object) -> str:
     return "ids" if isinstance(first, int) else "texts"
 
 
-def _text_or_list(value: object) -> str:
+def text_or_list(value: object) -> str:
     return "texts" if isinstance(value, list) else "text"
 
 
@@ -56,7 +56,7 @@ class TextPart(Body):
 TextParts = Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
 Content = Annotated[
     Annotated[str, Tag("text")] | Annotated[TextParts, Tag("texts")],
-    Discriminator(_text_or_list),
+    Discriminator(text_or_list),
 ]
 
 
@@ -130,7 +130,7 @@ class StreamOptions(Body):
 StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
 Stop = Annotated[
     Annotated[StopText, Tag("text")] | Annotated[StopTexts, Tag("texts")],
-    Discriminator(_text_or_list),
+    Discriminator(text_or_list),
 ]
 
 

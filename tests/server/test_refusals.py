@@ -303,7 +303,8 @@ async def test_a_thousand_errors_are_one(client: httpx.AsyncClient) -> None:
     [
         ("GET", "/", 404),
         ("GET", "/v2/models", 404),
-        ("POST", "/v1/responses", 404),
+        ("GET", "/v1/responses", 405),
+        ("GET", "/v1/responses/resp_1", 404),
         ("GET", CHAT, 405),
         ("PUT", TEXT, 405),
         ("POST", "/v1/models", 405),
