@@ -15,7 +15,7 @@ from engine.plan import MoveKind, Segment, StepPlan
 from engine.request import RequestKpi, TokenEvent, TokenLogprob
 from engine.sampler import BadLogits, Pick, RowContext, sample
 from engine.scheduling.scheduler import Advance, Scheduler
-from engine.scoring import score
+from engine.scoring import take_scores
 from engine.sequence import Sequence
 from engine.trace import trace
 
@@ -106,7 +106,7 @@ class EngineLoop:
 
     def _sample(self, plan: StepPlan, logits: np.ndarray) -> tuple[dict[str, tuple[Pick, ...]], tuple[Failed, ...]]:
         """Choose tokens for every logit row; a sequence with a bad row is dropped here, its neighbours are not."""
-        logits, unscorable = self._score(plan, logits)
+        logits, unscorable = take_scores(plan, logits, self.scheduler.find)
         rows = [row for segment in plan.segments for row in self._contexts(segment)]
         chosen = sample(logits, rows)
         picks: dict[str, tuple[Pick, ...]] = {}
@@ -134,26 +134,6 @@ class EngineLoop:
             if hurt and self.scheduler.abort(segment.sequence_id) is not None:
                 failures.append(Failed(segment.sequence_id, "the graph returned keys or values that are not finite"))
         return tuple(failures)
-
-    def _score(self, plan: StepPlan, logits: np.ndarray) -> tuple[np.ndarray, dict[str, BadLogits]]:
-        """Note the probabilities of prompt tokens; the logits of the other rows, and who got no number."""
-        bad: dict[str, BadLogits] = {}
-        if not any(segment.scored for segment in plan.segments):
-            return logits, bad
-        left = []
-        place = 0
-        for segment in plan.segments:
-            middle, end = place + len(segment.scored), place + segment.logit_rows
-            sequence = self.scheduler.find(segment.sequence_id)
-            if segment.scored and sequence is not None:
-                found = score(logits[place:middle], segment.scored, sequence.request.params.prompt_logprobs or 0)
-                if isinstance(found, BadLogits):
-                    bad[segment.sequence_id] = found
-                else:
-                    sequence.prompt_scores += found
-            left.append(logits[middle:end])
-            place = end
-        return np.concatenate(left), bad
 
     def _contexts(self, segment: Segment) -> list[RowContext]:
         """What the sampler must know for each logit row; later rows take the guesses before them as generated."""

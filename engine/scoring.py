@@ -1,11 +1,13 @@
 """Log-probabilities of known tokens: log-softmax of the logits as they are. R = rows, V = vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from engine.plan import StepPlan
 from engine.request import TokenLogprob
 from engine.sampler import UNLIKELY, BadLogits, Floats, top_ids
+from engine.sequence import Sequence as Generation
 
 ROWS_AT_ONCE = 16  # bounds the scratch memory; a vocabulary is up to 256 thousand wide
 
@@ -24,3 +26,26 @@ def score(logits: Floats, tokens: Sequence[int], alternatives: int) -> list[Toke
             top_entries = tuple((i, max(UNLIKELY, float(row[i]) - normaliser)) for i in ids)
             scored.append(TokenLogprob(token, max(UNLIKELY, float(row[token]) - normaliser), top_entries))
     return scored
+
+
+def take_scores(
+    plan: StepPlan, logits: Floats, find: Callable[[str], Generation | None]
+) -> tuple[Floats, dict[str, BadLogits]]:
+    """Note the probabilities of a pass's prompt tokens. The logits of the rows that choose, and who got no number."""
+    bad: dict[str, BadLogits] = {}
+    if not any(segment.scored for segment in plan.segments):
+        return logits, bad
+    left = []
+    place = 0
+    for segment in plan.segments:
+        middle, end = place + len(segment.scored), place + segment.logit_rows
+        sequence = find(segment.sequence_id)
+        if segment.scored and sequence is not None:
+            found = score(logits[place:middle], segment.scored, sequence.request.params.prompt_logprobs or 0)
+            if isinstance(found, BadLogits):
+                bad[segment.sequence_id] = found
+            else:
+                sequence.prompt_scores += found
+        left.append(logits[middle:end])
+        place = end
+    return np.concatenate(left), bad

@@ -7,7 +7,6 @@ from typing import Any
 
 from engine.request import TextLogprob
 from server.logprobs import chat_entries
-from server.tool_calls import FunctionCall
 
 Event = dict[str, Any]
 
@@ -115,29 +114,27 @@ class MessageOutput(TextItem):
 
 
 class CallOutput(OutputItem):
-    """A function call. It is known whole."""
+    """A function call; its arguments grow as text."""
 
     prefix = "fc"
 
-    def __init__(self, index: int, call: FunctionCall) -> None:
+    def __init__(self, index: int, call_id: str, name: str) -> None:
         super().__init__(index)
-        self._call = call
+        self._call_id = call_id
+        self._name = name
+        self._arguments: list[str] = []
 
-    def opened(self) -> list[Event]:
-        """The item without its arguments, then those."""
-        first = super().opened()
-        first[0]["item"] |= {"arguments": ""}
-        return [
-            *first,
-            {"type": "response.function_call_arguments.delta", **self._place, "delta": self._call.arguments},
-        ]
+    def grow(self, text: str) -> list[Event]:
+        """More of its arguments."""
+        self._arguments.append(text)
+        return [{"type": "response.function_call_arguments.delta", **self._place, "delta": text}]
 
     def closed(self, status: str) -> list[Event]:
         """The arguments, the item."""
-        whole = {"name": self._call.name, "arguments": self._call.arguments}
+        whole = {"name": self._name, "arguments": "".join(self._arguments)}
         return [{"type": "response.function_call_arguments.done", **self._place, **whole}, *super().closed(status)]
 
     def item(self, status: str) -> dict[str, Any]:
         """A function_call item."""
-        item = {"id": self.id, "type": "function_call", "status": status, "call_id": self._call.id}
-        return item | {"name": self._call.name, "arguments": self._call.arguments}
+        item = {"id": self.id, "type": "function_call", "status": status, "call_id": self._call_id}
+        return item | {"name": self._name, "arguments": "".join(self._arguments)}

@@ -96,8 +96,8 @@ class ResponseWriter:
             if not isinstance(message, MessageOutput):
                 events, message = self._opened(MessageOutput(self._place(), self._alternatives))
             return events + message.say(part, logprobs)
-        events, _ = self._opened(CallOutput(self._place(), part))
-        return events + self._close("completed")
+        events, call = self._opened(CallOutput(self._place(), part.id, part.name))
+        return events + call.grow(part.arguments) + self._close("completed")
 
     def _place(self) -> int:
         """Where a new item goes: behind those that are done and the open one."""
