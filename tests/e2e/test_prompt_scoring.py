@@ -74,9 +74,7 @@ def test_cached_tokens_are_told_although_a_stop_string_ended_the_request(client:
     prompt = "Numbers in order: one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen,"
     seen = []
     for _ in range(2):
-        answer = client.completions.create(
-            model="demo", prompt=prompt, max_tokens=40, stop=list("eaio"), seed=1
-        )
+        answer = client.completions.create(model="demo", prompt=prompt, max_tokens=40, stop=list("eaio"), seed=1)
         assert answer.choices[0].finish_reason == "stop"
         assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
         seen.append(answer.usage.prompt_tokens_details.cached_tokens)
