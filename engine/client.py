@@ -25,7 +25,7 @@ from engine.generation import Generation, StopRules
 from engine.info import EngineInfo, engine_info
 from engine.kpi import KpiRecord, KpiSummary
 from engine.lifecycle import EngineState
-from engine.request import Request, RequestKpi, TokenEvent
+from engine.request import ReasoningBudget, Request, RequestKpi, TokenEvent
 from engine.supervisor import Supervisor
 from engine.text.facts import TextFacts
 from engine.text.prompt import PromptMaker
@@ -145,20 +145,33 @@ class Engine:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
-        """Render the chat template and tokenise, in a thread.
+        """Render the chat template and tokenise, in a thread; of a longer prompt only the last `keep` tokens are used.
 
         Raises InvalidRequest (template's own complaint, empty prompt, unknown option) and ContextLengthExceeded.
         """
         maker, limit = self._text(), self.info.max_context
         return await self._in_thread(
-            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit), "messages")
+            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit, keep), "messages")
         )
 
-    async def text_prompt(self, text: str) -> tuple[int, ...]:
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt, in a thread; special tokens written in it count as such, BOS is never doubled."""
         maker, limit = self._text(), self.info.max_context
-        return await self._in_thread(lambda: self.check_ids(maker.text(text, limit), "prompt"))
+        return await self._in_thread(lambda: self.check_ids(maker.text(text, limit, keep), "prompt"))
+
+    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+        """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
+        markers = self.info.manifest.text.markers.get("reasoning")
+        if markers is None:
+            return None
+        opening, closing = (self._text().tokenizer.encode(marker, allow_special=True) for marker in markers)
+        return ReasoningBudget(tokens, () if is_open else opening, closing)
+
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes each token stands for, special tokens included."""
+        return tuple(map(self._text().tokenizer.token_bytes, ids))
 
     async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         """Token ids of a text of any length, with BOS if asked for and wanted; InvalidRequest for lone surrogates."""

@@ -38,6 +38,7 @@ class Generation:
         self._submitted_at = time.perf_counter()
         self._first_token_at: float | None = None
         self._generated_tokens = 0
+        self._cached_tokens = 0
 
     def __aiter__(self) -> "Generation":
         return self
@@ -68,6 +69,7 @@ class Generation:
         if self._ended:
             return
         delta = self._assembler.feed(event)
+        self._cached_tokens = self._cached_tokens or event.cached_tokens
         self._generated_tokens += len(delta.token_ids)
         if self._first_token_at is None and delta.token_ids:
             self._first_token_at = time.perf_counter()
@@ -108,6 +110,6 @@ class Generation:
             prompt_ms=1000.0 * (first - self._submitted_at),
             generate_ms=1000.0 * (now - first),
             prompt_tokens=self.prompt_tokens,
-            cached_tokens=0,
+            cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
         )

@@ -15,6 +15,7 @@ from engine.plan import MoveKind, Segment, StepPlan
 from engine.request import RequestKpi, TokenEvent, TokenLogprob
 from engine.sampler import BadLogits, Pick, RowContext, sample
 from engine.scheduling.scheduler import Advance, Scheduler
+from engine.scoring import take_scores
 from engine.sequence import Sequence
 from engine.trace import trace
 
@@ -105,15 +106,17 @@ class EngineLoop:
 
     def _sample(self, plan: StepPlan, logits: np.ndarray) -> tuple[dict[str, tuple[Pick, ...]], tuple[Failed, ...]]:
         """Choose tokens for every logit row; a sequence with a bad row is dropped here, its neighbours are not."""
+        logits, unscorable = take_scores(plan, logits, self.scheduler.find)
         rows = [row for segment in plan.segments for row in self._contexts(segment)]
         chosen = sample(logits, rows)
         picks: dict[str, tuple[Pick, ...]] = {}
         failures = []
         place = 0
         for segment in plan.segments:
-            mine = chosen[place : place + segment.logit_rows]
-            place += segment.logit_rows
-            bad = next((pick for pick in mine if isinstance(pick, BadLogits)), None)
+            mine = chosen[place : place + segment.chosen_rows]
+            place += segment.chosen_rows
+            bad = unscorable.get(segment.sequence_id)
+            bad = bad or next((pick for pick in mine if isinstance(pick, BadLogits)), None)
             if bad is not None:
                 self.scheduler.abort(segment.sequence_id)
                 failures.append(Failed(segment.sequence_id, str(bad)))
@@ -137,10 +140,10 @@ class EngineLoop:
         sequence = self.scheduler.find(segment.sequence_id)
         assert sequence is not None
         prompt, completion = sequence.request.prompt_ids, sequence.tokens[sequence.prompt_tokens :]
-        guesses = segment.tokens[len(segment.tokens) - segment.logit_rows + 1 :] if segment.logit_rows else ()
+        guesses = segment.tokens[len(segment.tokens) - segment.chosen_rows + 1 :] if segment.chosen_rows else ()
         return [
             RowContext(sequence.request.params, sequence.seed, prompt, [*completion, *guesses[:index]])
-            for index in range(segment.logit_rows)
+            for index in range(segment.chosen_rows)
         ]
 
     def _keep(self, plan: StepPlan, batch: PackedBatch, advances: list[Advance]) -> None:
@@ -176,7 +179,7 @@ class EngineLoop:
         totals.passes += 1
         totals.rows_used += plan.rows_used
         totals.rows_run += plan.shape.rows
-        prefill = sum(len(s.tokens) for s in plan.segments if s.logit_rows == 0 or len(s.tokens) > s.logit_rows)
+        prefill = sum(len(s.tokens) for s in plan.segments if not s.chosen_rows or len(s.tokens) > s.chosen_rows)
         totals.prefill_rows += prefill
         totals.decode_rows += plan.rows_used - prefill
         totals.variant_switches += self._last_shape not in (None, plan.shape)
@@ -187,15 +190,16 @@ class EngineLoop:
         events = []
         for advance in advances:
             sequence = advance.sequence
-            if not advance.new_tokens:
+            if not advance.new_tokens and sequence.finish is None:
                 continue
-            if sequence.first_token_s is None:
+            is_first = sequence.first_token_s is None
+            if is_first:
                 sequence.first_token_s = now_s
                 self._totals.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
             self._totals.generated_tokens += len(advance.new_tokens)
             self._totals.finished += sequence.finish is not None
             chosen = picks[sequence.request.request_id][: len(advance.new_tokens)]
-            events.append(_event(advance, chosen, now_s))
+            events.append(_event(advance, chosen, now_s, tuple(sequence.prompt_scores) if is_first else ()))
         return events
 
 
@@ -203,13 +207,23 @@ def _columns(page: int) -> slice:
     return slice(page * PAGE_COLUMNS, (page + 1) * PAGE_COLUMNS)
 
 
-def _event(advance: Advance, chosen: tuple[Pick, ...], now_s: float) -> TokenEvent:
+def _event(
+    advance: Advance, chosen: tuple[Pick, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
+) -> TokenEvent:
     sequence = advance.sequence
     logprobs: tuple[TokenLogprob, ...] = tuple(pick.logprob for pick in chosen if pick.logprob is not None)
-    last = advance.new_tokens[-1]
-    stopped = last if sequence.finish == "stop" else None
+    stopped = advance.new_tokens[-1] if sequence.finish == "stop" else None
     kpi = _kpi(sequence, now_s) if sequence.finish is not None else None
-    return TokenEvent(sequence.request.request_id, advance.new_tokens, logprobs, sequence.finish, stopped, kpi)
+    return TokenEvent(
+        sequence.request.request_id,
+        advance.new_tokens,
+        logprobs,
+        sequence.finish,
+        stopped,
+        kpi,
+        sequence.cached_tokens,
+        prompt_logprobs,
+    )
 
 
 def _kpi(sequence: Sequence, now_s: float) -> RequestKpi:

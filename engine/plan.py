@@ -12,7 +12,8 @@ class Segment:
 
     tokens: one per row. first_position: of the first row; the rest follow. pages: of the columns already
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
-    logit_rows: how many of the last rows need logits. causal False: the rows see each other both ways.
+    logit_rows: how many of the last rows need logits. scored: the known tokens that follow the first of those rows,
+    whose probability was asked for; the other logit rows choose. causal False: the rows see each other both ways.
     """
 
     sequence_id: str
@@ -22,7 +23,13 @@ class Segment:
     past_columns: int
     targets: tuple[int, ...]
     logit_rows: int
+    scored: tuple[int, ...] = ()
     causal: bool = True
+
+    @property
+    def chosen_rows(self) -> int:
+        """Logit rows from which a token is chosen."""
+        return self.logit_rows - len(self.scored)
 
 
 class MoveKind(StrEnum):

@@ -13,11 +13,25 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """Most tokens between the tokens that open and those that close a reasoning block; `closing` is never empty.
+
+    opening is empty when the prompt has opened the block; otherwise it must come within `opens_within` tokens.
+    """
+
+    tokens: int
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+    opens_within: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen; validated before it is built. Order of application: `engine/sampler.py`.
 
     temperature 0 is greedy. top_k 0 and top_p 1 are off. seed None draws one at submission.
-    logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off).
+    logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off);
+    prompt_logprobs the same for the tokens of the prompt. max_tokens 0 generates nothing: the prompt is only scored.
     """
 
     max_tokens: int
@@ -33,6 +47,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless ignore_eos was asked
     min_tokens: int = 0  # stop tokens are not sampled before this many
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    reasoning: ReasoningBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,8 @@ class TokenEvent:
     """New tokens of one request in one pass; the last event carries `finish`.
 
     A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
-    `cached_tokens` is the number of prompt tokens taken from the prefix cache.
+    `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
+    whole with the first event: one entry for each prompt token but the first, which nothing precedes.
     """
 
     request_id: str
@@ -72,6 +89,8 @@ class TokenEvent:
     finish: FinishReason | None = None
     stopped_by: int | None = None
     kpi: "RequestKpi | None" = None
+    cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,7 @@ class Delta:
     """New text of one request, never splitting a code point. The last one carries `finish`, counts and timings.
 
     stopped_by: the stop string or the id of the stop token that ended it; None for a length or the model's own end.
+    prompt_logprobs: of the prompt's tokens but the first, with the first delta and only if they were asked for.
     """
 
     text: str
@@ -132,3 +152,4 @@ class Delta:
     finish: FinishReason | None = None
     stopped_by: str | int | None = None
     kpi: RequestKpi | None = None
+    prompt_logprobs: tuple[TextLogprob, ...] = ()

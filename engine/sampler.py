@@ -1,6 +1,7 @@
 """Logits to token ids. Order, per row:
 
-1. logit bias; stop tokens forbidden while fewer than min_tokens were generated
+1. logit bias; stop tokens forbidden while fewer than min_tokens were generated;
+   a spent reasoning budget leaves one token
 2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
 3. temperature 0 (below 1e-5): the largest logit, lowest id first among equals
 4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.reasoning import forced_token
 from engine.request import SamplingParams, TokenLogprob
 
 Floats = NDArray[np.float32]
@@ -102,6 +104,7 @@ def _is_adjusted(row: RowContext) -> bool:
         or params.frequency_penalty
         or params.presence_penalty
         or row.index < params.min_tokens
+        or params.reasoning is not None
     )
 
 
@@ -119,6 +122,10 @@ def _adjust_row(values: Floats, row: RowContext) -> None:
     if (params.frequency_penalty or params.presence_penalty) and row.completion:
         used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
         values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
+    forced = None if params.reasoning is None else forced_token(params.reasoning, row.completion)
+    if forced is not None:
+        values[:] = -np.inf
+        values[forced] = 0.0
 
 
 def _draw(values: Floats, rows: Sequence[RowContext]) -> list[int]:

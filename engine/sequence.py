@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.cache.prefix import PageKey, page_keys
-from engine.request import FinishReason, Request
+from engine.request import FinishReason, Request, TokenLogprob
 
 
 class Status(StrEnum):
@@ -26,7 +26,7 @@ MOVES: dict[Status, frozenset[Status]] = {
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Progress of one request. The scheduler is its only writer.
+    """Progress of one request. The scheduler is its only writer; times and `prompt_scores` are the loop's.
 
     tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
     in columns pages[i // 16] * 16 + i % 16. delivered: tokens of earlier workers, part of the completion.
@@ -44,6 +44,7 @@ class Sequence:
     registered: int = 0
     last_served: int = -1
     finish: FinishReason | None = None
+    prompt_scores: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
     # Facts for the KPI: seconds on the caller's clock, then counts.
     arrived_s: float = 0.0
     started_s: float | None = None
@@ -70,6 +71,17 @@ class Sequence:
     def rows_wanted(self) -> int:
         """Rows that still have to be computed before the next token is known."""
         return len(self.tokens) - self.computed
+
+    @property
+    def is_scored(self) -> bool:
+        """Nothing of the prompt has to be scored any more; an earlier worker scored it before its first token."""
+        wanted = self.request.params.prompt_logprobs is not None and not self.resumed
+        return not wanted or len(self.prompt_scores) == self.prompt_tokens - 1
+
+    @property
+    def first_logit_row(self) -> int:
+        """Index of the first token whose row must be computed, because something is read from its logits."""
+        return len(self.tokens) - 1 if self.is_scored else len(self.prompt_scores)
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from engine.errors import HexserveError
-from server import chat, completions, document, status, tokens
+from server import chat, completions, document, responses, status, tokens
 from server.engine_seam import EngineLike
 from server.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.gate import Gate
@@ -35,7 +35,7 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
     telemetry = Telemetry(engine, settings.model_name)
     app.state.settings = settings
     app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
-    for router in (chat.router, completions.router, tokens.router, status.router):
+    for router in (chat.router, completions.router, responses.router, tokens.router, status.router):
         app.include_router(router)
     keys = read_keys(settings.api_keys, settings.api_key_file)
     if settings.docs:

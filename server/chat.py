@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -10,14 +11,17 @@ from server.body import BoundedRoute
 from server.chat_messages import template_messages
 from server.logprobs import chat_entries
 from server.merged import Arrival
-from server.params import Decoding, chat_decoding, chat_tools, check_model
+from server.params import chat_decoding, chat_tools, check_model
+from server.reasoning import ReasoningSplitter, Thought, budgeted, template_options, thinking_after
 from server.service import answer, service_of, until_left
+from server.sse import PlainEnding
 from server.tool_calls import CallSplitter, FunctionCall
-from server.usage import FINISH_NAMES, Head, TokenCount
+from server.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
 from server.wire import ChatRequest
 from server.wire_answers import ChatChunk, ChatCompletion, answers
 
 router = APIRouter(route_class=BoundedRoute)
+Part = str | Thought | FunctionCall
 
 
 @router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, ChatChunk))
@@ -29,26 +33,36 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     service.admit(decoding.choices)
     tools = chat_tools(body, service.takes_tools)
     messages = template_messages(body.messages)
-    prompt = await until_left(request, service.engine.chat_prompt(messages, tools))
-    head = service.head("chatcmpl", model)
+    options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
+    prompt = await until_left(request, service.engine.chat_prompt(messages, tools, options, decoding.keep))
+    thinking = thinking_after(prompt, service.engine)
+    budget = budgeted(body.thinking_token_budget, thinking, service.engine, "thinking_token_budget")
+    decoding = replace(decoding, reasoning=budget)
+    head = replace(service.head("chatcmpl", model), names_tier=body.service_tier is not None)
     stream = service.launch(head, [prompt], decoding, "messages")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
-    includes_usage = bool(body.stream_options and body.stream_options.include_usage)
-    writer = ChatWriter(head, count, decoding, includes_usage, splits_calls=tools is not None)
+    usage = StreamUsage(count, body.stream_options)
+    choices = [ChatChoice(tools is not None, thinking.splitter()) for _ in range(decoding.choices)]
+    writer = ChatWriter(head, count, choices, decoding.logprobs, usage)
     return await answer(request, stream, writer, bool(body.stream))
 
 
-class ChatWriter:
+class ChatWriter(PlainEnding):
     """Chunks and answers of one chat."""
 
     def __init__(
-        self, head: Head, count: TokenCount, decoding: Decoding, includes_usage: bool, splits_calls: bool
+        self,
+        head: Head,
+        count: TokenCount,
+        choices: "Sequence[ChatChoice]",
+        alternatives: int | None,
+        usage: StreamUsage,
     ) -> None:
         self._head = head
         self._count = count
-        self._alternatives = decoding.logprobs
-        self._includes_usage = includes_usage
-        self._choices = [_ChatChoice(splits_calls) for _ in range(decoding.choices)]
+        self._alternatives = alternatives
+        self._usage = usage
+        self._choices = choices
 
     @property
     def finished(self) -> bool:
@@ -64,7 +78,9 @@ class ChatWriter:
             if not choice.has_role:
                 choice.has_role = True
                 chunks.append(self._chunk(number, {"role": "assistant", "content": ""}))
-            for part in choice.take(delta):
+            parts = choice.take(delta)
+            self._count.add_reasoning(choice.new_reasoning_tokens())
+            for part in parts:
                 for piece in choice.deltas(part):
                     chunks.append(self._chunk(number, piece, self._take_logprobs(choice, only_if_any=True)))
             if delta.finish is not None:
@@ -74,9 +90,7 @@ class ChatWriter:
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        if not self._includes_usage:
-            return []
-        return [self._head.envelope("chat.completion.chunk", []) | {"usage": self._count.usage()}]
+        return self._usage.last(self._head.envelope("chat.completion.chunk", []))
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Keep arrivals for `answer`."""
@@ -84,6 +98,7 @@ class ChatWriter:
             self._count.add(number, delta)
             choice = self._choices[number]
             choice.parts += choice.take(delta)
+            self._count.add_reasoning(choice.new_reasoning_tokens())
             if delta.finish is not None:
                 choice.finish = choice.finish_name(delta.finish)
 
@@ -100,7 +115,7 @@ class ChatWriter:
         ]
         return self._head.envelope("chat.completion", choices) | {"usage": self._count.usage()}
 
-    def _take_logprobs(self, choice: "_ChatChoice", only_if_any: bool = False) -> dict[str, Any] | None:
+    def _take_logprobs(self, choice: "ChatChoice", only_if_any: bool = False) -> dict[str, Any] | None:
         if self._alternatives is None or (only_if_any and not choice.logprobs):
             return None
         entries = chat_entries(choice.logprobs, self._alternatives)
@@ -111,32 +126,43 @@ class ChatWriter:
         self, number: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
     ) -> dict[str, Any]:
         part = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        chunk = self._head.envelope("chat.completion.chunk", [part])
-        return chunk | {"usage": None} if self._includes_usage else chunk
+        return self._usage.on(self._head.envelope("chat.completion.chunk", [part]))
 
 
-class _ChatChoice:
+class ChatChoice:
     """What one choice has said so far."""
 
-    def __init__(self, splits_calls: bool) -> None:
+    def __init__(self, splits_calls: bool, reasoning: ReasoningSplitter | None = None) -> None:
         self.has_role = False
-        self.parts: list[str | FunctionCall] = []
+        self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []
         self.finish: str | None = None
         self._splitter = CallSplitter() if splits_calls else None
+        self._reasoning = reasoning
+        self._counted = 0
         self._calls = 0
 
-    def take(self, delta: Delta) -> list[str | FunctionCall]:
-        """The text and calls that are certain with this delta."""
+    def take(self, delta: Delta) -> list[Part]:
+        """The reasoning, text and calls that are certain with this delta."""
         self.logprobs += delta.logprobs
-        if self._splitter is not None:
-            return self._splitter.feed(delta.text, delta.finish is not None)
-        return [delta.text] if delta.text else []
+        pieces = [delta.text] if self._reasoning is None else self._reasoning.feed(delta)
+        if self._splitter is None:
+            return [piece for piece in pieces if piece]
+        parts: list[Part] = [piece for piece in pieces if isinstance(piece, Thought)]
+        text = "".join(piece for piece in pieces if isinstance(piece, str))
+        return parts + self._splitter.feed(text, delta.finish is not None)
 
-    def deltas(self, part: str | FunctionCall) -> list[dict[str, Any]]:
+    def new_reasoning_tokens(self) -> int:
+        """Tokens that turned out to be reasoning since this was last asked."""
+        before, self._counted = self._counted, 0 if self._reasoning is None else self._reasoning.tokens
+        return self._counted - before
+
+    def deltas(self, part: Part) -> list[dict[str, Any]]:
         """Streamed form of one part: a call opens with its id and name, its arguments follow."""
         if isinstance(part, str):
             return [{"content": part}]
+        if isinstance(part, Thought):
+            return [{"reasoning_content": part.text}]
         index = self._calls
         self._calls += 1
         opening = {"index": index, "id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}}
@@ -149,9 +175,12 @@ class _ChatChoice:
         calls = [
             {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
             for part in self.parts
-            if not isinstance(part, str)
+            if isinstance(part, FunctionCall)
         ]
+        thoughts = "".join(part.text for part in self.parts if isinstance(part, Thought))
         message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        if thoughts:
+            message["reasoning_content"] = thoughts
         return message | {"tool_calls": calls} if calls else message
 
     def finish_name(self, finish: FinishReason) -> str:

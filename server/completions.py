@@ -6,16 +6,16 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from engine.errors import CallerError
-from engine.request import TextLogprob
 from server.body import BoundedRoute
 from server.engine_seam import EngineLike
 from server.errors import refuse
-from server.logprobs import CompletionLists, joined
 from server.merged import Arrival
 from server.params import check_model, completion_decoding
 from server.service import answer, service_of, until_left
 from server.settings import Settings
-from server.usage import FINISH_NAMES, Head, TokenCount
+from server.sse import PlainEnding
+from server.text_choice import Best, Echo, TextChoice
+from server.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
 from server.wire import CompletionRequest
 from server.wire_answers import Completion, answers
 
@@ -31,12 +31,15 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     wanted = _prompts(body)
     _check_count(len(wanted), decoding.choices, service.settings)
     service.admit(len(wanted) * decoding.choices)
-    prompts = await until_left(request, _tokens(wanted, service.engine, len(wanted) > 1))
+    reading = _tokens(wanted, service.engine, len(wanted) > 1, decoding.keep)
+    prompts = await until_left(request, reading)
     head = service.head("cmpl", model)
     stream = service.launch(head, prompts, decoding, "prompt")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
-    includes_usage = bool(body.stream_options and body.stream_options.include_usage)
-    writer = CompletionWriter(head, count, len(prompts) * decoding.choices, decoding.logprobs, includes_usage)
+    echoes = [_echo(*pair, service.engine) if body.echo else None for pair in zip(wanted, prompts, strict=True)]
+    choices = [TextChoice(body.logprobs, echo) for echo in echoes for _ in range(decoding.choices)]
+    best = Best(decoding.choices, body.n or 1)
+    writer = CompletionWriter(head, count, choices, StreamUsage(count, body.stream_options), best)
     return await answer(request, stream, writer, bool(body.stream))
 
 
@@ -54,19 +57,21 @@ def _check_count(prompts: int, choices: int, settings: Settings) -> None:
         raise refuse(message, "prompt", "array_above_max_length")
     if prompts * choices > settings.max_queued:
         message = (
-            f"{prompts} prompts times n = {choices} is more than the {settings.max_queued} requests taken at once."
+            f"{prompts} prompts times {choices} choices is more than the {settings.max_queued} requests taken at once."
         )
         raise refuse(message, "prompt", "array_above_max_length")
 
 
-async def _tokens(wanted: Sequence[str | list[int]], engine: EngineLike, is_list: bool) -> list[tuple[int, ...]]:
+async def _tokens(
+    wanted: Sequence[str | list[int]], engine: EngineLike, is_list: bool, keep: int | None
+) -> list[tuple[int, ...]]:
     prompts = []
     for number, prompt in enumerate(wanted):
         try:
             if isinstance(prompt, str):
-                prompts.append(await engine.text_prompt(prompt))
+                prompts.append(await engine.text_prompt(prompt, keep))
             else:
-                prompts.append(engine.check_ids(prompt, "prompt"))
+                prompts.append(engine.check_ids(prompt[-keep:] if keep else prompt, "prompt"))
         except CallerError as error:
             if is_list and error.param is not None and error.param.startswith("prompt"):
                 error.param = f"prompt[{number}]{error.param.removeprefix('prompt')}"
@@ -74,16 +79,26 @@ async def _tokens(wanted: Sequence[str | list[int]], engine: EngineLike, is_list
     return prompts
 
 
-class CompletionWriter:
-    """Chunks and answers of one completion request. `alternatives` None = no logprobs."""
+def _echo(wanted: str | list[int], ids: tuple[int, ...], engine: EngineLike) -> Echo:
+    """The prompt as it was given; the tokens of a text may stand for more (a BOS of our own) or less (it was cut)."""
+    pieces = engine.token_pieces(ids)
+    text = b"".join(pieces).decode("utf-8", "replace")
+    if isinstance(wanted, str) and text.endswith(wanted):
+        return Echo(wanted, pieces, len(text) - len(wanted))
+    return Echo(text, pieces)
+
+
+class CompletionWriter(PlainEnding):
+    """Chunks and answers of one completion request."""
 
     def __init__(
-        self, head: Head, count: TokenCount, choices: int, alternatives: int | None, includes_usage: bool
+        self, head: Head, count: TokenCount, choices: Sequence[TextChoice], usage: StreamUsage, best: Best
     ) -> None:
         self._head = head
         self._count = count
-        self._includes_usage = includes_usage
-        self._choices = [_TextChoice(alternatives) for _ in range(choices)]
+        self._choices = choices
+        self._usage = usage
+        self._best = best
 
     @property
     def finished(self) -> bool:
@@ -91,60 +106,34 @@ class CompletionWriter:
         return self._count.finished
 
     def chunks(self, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
-        """One chunk per delta that has text, logprobs or a finish."""
+        """One chunk per delta that has text, logprobs or a finish; an echo goes before in a chunk of its own."""
         chunks = []
         for number, delta in arrivals:
             self._count.add(number, delta)
-            logprobs = self._choices[number].logprobs(delta.logprobs)
-            if delta.text or logprobs or delta.finish is not None:
-                finish = None if delta.finish is None else FINISH_NAMES[delta.finish]
-                part = {"text": delta.text, "index": number, "logprobs": logprobs, "finish_reason": finish}
-                chunk = self._head.envelope("text_completion", [part])
-                chunks.append(chunk | {"usage": None} if self._includes_usage else chunk)
+            pieces = self._choices[number].pieces(delta)
+            if delta.finish is not None and not pieces:
+                pieces = [("", None)]
+            for place, (text, logprobs) in enumerate(pieces, 1):
+                is_last = place == len(pieces)
+                finish = FINISH_NAMES[delta.finish] if delta.finish is not None and is_last else None
+                chunks.append(self._chunk(number, text, logprobs, finish))
         return chunks
+
+    def _chunk(self, number: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
+        part = {"text": text, "index": number, "logprobs": logprobs, "finish_reason": finish}
+        return self._usage.on(self._head.envelope("text_completion", [part]))
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        if not self._includes_usage:
-            return []
-        return [self._head.envelope("text_completion", []) | {"usage": self._count.usage()}]
+        return self._usage.last(self._head.envelope("text_completion", []))
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Keep arrivals for `answer`."""
         for number, delta in arrivals:
             self._count.add(number, delta)
-            choice = self._choices[number]
-            choice.texts.append(delta.text)
-            logprobs = choice.logprobs(delta.logprobs)
-            if logprobs:
-                choice.lists.append(logprobs)
-            if delta.finish is not None:
-                choice.finish = FINISH_NAMES[delta.finish]
+            self._choices[number].take(delta)
 
     def answer(self) -> dict[str, Any]:
         """The text_completion object."""
-        choices = [
-            {
-                "text": "".join(choice.texts),
-                "index": number,
-                "logprobs": joined(choice.lists) if choice.reports_logprobs else None,
-                "finish_reason": choice.finish,
-            }
-            for number, choice in enumerate(self._choices)
-        ]
+        choices = [choice.answer(number) for number, choice in enumerate(self._best.of(self._choices))]
         return self._head.envelope("text_completion", choices) | {"usage": self._count.usage()}
-
-
-class _TextChoice:
-    def __init__(self, alternatives: int | None) -> None:
-        self.texts: list[str] = []
-        self.lists: list[dict[str, Any]] = []
-        self.finish: str | None = None
-        self._lists = None if alternatives is None else CompletionLists(alternatives)
-
-    @property
-    def reports_logprobs(self) -> bool:
-        return self._lists is not None
-
-    def logprobs(self, entries: Sequence[TextLogprob]) -> dict[str, Any] | None:
-        return self._lists.lists(entries) if self._lists is not None and entries else None

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from engine.client import EngineInfo, EngineState
 from engine.messages import Stats
-from engine.request import Delta, Request
+from engine.request import Delta, ReasoningBudget, Request
 from engine.text.facts import TextFacts
 
 
@@ -51,11 +51,18 @@ class EngineLike(Protocol):
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
-        """Render and tokenise a chat."""
+        """Render and tokenise a chat; of a longer prompt only the last `keep` tokens are used."""
 
-    async def text_prompt(self, text: str) -> tuple[int, ...]:
-        """Tokenise a plain prompt."""
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
+        """Tokenise a plain prompt; of a longer one only the last `keep` tokens are used."""
+
+    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+        """A bound on reasoning as the model's tokens; None for a model that does not reason."""
+
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes each token stands for."""
 
     async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         """Tokenise a text of any length."""

@@ -160,7 +160,8 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireEr
     path, error = max(found, key=lambda item: len(item[0]))  # max keeps the first of equals
     kind = str(error["type"])
     if kind in ("union_tag_invalid", "union_tag_not_found") and "discriminator" in error.get("ctx", {}):
-        path = (*path, str(error["ctx"]["discriminator"]).strip("'"))
+        name = str(error["ctx"]["discriminator"]).strip("'")
+        path = (*path, "type" if name.endswith("()") else name)  # a function looks at `type`, with a default
     code, sentence = _sentence(kind, error)
     context = error.get("ctx", {})
     got = context.get("tag", error.get("input")) if kind == "union_tag_invalid" else error.get("input")

@@ -41,6 +41,19 @@ class CompletionLists:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._characters = 0
 
+    def prompt_lists(self, pieces: Sequence[bytes], logprobs: Sequence[TextLogprob], hidden: int) -> dict[str, Any]:
+        """The lists of an echoed prompt: a token more than `logprobs`, as nothing precedes the first.
+
+        hidden: characters at the beginning that the tokens have and the echoed text has not (a BOS of our own).
+        """
+        self._characters -= hidden
+        first = {"tokens": [pieces[0].decode("utf-8", "replace")], "token_logprobs": [None], "top_logprobs": [None]}
+        offset = self._characters
+        self._characters += len(self._decoder.decode(pieces[0]))
+        rest = self.lists(logprobs)
+        offsets = [max(0, place) for place in (offset, *rest["text_offset"])]
+        return {name: first[name] + rest[name] for name in first} | {"text_offset": offsets}
+
     def lists(self, logprobs: Sequence[TextLogprob]) -> dict[str, Any]:
         """The lists for the next tokens. `top_logprobs` always has the chosen token too, as OpenAI's has."""
         offsets = []

@@ -1,11 +1,11 @@
 """Wire body -> what the engine is asked: rules that need two fields, the settings or the model. Others: `wire.py`."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.client import EngineInfo
-from engine.request import SamplingParams
+from engine.request import ReasoningBudget, SamplingParams
 from server.engine_seam import EngineLike
 from server.errors import echo, refuse
 from server.settings import Settings
@@ -37,6 +37,9 @@ class Decoding:
     seed: int | None
     min_tokens: int
     logprobs: int | None
+    prompt_logprobs: int | None = None
+    reasoning: ReasoningBudget | None = None
+    keep: int | None = None  # of a longer prompt only so many last tokens are used
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
@@ -55,6 +58,8 @@ class Decoding:
             stop_token_ids=self.stop_token_ids,
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            reasoning=self.reasoning,
         )
 
 
@@ -83,10 +88,21 @@ def chat_tools(body: ChatRequest, takes_tools: bool) -> list[dict[str, Any]] | N
 
 def completion_decoding(body: CompletionRequest, engine: EngineLike, settings: Settings) -> Decoding:
     """Check a completion body and say how to generate; raises Refusal naming the field."""
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise refuse("'best_of' other than 'n' is not supported.", "best_of", "unsupported_value")
+    shown = 1 if body.n is None else body.n
+    if body.max_tokens == 0 and not body.echo:
+        message = "Invalid 'max_tokens': 0 is below the minimum of 1, unless 'echo' is true."
+        raise refuse(message, "max_tokens", "integer_below_min_value")
+    if body.best_of is not None and body.best_of < shown:
+        raise refuse(f"'best_of' ({body.best_of}) is below 'n' ({shown}).", "best_of", "invalid_value")
+    if body.best_of is not None and body.best_of > shown and body.stream:
+        raise refuse("'best_of' above 'n' cannot be streamed.", "best_of", "invalid_value")
     wanted = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _decoding(body, engine, settings, wanted, body.logprobs)
+    decoding = _decoding(body, engine, settings, wanted, body.logprobs)
+    if body.best_of is not None and body.best_of > shown:
+        _check_choices(body.best_of, "best_of", settings)
+        # Ranked by log-probability, so the engine reports it whether or not the caller asked.
+        decoding = replace(decoding, choices=body.best_of, logprobs=body.logprobs or 0)
+    return replace(decoding, prompt_logprobs=body.logprobs) if body.echo else decoding
 
 
 def check_model(name: str, info: EngineInfo, settings: Settings) -> str:
@@ -103,9 +119,7 @@ def _decoding(
     body: GenerationBody, engine: EngineLike, settings: Settings, max_tokens: int | None, logprobs: int | None
 ) -> Decoding:
     choices = 1 if body.n is None else body.n
-    limit = min(settings.max_choices, settings.max_queued)
-    if choices > limit:
-        raise refuse(f"Invalid 'n': {choices} is above the maximum of {limit}.", "n", "integer_above_max_value")
+    _check_choices(choices, "n", settings)
     if body.stream_options is not None and not body.stream:
         raise refuse("'stream_options' is only allowed when 'stream' is true.", "stream_options", "invalid_value")
     min_tokens = body.min_tokens or 0
@@ -132,7 +146,26 @@ def _decoding(
         seed=body.seed,
         min_tokens=min_tokens,
         logprobs=logprobs,
+        keep=_keep(body, engine.info.max_context, max_tokens),
     )
+
+
+def _check_choices(choices: int, param: str, settings: Settings) -> None:
+    limit = min(settings.max_choices, settings.max_queued)
+    if choices > limit:
+        message = f"Invalid '{param}': {choices} is above the maximum of {limit}."
+        raise refuse(message, param, "integer_above_max_value")
+
+
+def _keep(body: GenerationBody, window: int, max_tokens: int | None) -> int | None:
+    """Prompt tokens to use; -1 is as many as leave room for the answer."""
+    asked = body.truncate_prompt_tokens
+    if asked is None:
+        return None
+    if asked == 0 or asked >= window:
+        message = f"Invalid 'truncate_prompt_tokens': {asked} is not -1 and not from 1 to {window - 1}."
+        raise refuse(message, "truncate_prompt_tokens", "invalid_value")
+    return asked if asked > 0 else max(1, window - max(1, max_tokens or 1))
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:

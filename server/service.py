@@ -73,7 +73,7 @@ class Service:
         salt = self.caller.cache_salt if self.caller is not None else b""
         try:
             for number, prompt in enumerate(prompts):
-                limit = decoding.max_tokens or max(1, window - len(prompt))
+                limit = max(1, window - len(prompt)) if decoding.max_tokens is None else decoding.max_tokens
                 for choice in range(decoding.choices):
                     name = f"{head.id}-{number * decoding.choices + choice}"
                     params = decoding.sampling(choice, limit)

@@ -32,10 +32,29 @@ class ChunkWriter(Protocol):
     def last_chunks(self) -> list[dict[str, Any]]:
         """What follows when every choice has finished: the usage chunk, if it was asked for."""
 
+    @property
+    def ending(self) -> bytes:
+        """Frames after the last chunk."""
+
+    def failure(self, error: HexserveError) -> list[dict[str, Any]]:
+        """The last chunks of a stream that cannot go on."""
+
+
+class PlainEnding:
+    """How chats and completions end."""
+
+    ending = DONE
+
+    def failure(self, error: HexserveError) -> list[dict[str, Any]]:
+        """One error event."""
+        return [from_engine(error).body()]
+
 
 def frame(payload: dict[str, Any]) -> bytes:
-    """One event."""
-    return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+    """One event; one that has a type is named after it."""
+    kind = payload.get("type")
+    name = b"" if kind is None else b"event: " + str(kind).encode() + b"\n"
+    return name + b"data: " + msgspec.json.encode(payload) + b"\n\n"
 
 
 async def frames(stream: MergedStream, first: Sequence[Arrival], writer: ChunkWriter) -> AsyncIterator[bytes]:
@@ -47,9 +66,9 @@ async def frames(stream: MergedStream, first: Sequence[Arrival], writer: ChunkWr
                 if arrivals:
                     yield b"".join(frame(chunk) for chunk in writer.chunks(arrivals))
                 arrivals = [] if writer.finished else await stream.arrivals()
-            yield b"".join([*(frame(chunk) for chunk in writer.last_chunks()), DONE])
+            yield b"".join([*(frame(chunk) for chunk in writer.last_chunks()), writer.ending])
         except HexserveError as error:
-            yield frame(from_engine(error).body())
+            yield b"".join(frame(chunk) for chunk in writer.failure(error))
     finally:
         stream.abort()
 

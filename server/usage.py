@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.request import Delta, FinishReason
+from server.wire import StreamOptions
 
 # A stop string ends a request by aborting it; nobody reads the answer of a client that left.
 FINISH_NAMES: Mapping[FinishReason, str] = MappingProxyType(
@@ -21,9 +22,11 @@ class Head:
     created: int
     model: str
     fingerprint: str
+    names_tier: bool = False  # the caller gave a service_tier: say that there is only one
 
     def envelope(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The answer without its usage; `kind` is OpenAI's `object`."""
+        tier = {"service_tier": "default"} if self.names_tier else {}
         return {
             "id": self.id,
             "object": kind,
@@ -31,7 +34,26 @@ class Head:
             "model": self.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
-        }
+        } | tier
+
+
+class StreamUsage:
+    """`usage` in the chunks of a stream: left out; null until a last chunk; or on every chunk, as counted so far."""
+
+    def __init__(self, count: "TokenCount", options: StreamOptions | None) -> None:
+        self._count = count
+        self._is_asked = bool(options and options.include_usage)
+        self._is_continuous = bool(options and options.continuous_usage_stats)
+
+    def on(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """The chunk with its usage."""
+        if not self._is_asked:
+            return chunk
+        return chunk | {"usage": self._count.usage() if self._is_continuous else None}
+
+    def last(self, envelope: dict[str, Any]) -> list[dict[str, Any]]:
+        """The chunk after all choices have finished, if usage was asked for."""
+        return [envelope | {"usage": self._count.usage()}] if self._is_asked else []
 
 
 class TokenCount:
@@ -42,6 +64,7 @@ class TokenCount:
         self._per_prompt = choices_per_prompt
         self._completion = 0
         self._cached = 0
+        self._reasoning = 0
         self._unfinished = len(prompt_tokens)
 
     @property
@@ -58,6 +81,10 @@ class TokenCount:
         if delta.kpi is not None and choice % self._per_prompt == 0:
             self._cached += delta.kpi.cached_tokens
 
+    def add_reasoning(self, tokens: int) -> None:
+        """Say how many of the counted tokens were spent on reasoning."""
+        self._reasoning += tokens
+
     def usage(self) -> dict[str, Any]:
         """OpenAI's usage object."""
         return {
@@ -65,5 +92,5 @@ class TokenCount:
             "completion_tokens": self._completion,
             "total_tokens": self._prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self._reasoning},
         }

@@ -16,6 +16,7 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_IDS = 64
 MAX_TOOLS = 128
+MAX_TEMPLATE_OPTIONS = 16
 MAX_TOKENS = 2**31 - 1
 
 NotYet: TypeAlias = None  # the type of a field this version does not honour: only null is accepted
@@ -41,7 +42,7 @@ def _shape(value: object) -> str:
     return "ids" if isinstance(first, int) else "texts"
 
 
-def _text_or_list(value: object) -> str:
+def text_or_list(value: object) -> str:
     return "texts" if isinstance(value, list) else "text"
 
 
@@ -55,7 +56,7 @@ class TextPart(Body):
 TextParts = Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
 Content = Annotated[
     Annotated[str, Tag("text")] | Annotated[TextParts, Tag("texts")],
-    Discriminator(_text_or_list),
+    Discriminator(text_or_list),
 ]
 
 
@@ -123,13 +124,13 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
 
 
 StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
 Stop = Annotated[
     Annotated[StopText, Tag("text")] | Annotated[StopTexts, Tag("texts")],
-    Discriminator(_text_or_list),
+    Discriminator(text_or_list),
 ]
 
 
@@ -162,9 +163,9 @@ class GenerationBody(Body):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
 
     # Known, not honoured.
-    truncate_prompt_tokens: NotYet = None
     structured_outputs: NotYet = None
     guided_json: NotYet = None
     guided_regex: NotYet = None
@@ -200,6 +201,10 @@ MetadataText = Annotated[str, StringConstraints(max_length=512)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+TemplateOption = Annotated[str, StringConstraints(max_length=64)]
+
+
 class ChatRequest(GenerationBody):
     """POST /v1/chat/completions."""
 
@@ -213,25 +218,28 @@ class ChatRequest(GenerationBody):
     response_format: TextFormat | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
 
+    # What the chat template is told, and how long the model may think.
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    chat_template_kwargs: Annotated[dict[TemplateOption, Any], Field(max_length=MAX_TEMPLATE_OPTIONS)] | None = None
+    add_generation_prompt: bool | None = None
+
     # Accepted as OpenAI accepts them: nothing of them is visible in the answer.
     metadata: Annotated[dict[MetadataKey, MetadataText], Field(max_length=16)] | None = None
-    store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
 
     # Known, not honoured.
     functions: NotYet = None
     function_call: NotYet = None
-    reasoning_effort: NotYet = None
-    verbosity: NotYet = None
+    verbosity: Literal["medium"] | None = None
     audio: NotYet = None
     prediction: NotYet = None
     web_search_options: NotYet = None
     prompt_cache_retention: NotYet = None
     chat_template: NotYet = None
-    chat_template_kwargs: NotYet = None
-    add_generation_prompt: Literal[True] | None = None
     continue_final_message: Literal[False] | None = None
     echo: Literal[False] | None = None
 
@@ -251,7 +259,8 @@ class CompletionRequest(GenerationBody):
 
     prompt: Prompt
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    echo: Literal[False] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     suffix: NotYet = None
     add_special_tokens: Literal[True] | None = None

@@ -99,6 +99,7 @@ class AnswerMessage(Answer):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallAnswer] | None = None
 
 
@@ -121,6 +122,7 @@ class ChatCompletion(Answer):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    service_tier: Literal["default"] | None = None
 
 
 class FunctionDelta(Answer):
@@ -144,6 +146,7 @@ class ChunkDelta(Answer):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 
@@ -166,14 +169,18 @@ class ChatChunk(Answer):
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     system_fingerprint: str
+    service_tier: Literal["default"] | None = None
 
 
 class CompletionLogprobs(Answer):
-    """Parallel lists, one element per token; `text_offset` counts characters of the choice's text."""
+    """Parallel lists, one element per token; `text_offset` counts characters of the choice's text.
+
+    The first token of an echoed prompt has null for both numbers: nothing precedes it.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

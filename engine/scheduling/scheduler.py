@@ -207,9 +207,8 @@ class Scheduler:
         return known < len(keys) and keys[known] in pending and pending[keys[known]] < sequence.rank
 
     def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
-        """Keys of the pages that may be shared: the last token is always computed, it yields the logits."""
-        page_columns = self._lanes[0].pages.page_columns
-        return sequence.keys[: (len(sequence.tokens) - 1) // page_columns]
+        """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
+        return sequence.keys[: sequence.first_logit_row // self._lanes[0].pages.page_columns]
 
     def _admit_one(self, sequence: Sequence) -> bool:
         keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
@@ -301,6 +300,8 @@ class Scheduler:
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._lanes[sequence.pool].pages.page_columns
         start, end = sequence.computed, sequence.computed + rows
+        scored = () if sequence.is_scored else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
+        chosen = 1 + len(draft) if end == len(sequence.tokens) else 0
         columns = [
             sequence.pages[i // page_columns] * page_columns + i % page_columns for i in range(start, end + len(draft))
         ]
@@ -311,7 +312,8 @@ class Scheduler:
             pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
             past_columns=start,
             targets=tuple(columns),
-            logit_rows=1 + len(draft) if end == len(sequence.tokens) else 0,
+            logit_rows=len(scored) + chosen,
+            scored=tuple(scored),
         )
 
     # -- the parts of commit ------------------------------------------------------------------------------------
@@ -342,6 +344,9 @@ class Scheduler:
         """Add tokens up to a stop token, max_tokens or the end of the context."""
         params, taken = sequence.request.params, []
         for token in new_tokens:
+            if not params.max_tokens:
+                sequence.finish = FinishReason.LENGTH
+                break
             sequence.tokens.append(token)
             taken.append(token)
             if token in params.stop_token_ids and sequence.generated > params.min_tokens:

@@ -49,6 +49,7 @@ class TextAssembler:
             event.finish,
             None if event.stopped_by in self._rules.end_ids else event.stopped_by,
             event.kpi,
+            self._prompt_logprobs(event),
         )
 
     @property
@@ -60,7 +61,12 @@ class TextAssembler:
 
     def _stopped(self, event: TokenEvent, text: str, used_tokens: int) -> Delta:
         logprobs = tuple(self._text_logprob(entry) for entry in event.logprobs[:used_tokens])
-        return Delta(text, event.token_ids[:used_tokens], logprobs, FinishReason.STOP, self._matched, event.kpi)
+        used = event.token_ids[:used_tokens]
+        scored = self._prompt_logprobs(event)
+        return Delta(text, used, logprobs, FinishReason.STOP, self._matched, event.kpi, scored)
+
+    def _prompt_logprobs(self, event: TokenEvent) -> tuple[TextLogprob, ...]:
+        return tuple(self._text_logprob(entry) for entry in event.prompt_logprobs)
 
     def _shows_stop_token(self, token_id: int) -> bool:
         """A special token shows when specials do; an ordinary one is a stop sequence like a stop string."""

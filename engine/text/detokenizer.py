@@ -19,7 +19,7 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """Text that is certain after one more token, often empty in the middle of a character."""
-        if self._skip_special and self._tokenizer.is_special(token_id):
+        if self._skip_special and self._tokenizer.is_hidden(token_id):
             return ""
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 

@@ -13,6 +13,7 @@ from engine.text.tokenizer import Tokenizer
 
 USUAL_TOKEN_CHARS = 8  # of ordinary text it is about 4
 CUT_SLACK_TOKENS = 64
+MOST_CUT_CHARS = 32 * 1024 * 1024  # of a rendered prompt of which only the end is used
 
 
 class PromptMaker:
@@ -37,12 +38,17 @@ class PromptMaker:
         """The chat template as the bundle has it."""
         return self._template.source if self._template is not None else None
 
-    def text(self, text: str, max_context: int) -> tuple[int, ...]:
+    def text(self, text: str, max_context: int, keep: int | None = None) -> tuple[int, ...]:
         """Token ids of a plain prompt, with BOS where the model wants it.
 
         Special tokens in it are control tokens: who sends plain prompts has applied the template himself.
-        Raises ContextLengthExceeded by characters before tokenising.
+        Raises ContextLengthExceeded by characters before tokenising. With `keep` only the last tokens are used, the
+        BOS among them.
         """
+        if keep is not None:
+            ids = self.tokenizer.encode(self._ending(text, keep), allow_special=True)
+            room = keep - len(self.tokenizer.with_bos(()))
+            return self.tokenizer.with_bos(ids if len(ids) <= room else ids[len(ids) - room :])
         self._check_chars(len(text), max_context, "prompt")
         self._check_beginning(text, max_context, "prompt")
         return self.tokenizer.with_bos(self.tokenizer.encode(text, allow_special=True))
@@ -53,8 +59,9 @@ class PromptMaker:
         tools: Sequence[Mapping[str, Any]] | None,
         options: Mapping[str, Any],
         max_context: int,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
-        """Token ids of a rendered conversation. No BOS is added: a template that wants one writes it.
+        """Token ids of a rendered conversation, the last `keep` of them. No BOS is added: a template writes its own.
 
         Raises InvalidRequest and ContextLengthExceeded (by characters, before rendering and before tokenising).
         """
@@ -63,7 +70,8 @@ class PromptMaker:
         if not messages:
             raise InvalidRequest("'messages' is empty: at least one message is needed.", "messages")
         chosen = {"add_generation_prompt": True, **check_options(options)}
-        self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
+        if keep is None:
+            self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
         spoken = [normalise_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
         fence = choose_fence([spoken, tools, chosen])
         variables = {"documents": None, **self._special_names, **self._fence.protect(chosen, fence)}
@@ -72,14 +80,23 @@ class PromptMaker:
                 self._fence.protect(spoken, fence),
                 self._fence.protect(tools, fence) if tools else None,
                 variables,
-                max_context * self.tokenizer.longest_token_chars,
+                MOST_CUT_CHARS if keep is not None else max_context * self.tokenizer.longest_token_chars,
             )
         except RenderTooLong:
             raise ContextLengthExceeded(max_context, max_context + 1, 0, at_least=True) from None
-        self._check_beginning(text, max_context, "messages")
+        if keep is None:
+            self._check_beginning(text, max_context, "messages")
+        else:
+            text = self._ending(text, keep)
         if fence in text:
-            return self.tokenizer.encode_fenced(text, fence)
-        return self.tokenizer.encode(text, allow_special=True)
+            ids = self.tokenizer.encode_fenced(text, fence)
+        else:
+            ids = self.tokenizer.encode(text, allow_special=True)
+        return ids if keep is None else ids[-keep:]
+
+    def _ending(self, text: str, keep: int) -> str:
+        """An end of the text that surely has `keep` tokens, and some more: the cut changes the first few of them."""
+        return text[-(keep + CUT_SLACK_TOKENS) * self.tokenizer.longest_token_chars :]
 
     def _check_chars(self, chars: int, max_context: int, param: str) -> None:
         """So many characters cannot be fewer tokens than this: refuse without tokenising (a cheap flood otherwise)."""

@@ -7,7 +7,7 @@ and `<0xE2>` is one byte).
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,13 @@ class Tokenizer:
     vocabulary: number of ids, added tokens included. longest_token_chars: most characters one token can stand for.
     """
 
-    def __init__(self, serialized: str, bos_token: str | None = None, add_bos: bool = False) -> None:
-        """`serialized` is the content of tokenizer.json. Raises BundleError when it cannot be used."""
+    def __init__(
+        self, serialized: str, bos_token: str | None = None, add_bos: bool = False, markers: Collection[str] = ()
+    ) -> None:
+        """`serialized` is the content of tokenizer.json; `markers` are shown although they may be special tokens.
+
+        Raises BundleError when it cannot be used.
+        """
         try:
             content = json.loads(serialized)
             self._special_aware = tokenizers.Tokenizer.from_str(serialized)
@@ -47,6 +52,7 @@ class Tokenizer:
         added = self._special_aware.get_added_tokens_decoder()
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
         self._special_ids = frozenset(self.special_tokens.values())
+        self._hidden_ids = frozenset(i for token, i in self.special_tokens.items() if token not in markers)
         self._special_pattern = _special_pattern(tuple(token for token in added.values() if token.special))
         self._bytes = _token_table(
             self._special_aware.get_vocab(with_added_tokens=True),
@@ -65,7 +71,8 @@ class Tokenizer:
             serialized = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{path} cannot be read: {error}") from error
-        return cls(serialized, spec.bos_token, spec.add_bos)
+        markers = {marker for pair in spec.markers.values() for marker in pair}
+        return cls(serialized, spec.bos_token, spec.add_bos, markers)
 
     def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
         """Token ids of `text`, without BOS. Special tokens written in the text become control tokens only on request.
@@ -109,6 +116,10 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """True for control tokens."""
         return token_id in self._special_ids
+
+    def is_hidden(self, token_id: int) -> bool:
+        """True for control tokens that are no text; what marks a part of an answer is text."""
+        return token_id in self._hidden_ids
 
     def _split_specials(self, text: str) -> Iterator[tuple[str, bool]]:
         start = 0

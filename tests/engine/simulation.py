@@ -8,7 +8,7 @@ from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.loop import EngineLoop
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
-from engine.request import FinishReason, Request, SamplingParams
+from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.invariants import violations
@@ -48,6 +48,8 @@ class Simulation:
     outputs: dict[str, list[int]] = field(default_factory=dict)
     finishes: dict[str, FinishReason] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
+    cached: dict[str, int] = field(default_factory=dict)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -59,12 +61,15 @@ class Simulation:
         salt = bytes(kwargs.pop("cache_salt", b""))  # type: ignore[call-overload]
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
+        self.prompt_logprobs[name] = []
         self.scheduler.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()
         for event in report.events:
             self.outputs[event.request_id].extend(event.token_ids)
+            self.prompt_logprobs[event.request_id].extend(event.prompt_logprobs)
+            self.cached[event.request_id] = event.cached_tokens
             if event.finish is not None:
                 self.finishes[event.request_id] = event.finish
         for failure in report.failures:

@@ -1,14 +1,18 @@
 """An engine whose every token is written down beforehand. Words are tokens; the vocabulary has 1,000 ids."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from engine import messages
 from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client import EngineInfo, EngineState
 from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
-from engine.request import Delta, FinishReason, Request, RequestKpi, TextLogprob
+from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestKpi, TextLogprob
+from engine.text.chat_template import check_options
 from engine.text.facts import TextFacts
 
 NAME = "scripted"
@@ -48,7 +52,7 @@ def say(request: Request, words: Sequence[str] = WORDS) -> list[Delta]:
     count = request.params.logprobs
     deltas = [Delta(word, (10 + i,), logprob(word, count)) for i, word in enumerate(words)]
     deltas.append(Delta("", (END_ID,), logprob("<end>", count), FinishReason.STOP))
-    kept = deltas[: request.params.max_tokens]
+    kept = deltas[: request.params.max_tokens] or [Delta("", finish=FinishReason.LENGTH)]
     finish = kept[-1].finish or FinishReason.LENGTH
     last = kept[-1]
     kept[-1] = Delta(last.text, last.token_ids, last.logprobs, finish, kpi=kpi(request, len(kept)))
@@ -99,7 +103,8 @@ class ScriptedEngine:
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
         self.tools: list[Sequence[Mapping[str, Any]] | None] = []
-        self.options: list[Mapping[str, Any] | None] = []
+        self.options: list[dict[str, Any]] = []
+        self.prompt_end = b""  # what the last token of a prompt says, if not its number
         self.live: set[str] = set()
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
@@ -117,6 +122,12 @@ class ScriptedEngine:
     @property
     def unfinished(self) -> int:
         return len(self.live)
+
+    def think(self) -> None:
+        """Serve a model that reasons."""
+        manifest = self._info.manifest
+        text = msgspec.structs.replace(manifest.text, markers={"reasoning": ("<think>", "</think>")})
+        self._info = dataclasses.replace(self._info, manifest=msgspec.structs.replace(manifest, text=text))
 
     def hold(self, deltas: int = 0) -> None:
         """Let `deltas` more deltas out, then none."""
@@ -144,17 +155,26 @@ class ScriptedEngine:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
     ) -> tuple[int, ...]:
         self.chats.append(messages)
         self.tools.append(tools)
-        self.options.append(options)
-        return self._words(" ".join(str(message["content"]) for message in messages), "messages")
+        self.options.append(check_options(options or {}))
+        return self._words(" ".join(str(message["content"]) for message in messages), "messages", keep)
 
-    async def text_prompt(self, text: str) -> tuple[int, ...]:
-        return self._words(text, "prompt")
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
+        return self._words(text, "prompt", keep)
 
-    def _words(self, text: str, param: str) -> tuple[int, ...]:
-        return self.check_ids([5] * len(text.split()), param)
+    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+        if "reasoning" not in self.info.manifest.text.markers:
+            return None
+        return ReasoningBudget(tokens, () if is_open else (30,), (31,))
+
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        return (*(f"<{token_id}>".encode() for token_id in ids[:-1]), self.prompt_end or f"<{ids[-1]}>".encode())
+
+    def _words(self, text: str, param: str, keep: int | None) -> tuple[int, ...]:
+        return self.check_ids([5] * min(len(text.split()), keep or 10**9), param)
 
     async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         return (1,) * add_special + (5,) * len(text.split())

@@ -38,7 +38,8 @@ def keyed(engine: ScriptedEngine) -> FastAPI:
 async def test_every_route_is_in_it(app: FastAPI) -> None:
     document = app.state.document
     served = {(path, "get") for path in ("/health", "/metrics", "/docs", "/openapi.json", "/tokenizer_info")}
-    served |= {(path, "post") for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")}
+    asked = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize")
+    served |= {(path, "post") for path in asked}
     assert served <= {(path, method) for path, operations in document["paths"].items() for method in operations}
     named = {reference.removeprefix("#/components/schemas/") for reference in references(document)}
     assert named == set(document["components"]["schemas"])

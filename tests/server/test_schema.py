@@ -27,6 +27,7 @@ CHECKS = [
 OPERATIONS = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/responses",
     "POST /tokenize",
     "POST /detokenize",
     "GET /tokenizer_info",

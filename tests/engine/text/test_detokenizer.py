@@ -50,3 +50,11 @@ def test_a_special_token_inside_a_character_does_not_break_it() -> None:
     special = LIBRARY.token_to_id(SPECIALS[0])
     first, second = "é".encode()
     assert "".join(pieces([first, special, second])) == "é" == LIBRARY.decode([first, special, second])
+
+
+def test_what_marks_a_part_of_an_answer_is_text_also_as_a_special_token() -> None:
+    hidden, shown = (LIBRARY.token_to_id(token) for token in SPECIALS[:2])
+    tokenizer = Tokenizer(LIBRARY.to_str(), markers=(SPECIALS[1],))
+    detokenizer = Detokenizer(tokenizer)
+    assert [detokenizer.push(token_id) for token_id in (hidden, shown, 65)] == ["", SPECIALS[1], "A"]
+    assert tokenizer.is_special(shown)

@@ -1,0 +1,47 @@
+"""POST /v1/responses, without storage: every request brings its whole conversation."""
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from engine.errors import CallerError
+from server.body import BoundedRoute
+from server.chat import ChatChoice
+from server.params import chat_decoding, chat_tools, check_model
+from server.reasoning import budgeted, template_options, thinking_after
+from server.responses_answers import ResponseAnswer, ResponseEvent
+from server.responses_input import as_chat, template_items
+from server.responses_wire import ResponsesRequest
+from server.responses_writer import ResponseWriter
+from server.service import answer, service_of, until_left
+from server.usage import TokenCount
+from server.wire_answers import answers
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post("/v1/responses", response_model=None, responses=answers(ResponseAnswer, ResponseEvent))
+async def create_response(body: ResponsesRequest, request: Request) -> Response:
+    """Answer a list of input items with a list of output items, whole or as a stream of named events."""
+    service = service_of(request)
+    engine = service.engine
+    model = check_model(body.model, engine.info, service.settings)
+    chat = as_chat(body)
+    decoding = chat_decoding(chat, engine, service.settings)
+    service.admit(1)
+    tools = chat_tools(chat, service.takes_tools)
+    options = template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
+    try:
+        prompt = await until_left(request, engine.chat_prompt(template_items(body), tools, options))
+    except CallerError as error:
+        if error.param is not None and error.param.startswith("messages"):
+            error.param = "input"
+        raise
+    thinking = thinking_after(prompt, engine)
+    budget = budgeted(body.thinking_token_budget, thinking, engine, "thinking_token_budget")
+    head = service.head("resp", model)
+    stream = service.launch(head, [prompt], replace(decoding, reasoning=budget), "input")
+    count = TokenCount(stream.prompt_tokens, 1)
+    choice = ChatChoice(tools is not None, thinking.splitter())
+    writer = ResponseWriter(head, count, choice, body, decoding.logprobs)
+    return await answer(request, stream, writer, bool(body.stream))
