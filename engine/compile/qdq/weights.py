@@ -16,6 +16,7 @@ SignedBytes = NDArray[np.int8]
 INT8_LIMIT = 127
 INT4_LIMIT = 7
 SCALE_STEPS = 16
+TINY = np.float32(1e-30)
 # Four bits gain from cutting off a block's largest weight: the share of the peak with the least squared error.
 CLIPS = np.linspace(1.05, 0.6, 16, dtype=np.float32)
 
@@ -46,13 +47,14 @@ def int4_columns(weight: Float32, block: int) -> Columns:
         raise CompileError(f"w4a16 needs matrices whose {inputs} inputs {block} divides; choose another --block")
     blocks = weight.reshape(outputs, -1, block)
     wanted = _best_scales(blocks)
-    units = wanted.max(axis=1, keepdims=True) / np.float32(SCALE_STEPS)
+    largest = wanted.max(axis=1, keepdims=True)
+    units = np.where(largest == 0, np.float32(1.0), largest) / np.float32(SCALE_STEPS)
     scales = (np.clip(np.rint(wanted / units), 1, SCALE_STEPS) * units).astype(np.float32)
     return Columns(_round(blocks, scales).reshape(outputs, inputs), scales)
 
 
 def _best_scales(blocks: Float32) -> Float32:
-    """[outputs, blocks]: of the clippings of each block the one that loses least."""
+    """[outputs, blocks]: of the clippings of each block the one that loses least; 0 for a block of zeros."""
     peaks = np.abs(blocks).max(axis=2)
     best = _scales(peaks, INT4_LIMIT)
     least = np.full(peaks.shape, np.inf, np.float32)
@@ -61,7 +63,7 @@ def _best_scales(blocks: Float32) -> Float32:
         error = np.square(_round(blocks, scales) * scales[:, :, None] - blocks).sum(axis=2)
         best = np.where(error < least, scales, best)
         least = np.minimum(error, least)
-    return best
+    return np.where(peaks < TINY, np.float32(0.0), best)
 
 
 def pack_int4(integers: SignedBytes) -> NDArray[np.uint8]:
@@ -88,8 +90,8 @@ def table_codes(slices: Iterable[Float32], encoding: Encoding) -> Iterator[NDArr
 
 
 def _scales(peaks: Float32, limit: int) -> Float32:
-    """A row of zeros would have scale 0 and make NaN; any other keeps it at zero."""
-    return np.where(peaks == 0, np.float32(1.0), peaks / np.float32(limit)).astype(np.float32)
+    """Zeros, and what a scale would vanish for, get a scale of 1: they stay zeros instead of becoming NaN."""
+    return np.where(peaks < TINY, np.float32(1.0), peaks / np.float32(limit)).astype(np.float32)
 
 
 def _round(blocks: Float32, scales: Float32) -> SignedBytes:

@@ -42,6 +42,15 @@ def test_four_bits_lose_less_with_blocks_than_with_one_scale_for_each_output() -
     assert lost[0] < 0.6 * lost[1]
 
 
+def test_a_block_of_zeros_leaves_its_row_alone() -> None:
+    weight = np.full((1, 64), 0.01, np.float32)
+    weight[:, :32] = 0
+    columns = int4_columns(weight, 32)
+    real = columns.integers * np.repeat(columns.scales, 32, axis=1)
+    np.testing.assert_allclose(real, weight, atol=1e-3)
+    assert not int4_columns(np.zeros((1, 64), np.float32), 32).integers.any()
+
+
 def test_blocks_must_come_out_even() -> None:
     with pytest.raises(CompileError, match="48 inputs"):
         int4_columns(np.ones((2, 48), np.float32), 32)
