@@ -103,6 +103,14 @@ def _chat(context: typer.Context) -> None:
     _forward(chat, context)
 
 
+@app.command("pull", context_settings=OWN_ARGUMENTS, add_help_option=False)
+def _pull(context: typer.Context) -> None:
+    """Fetch a ready bundle from Qualcomm AI Hub (extra `hub`); `hexserve pull --help` lists the options."""
+    from engine.hub.command import pull  # noqa: PLC0415
+
+    _forward(pull, context)
+
+
 def _forward(command: Callable[..., None], context: typer.Context) -> None:
     """Run a command whose options were not known when ours were declared."""
     inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
