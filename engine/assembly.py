@@ -10,6 +10,8 @@ from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
 from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
+from engine.grammar.masks import MaskDesk
+from engine.grammar.matching import load_tokenizer
 from engine.graphs.calibration import cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.onnx_qnn import qnn_provider
 from engine.graphs.onnx_qnn_trial import check_bundle
@@ -50,7 +52,9 @@ def assemble(config: EngineConfig) -> Assembled:
     runtime = OnnxRuntime(folder, manifest, shapes, config.pools, choose_provider(folder, manifest, config))
     costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
     scheduler = make_scheduler(manifest, config, shapes, costs)
-    loop = EngineLoop(scheduler, runtime, time.monotonic)
+    text = manifest.text
+    masks = MaskDesk(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
+    loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in shapes.fixed)
     ready = Ready(
         bundle=manifest.name,

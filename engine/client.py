@@ -7,21 +7,21 @@ belongs to the supervisor. Everything here runs on one event loop except templat
 import asyncio
 import logging
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from engine import messages
 from engine.bundle.manifest import Manifest, load_manifest
+from engine.commands import compiler_command, worker_command
 from engine.config import EngineConfig
 from engine.door import Door
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.generation import Generation, StopRules
+from engine.grammar.asked import Wanted
+from engine.grammar.workshop import Workshop, WorkshopLimits
 from engine.info import EngineInfo, engine_info
 from engine.kpi import KpiRecord, KpiSummary
 from engine.lifecycle import EngineState
@@ -42,12 +42,14 @@ class ClientLimits:
     """Bounds on what is taken in.
 
     max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
-    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped.
+    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
+    and how slow the form of an answer may be.
     """
 
     max_queued: int = 256
     max_queued_tokens: int = 0
     stream_buffer: int = 1024
+    grammars: WorkshopLimits = field(default_factory=WorkshopLimits)
 
 
 class Engine:
@@ -70,6 +72,7 @@ class Engine:
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
         self._turn = asyncio.Lock()
         self._prompts: PromptMaker | None = None
+        self._workshop: Workshop | None = None
         self._info: EngineInfo | None = None
 
     async def start(self) -> None:
@@ -83,6 +86,8 @@ class Engine:
             folder = Path(self._config.bundle)
             loading = asyncio.get_running_loop().run_in_executor(self._threads, _load_text_side, folder)
             manifest, self._prompts = await loading
+            if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
+                self._workshop = Workshop(compiler_command(folder, manifest), self._limits.grammars)
             ready = await self._supervisor.start()
         except BaseException:
             await self.close()
@@ -100,6 +105,8 @@ class Engine:
                 _log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
         await self._supervisor.close()
+        if self._workshop is not None:
+            await self._workshop.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         if was_running and self._info is not None and self._kpi.summary().prompt_ms.samples:
             _log.info("%s", self._kpi.summary().line())
@@ -196,6 +203,16 @@ class Engine:
         specials = tuple(maker.tokenizer.special_tokens)
         return TextFacts(spec.bos_token, spec.eos_token, spec.add_bos, specials, maker.template_source)
 
+    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+        """Compile the form of an answer in another process, for `SamplingParams.grammar`.
+
+        Raises InvalidRequest naming `param` when it is invalid, too large or takes too long.
+        """
+        if self._workshop is None:
+            self._text()
+            raise InvalidRequest("This model has no end token: the form of its answers cannot be enforced.", param)
+        return await self._workshop.compile(wanted, param)
+
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """Return `ids` as a tuple; InvalidRequest unless all are token ids, ContextLengthExceeded when too many."""
         info = self.info
@@ -234,6 +251,9 @@ class Engine:
         self._door.enter(request.request_id, prompt_tokens)
         if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
             request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
+        if request.params.grammar is not None:  # a complete answer must be able to end
+            ends = tuple(dict.fromkeys((*request.params.stop_token_ids, *info.manifest.text.stop_ids)))
+            request = replace(request, params=replace(request.params, stop_token_ids=ends))
         rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids)
         stream = Generation(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
         self._streams[request.request_id] = stream
@@ -293,16 +313,6 @@ class Engine:
             _log.debug("%s %s", request_id, kpi.line())
         if not self._streams:
             self._empty.set()
-
-
-def worker_command(config: EngineConfig) -> tuple[str, ...]:
-    """The command line that starts a worker for `config`.
-
-    -P keeps a folder of the user's that happens to be called `engine` from being imported; a checkout needs its own.
-    """
-    is_checkout = Path.cwd() == Path(__file__).resolve().parents[1]
-    flags = () if is_checkout else ("-P",)
-    return (sys.executable, *flags, "-m", "engine.worker", msgspec.json.encode(config).decode())
 
 
 def _load_text_side(folder: Path) -> tuple[Manifest, PromptMaker]:

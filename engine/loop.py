@@ -6,20 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.choice import choose, prepare, wait_alone
 from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
+from engine.grammar.masks import MaskDesk
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.runtime import Runtime
 from engine.messages import Failed, Stats
-from engine.plan import MoveKind, Segment, StepPlan
-from engine.request import RequestKpi, TokenEvent, TokenLogprob
-from engine.sampler import BadLogits, Pick, RowContext, sample
+from engine.plan import MoveKind, StepPlan
+from engine.request import Request, RequestKpi, TokenEvent, TokenLogprob
+from engine.sampler import Pick
 from engine.scheduling.scheduler import Advance, Scheduler
-from engine.scoring import take_scores
 from engine.sequence import Sequence
 from engine.trace import trace
 
 log = logging.getLogger("hexserve.worker")
+
+IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits no longer than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,44 +51,75 @@ class _Totals:
 
 
 class EngineLoop:
-    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic."""
+    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` None = no grammars."""
 
-    def __init__(self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: MaskDesk | None = None
+    ) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
         self._clock = clock
+        self._masks = masks
         self._totals = _Totals()
         self._last_shape: object = None
 
+    def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
+        """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
+        grammar = request.params.grammar
+        if grammar is not None and self._masks is None:
+            raise ValueError("this engine has no grammars")
+        self.scheduler.add(request, emitted, seed, now_s)
+        if grammar is not None and self._masks is not None:
+            self._masks.open(request.request_id, grammar, emitted)
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request; unknown ids are ignored."""
+        self.scheduler.abort(request_id)
+        if self._masks is not None:
+            self._masks.forget(request_id)
+
     def step(self) -> StepReport:
-        """Run one pass; an empty report when there is nothing to run."""
+        """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask."""
         began = self._clock()
-        plan = self.scheduler.plan()
+        plan = self.scheduler.plan(self._masks.late() if self._masks is not None else ())
         if plan is None:
+            if self._masks is not None:
+                self._masks.wait(IDLE_WAIT_S)
             return StepReport(())
         batch = pack(plan, PAGE_COLUMNS)
         self._mark_started(plan, began)
         entered = self._clock()
         self._move_pages(plan)
+        if self._masks is not None:
+            prepare(plan, self._masks)
         try:
             logits = self.runtime.run(batch)
         except PassFailed as error:
             lost = self.scheduler.fail(plan)
+            self._tell_masks([])
             return StepReport((), tuple(Failed(s.request.request_id, str(error)) for s in lost))
         left = self._clock()
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
-        picks, failures = self._sample(plan, logits)
-        failures += self._drop_damaged(plan, batch)
-        tokens = {name: tuple(pick.token_id for pick in chosen) for name, chosen in picks.items()}
-        advances = self.scheduler.commit(plan, tokens)
+        if self._masks is not None:
+            wait_alone(plan, self._masks)
+        chosen = choose(plan, logits, self.scheduler.find, self._masks)
+        failures = self._drop(chosen.lost) + self._drop_damaged(plan, batch)
+        tokens = {name: tuple(pick.token_id for pick in picks) for name, picks in chosen.picks.items()}
+        advances = self.scheduler.commit(plan, tokens, chosen.deferred)
+        self._tell_masks(advances)
         self._keep(plan, batch, advances)
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, advances, self._totals.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        report = StepReport(tuple(self._events(advances, picks, left)), failures)
+        report = StepReport(tuple(self._events(advances, chosen.picks, left)), failures)
         self._totals.step_s += self._clock() - began
         return report
+
+    def close(self) -> None:
+        """Let the threads that compute masks end."""
+        if self._masks is not None:
+            self._masks.close()
 
     def stats(self) -> Stats:
         """Counters and gauges of now."""
@@ -104,25 +138,10 @@ class EngineLoop:
             columns_total=sum(pool.page_count * pool.page_columns for pool in pools),
         )
 
-    def _sample(self, plan: StepPlan, logits: np.ndarray) -> tuple[dict[str, tuple[Pick, ...]], tuple[Failed, ...]]:
-        """Choose tokens for every logit row; a sequence with a bad row is dropped here, its neighbours are not."""
-        logits, unscorable = take_scores(plan, logits, self.scheduler.find)
-        rows = [row for segment in plan.segments for row in self._contexts(segment)]
-        chosen = sample(logits, rows)
-        picks: dict[str, tuple[Pick, ...]] = {}
-        failures = []
-        place = 0
-        for segment in plan.segments:
-            mine = chosen[place : place + segment.chosen_rows]
-            place += segment.chosen_rows
-            bad = unscorable.get(segment.sequence_id)
-            bad = bad or next((pick for pick in mine if isinstance(pick, BadLogits)), None)
-            if bad is not None:
-                self.scheduler.abort(segment.sequence_id)
-                failures.append(Failed(segment.sequence_id, str(bad)))
-            elif mine:
-                picks[segment.sequence_id] = tuple(pick for pick in mine if isinstance(pick, Pick))
-        return picks, tuple(failures)
+    def _drop(self, lost: dict[str, str]) -> tuple[Failed, ...]:
+        for name in lost:
+            self.scheduler.abort(name)
+        return tuple(Failed(name, reason) for name, reason in lost.items())
 
     def _drop_damaged(self, plan: StepPlan, batch: PackedBatch) -> tuple[Failed, ...]:
         """Sequences whose new keys or values are not finite end here, before they reach the pool."""
@@ -135,16 +154,18 @@ class EngineLoop:
                 failures.append(Failed(segment.sequence_id, "the graph returned keys or values that are not finite"))
         return tuple(failures)
 
-    def _contexts(self, segment: Segment) -> list[RowContext]:
-        """What the sampler must know for each logit row; later rows take the guesses before them as generated."""
-        sequence = self.scheduler.find(segment.sequence_id)
-        assert sequence is not None
-        prompt, completion = sequence.request.prompt_ids, sequence.tokens[sequence.prompt_tokens :]
-        guesses = segment.tokens[len(segment.tokens) - segment.chosen_rows + 1 :] if segment.chosen_rows else ()
-        return [
-            RowContext(sequence.request.params, sequence.seed, prompt, [*completion, *guesses[:index]])
-            for index in range(segment.chosen_rows)
-        ]
+    def _tell_masks(self, advances: list[Advance]) -> None:
+        """Let the next masks be computed while everything else goes on; let go of sequences that are gone."""
+        if self._masks is None:
+            return
+        names = set(self._masks.names)
+        for advance in advances:
+            name = advance.sequence.request.request_id
+            if name in names and advance.new_tokens and advance.sequence.finish is None:
+                self._masks.advance(name, advance.new_tokens)
+        for name in names:
+            if self.scheduler.find(name) is None:
+                self._masks.forget(name)
 
     def _keep(self, plan: StepPlan, batch: PackedBatch, advances: list[Advance]) -> None:
         """Write the kept rows of all sequences in one go."""

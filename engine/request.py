@@ -45,10 +45,11 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless ignore_eos was asked
-    min_tokens: int = 0  # stop tokens are not sampled before this many
+    min_tokens: int = 0  # stop tokens are not sampled before this many, unless the grammar allows nothing else
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     reasoning: ReasoningBudget | None = None
+    grammar: str | None = None  # llguidance's, serialised and known to compile; stop_token_ids has the end tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Logits to token ids. Order, per row:
 
-1. logit bias; stop tokens forbidden while fewer than min_tokens were generated;
+0. tokens that the grammar does not allow get -infinity, which no later step takes back
+1. logit bias; stop tokens forbidden while fewer than min_tokens were generated, unless the grammar allows no others;
    a spent reasoning budget leaves one token
 2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
 3. temperature 0 (below 1e-5): the largest logit, lowest id first among equals
 4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
 
-Reported log-probabilities are those of the model: log-softmax of the logits before step 1.
+Reported log-probabilities are those of the model: log-softmax of the logits before all steps.
 Every operation is per row, and the random number depends on (seed, index of the token) alone:
 a row gives the same token in any batch, and again after a restart. Shapes: R = rows, V = vocabulary.
 """
@@ -31,12 +32,16 @@ NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included."""
+    """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included.
+
+    forbidden [V]: true for tokens that the grammar does not allow; None without a grammar.
+    """
 
     params: SamplingParams
     seed: int
     prompt: Sequence[int]
     completion: Sequence[int]
+    forbidden: NDArray[np.bool_] | None = None
 
     @property
     def index(self) -> int:
@@ -86,7 +91,7 @@ def uniform(seed: int, index: int) -> float:
 
 
 def _adjust(logits: Floats, rows: Sequence[RowContext]) -> Floats:
-    """Steps 1 and 2; copies only if some row asks for them."""
+    """Steps 0 to 2; copies only if some row asks for them."""
     touched = [index for index, row in enumerate(rows) if _is_adjusted(row)]
     if not touched:
         return logits
@@ -98,7 +103,7 @@ def _adjust(logits: Floats, rows: Sequence[RowContext]) -> Floats:
 
 def _is_adjusted(row: RowContext) -> bool:
     params = row.params
-    return bool(
+    return row.forbidden is not None or bool(
         params.logit_bias
         or params.repetition_penalty != 1.0
         or params.frequency_penalty
@@ -110,10 +115,16 @@ def _is_adjusted(row: RowContext) -> bool:
 
 def _adjust_row(values: Floats, row: RowContext) -> None:
     params = row.params
+    if row.forbidden is not None:
+        np.copyto(values, -np.inf, where=row.forbidden[: len(values)])
     for token, bias in params.logit_bias:
         values[token] += bias
     if row.index < params.min_tokens:
-        values[list(params.stop_token_ids)] = -np.inf
+        stops = list(params.stop_token_ids)
+        allowed = values[stops]
+        values[stops] = -np.inf
+        if row.forbidden is not None and not np.isfinite(values.max()):
+            values[stops] = allowed
     if params.repetition_penalty != 1.0:
         seen = np.unique(np.array([*row.prompt, *row.completion], np.int64))
         old = values[seen]
@@ -123,7 +134,7 @@ def _adjust_row(values: Floats, row: RowContext) -> None:
         used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
         values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
     forced = None if params.reasoning is None else forced_token(params.reasoning, row.completion)
-    if forced is not None:
+    if forced is not None and (row.forbidden is None or not row.forbidden[forced]):
         values[:] = -np.inf
         values[forced] = 0.0
 
@@ -152,7 +163,9 @@ def _draw(values: Floats, rows: Sequence[RowContext]) -> list[int]:
 def _place(weights: NDArray[np.float64], number: float) -> int:
     """Inverse of the cumulative distribution: the index whose share of the weights holds `number`."""
     cumulative = np.cumsum(weights)
-    return min(int(np.searchsorted(cumulative, number * cumulative[-1], side="right")), len(weights) - 1)
+    place = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
+    # Rounding may lead beyond the end, where ids that must not be drawn may lie.
+    return place if place < len(weights) else int(np.flatnonzero(weights)[-1])
 
 
 def _block_maxima(values: Floats) -> Floats:

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
     try:
         serve(assembled.loop, inbox, reports)
     finally:
+        assembled.loop.close()
         assembled.runtime.close()
     return 0
 
@@ -76,11 +77,11 @@ def _obey(loop: EngineLoop, command: Command, reports: BinaryIO) -> None:
         request = command.request
         seed = request.params.seed if request.params.seed is not None else int.from_bytes(os.urandom(7))
         try:
-            loop.scheduler.add(request, command.emitted, seed, time.monotonic())
+            loop.add(request, command.emitted, seed, time.monotonic())
         except ValueError as error:
             _send(reports, Failed(request.request_id, str(error), "invalid"))
     elif isinstance(command, Abort):
-        loop.scheduler.abort(command.request_id)
+        loop.abort(command.request_id)
         if not loop.scheduler.has_work:
             _send(reports, Tokens((), loop.stats()))
 

@@ -6,22 +6,24 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from engine.grammar.tool_formats import ToolFormat
 from engine.request import Delta, FinishReason, TextLogprob
 from server.body import BoundedRoute
 from server.chat_messages import template_messages
+from server.forms import chat_form
 from server.logprobs import chat_entries
 from server.merged import Arrival
 from server.params import chat_decoding, chat_tools, check_model
 from server.reasoning import ReasoningSplitter, Thought, budgeted, template_options, thinking_after
 from server.service import answer, service_of, until_left
 from server.sse import PlainEnding
-from server.tool_calls import CallSplitter, FunctionCall
+from server.tool_calls import CallArguments, CallBegin, CallSplitter, Piece
 from server.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
 from server.wire import ChatRequest
 from server.wire_answers import ChatChunk, ChatCompletion, answers
 
 router = APIRouter(route_class=BoundedRoute)
-Part = str | Thought | FunctionCall
+Part = Thought | Piece
 
 
 @router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, ChatChunk))
@@ -32,17 +34,19 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     decoding = chat_decoding(body, service.engine, service.settings)
     service.admit(decoding.choices)
     tools = chat_tools(body, service.takes_tools)
+    form = chat_form(body, tools is not None, service.tool_format)
     messages = template_messages(body.messages)
     options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
     prompt = await until_left(request, service.engine.chat_prompt(messages, tools, options, decoding.keep))
     thinking = thinking_after(prompt, service.engine)
     budget = budgeted(body.thinking_token_budget, thinking, service.engine, "thinking_token_budget")
-    decoding = replace(decoding, reasoning=budget)
+    decoding = await until_left(request, service.constrained(replace(decoding, reasoning=budget), form, thinking))
     head = replace(service.head("chatcmpl", model), names_tier=body.service_tier is not None)
     stream = service.launch(head, [prompt], decoding, "messages")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
     usage = StreamUsage(count, body.stream_options)
-    choices = [ChatChoice(tools is not None, thinking.splitter()) for _ in range(decoding.choices)]
+    calls = service.tool_format if tools is not None else None
+    choices = [ChatChoice(calls, thinking.splitter()) for _ in range(decoding.choices)]
     writer = ChatWriter(head, count, choices, decoding.logprobs, usage)
     return await answer(request, stream, writer, bool(body.stream))
 
@@ -81,8 +85,7 @@ class ChatWriter(PlainEnding):
             parts = choice.take(delta)
             self._count.add_reasoning(choice.new_reasoning_tokens())
             for part in parts:
-                for piece in choice.deltas(part):
-                    chunks.append(self._chunk(number, piece, self._take_logprobs(choice, only_if_any=True)))
+                chunks.append(self._chunk(number, _delta(part), self._take_logprobs(choice, only_if_any=True)))
             if delta.finish is not None:
                 logprobs = self._take_logprobs(choice, only_if_any=True)
                 chunks.append(self._chunk(number, {}, logprobs, choice.finish_name(delta.finish)))
@@ -130,17 +133,16 @@ class ChatWriter(PlainEnding):
 
 
 class ChatChoice:
-    """What one choice has said so far."""
+    """What one choice has said so far. `calls` is the form of calls in the text, None when there are none."""
 
-    def __init__(self, splits_calls: bool, reasoning: ReasoningSplitter | None = None) -> None:
+    def __init__(self, calls: ToolFormat | None, reasoning: ReasoningSplitter | None = None) -> None:
         self.has_role = False
         self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []
         self.finish: str | None = None
-        self._splitter = CallSplitter() if splits_calls else None
+        self._splitter = CallSplitter(calls) if calls is not None else None
         self._reasoning = reasoning
         self._counted = 0
-        self._calls = 0
 
     def take(self, delta: Delta) -> list[Part]:
         """The reasoning, text and calls that are certain with this delta."""
@@ -157,25 +159,13 @@ class ChatChoice:
         before, self._counted = self._counted, 0 if self._reasoning is None else self._reasoning.tokens
         return self._counted - before
 
-    def deltas(self, part: Part) -> list[dict[str, Any]]:
-        """Streamed form of one part: a call opens with its id and name, its arguments follow."""
-        if isinstance(part, str):
-            return [{"content": part}]
-        if isinstance(part, Thought):
-            return [{"reasoning_content": part.text}]
-        index = self._calls
-        self._calls += 1
-        opening = {"index": index, "id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}}
-        rest = {"index": index, "function": {"arguments": part.arguments}}
-        return [{"tool_calls": [opening]}, {"tool_calls": [rest]}]
-
     def message(self) -> dict[str, Any]:
         """The whole message; content is null when there are only calls."""
         text = "".join(part for part in self.parts if isinstance(part, str))
         calls = [
-            {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
+            {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": self._arguments(part)}}
             for part in self.parts
-            if isinstance(part, FunctionCall)
+            if isinstance(part, CallBegin)
         ]
         thoughts = "".join(part.text for part in self.parts if isinstance(part, Thought))
         message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
@@ -183,8 +173,26 @@ class ChatChoice:
             message["reasoning_content"] = thoughts
         return message | {"tool_calls": calls} if calls else message
 
+    def _arguments(self, call: CallBegin) -> str:
+        pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)
+        return "".join(piece.text for piece in pieces)
+
     def finish_name(self, finish: FinishReason) -> str:
         """OpenAI's finish_reason; a text that was cut stays 'length' even after a call."""
         has_calls = self._splitter is not None and self._splitter.has_calls
         name = FINISH_NAMES[finish]
         return "tool_calls" if has_calls and name == "stop" else name
+
+
+def _delta(part: Part) -> dict[str, Any]:
+    """Streamed form of one part: a call opens with its id and name, its arguments follow."""
+    match part:
+        case Thought(text):
+            return {"reasoning_content": text}
+        case CallBegin(index, identity, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": identity, "type": "function", "function": function}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case str():
+            return {"content": part}

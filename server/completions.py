@@ -9,6 +9,7 @@ from engine.errors import CallerError
 from server.body import BoundedRoute
 from server.engine_seam import EngineLike
 from server.errors import refuse
+from server.forms import text_form
 from server.merged import Arrival
 from server.params import check_model, completion_decoding
 from server.service import answer, service_of, until_left
@@ -33,6 +34,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     service.admit(len(wanted) * decoding.choices)
     reading = _tokens(wanted, service.engine, len(wanted) > 1, decoding.keep)
     prompts = await until_left(request, reading)
+    decoding = await until_left(request, service.constrained(decoding, text_form(body)))
     head = service.head("cmpl", model)
     stream = service.launch(head, prompts, decoding, "prompt")
     count = TokenCount(stream.prompt_tokens, decoding.choices)

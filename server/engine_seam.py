@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from engine.client import EngineInfo, EngineState
+from engine.grammar.asked import Wanted
 from engine.messages import Stats
 from engine.request import Delta, ReasoningBudget, Request
 from engine.text.facts import TextFacts
@@ -76,6 +77,9 @@ class EngineLike(Protocol):
     @property
     def text_facts(self) -> TextFacts:
         """What the bundle says about its tokenizer."""
+
+    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+        """The grammar of a form, for `SamplingParams`."""
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """The ids, checked."""

@@ -40,6 +40,7 @@ class Decoding:
     prompt_logprobs: int | None = None
     reasoning: ReasoningBudget | None = None
     keep: int | None = None  # of a longer prompt only so many last tokens are used
+    grammar: str | None = None
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
@@ -60,6 +61,7 @@ class Decoding:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             reasoning=self.reasoning,
+            grammar=self.grammar,
         )
 
 
@@ -83,7 +85,9 @@ def chat_tools(body: ChatRequest, takes_tools: bool) -> list[dict[str, Any]] | N
     if not takes_tools:
         message = "Unsupported parameter: 'tools' is not supported by this model's chat template."
         raise refuse(message, "tools", "unsupported_parameter")
-    return None if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools]
+    if body.tool_choice == "none":
+        return None
+    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools]
 
 
 def completion_decoding(body: CompletionRequest, engine: EngineLike, settings: Settings) -> Decoding:

@@ -42,6 +42,6 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     head = service.head("resp", model)
     stream = service.launch(head, [prompt], replace(decoding, reasoning=budget), "input")
     count = TokenCount(stream.prompt_tokens, 1)
-    choice = ChatChoice(tools is not None, thinking.splitter())
+    choice = ChatChoice(service.tool_format if tools is not None else None, thinking.splitter())
     writer = ResponseWriter(head, count, choice, body, decoding.logprobs)
     return await answer(request, stream, writer, bool(body.stream))

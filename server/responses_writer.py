@@ -12,6 +12,7 @@ from server.merged import Arrival
 from server.reasoning import Thought
 from server.responses_items import CallOutput, Event, MessageOutput, OutputItem, ReasoningOutput
 from server.responses_wire import ResponsesRequest
+from server.tool_calls import CallBegin
 from server.usage import Head, TokenCount
 
 Item = TypeVar("Item", bound=OutputItem)
@@ -96,8 +97,10 @@ class ResponseWriter:
             if not isinstance(message, MessageOutput):
                 events, message = self._opened(MessageOutput(self._place(), self._alternatives))
             return events + message.say(part, logprobs)
-        events, call = self._opened(CallOutput(self._place(), part.id, part.name))
-        return events + call.grow(part.arguments) + self._close("completed")
+        if isinstance(part, CallBegin):
+            return self._opened(CallOutput(self._place(), part.id, part.name))[0]
+        assert isinstance(self._open, CallOutput), "arguments follow the begin of their call"
+        return self._open.grow(part.text)
 
     def _place(self) -> int:
         """Where a new item goes: behind those that are done and the open one."""

@@ -12,16 +12,20 @@ from fastapi import Request, Response
 
 from engine.client import EngineState
 from engine.errors import Busy, ContextLengthExceeded
+from engine.grammar.tool_formats import ToolFormat
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, GenerationLike
 from server.errors import ClientLeft
+from server.forms import AskedForm
 from server.gate import Gate
 from server.guard.caller import Caller
 from server.merged import Arrival, MergedStream
 from server.params import Decoding
+from server.reasoning import Thinking
 from server.settings import Settings
 from server.sse import ChunkWriter, StreamResponse
 from server.telemetry import Telemetry
+from server.tool_calls import format_of
 from server.usage import Head
 
 T = TypeVar("T")
@@ -49,6 +53,11 @@ class Service:
     caller: Caller | None = None  # set for the time of one request
 
     @property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes calls, if it takes tools."""
+        return format_of(self.engine.info.manifest.text.markers)
+
+    @property
     def takes_requests(self) -> bool:
         """True when a request sent now would be worked on."""
         return self.engine.state is EngineState.READY and not self.gate.draining
@@ -64,6 +73,19 @@ class Service:
     def head(self, prefix: str, model: str) -> Head:
         """A new answer's identity."""
         return Head(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, self.engine.info.fingerprint)
+
+    async def constrained(
+        self, decoding: Decoding, form: AskedForm | None, thinking: Thinking | None = None
+    ) -> Decoding:
+        """The decoding with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
+
+        Where the prompt has opened the model's reasoning, the form begins behind it.
+        """
+        if form is None:
+            return decoding
+        after = "" if thinking is None or thinking.markers is None or not thinking.is_open else thinking.markers[1]
+        wanted = msgspec.structs.replace(form.wanted, after=after)
+        return replace(decoding, grammar=await self.engine.compile_grammar(wanted, form.param))
 
     def launch(self, head: Head, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""

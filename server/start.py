@@ -8,6 +8,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.resolve import default_cache, resolve_bundle
 from engine.client import ClientLimits, Engine
 from engine.errors import BundleError
+from engine.grammar.workshop import WorkshopLimits
 from server.guard.hosts import is_loopback
 from server.guard.keys import KeyFileError, read_keys
 from server.logs import set_up_logging
@@ -43,8 +44,12 @@ def start(settings: Settings) -> int:
         set_up_logging(found.log_level)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
-        limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer)
+        limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer, _grammar_limits(found))
         return run(found, lambda: Engine(found.engine, limits), listener, takes_tools)
+
+
+def _grammar_limits(settings: Settings) -> WorkshopLimits:
+    return WorkshopLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_helpers)
 
 
 def _takes_tools(folder: Path) -> bool:

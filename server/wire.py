@@ -18,6 +18,11 @@ MAX_STOP_IDS = 64
 MAX_TOOLS = 128
 MAX_TEMPLATE_OPTIONS = 16
 MAX_TOKENS = 2**31 - 1
+MAX_REGEX_CHARACTERS = 16_384
+MAX_GRAMMAR_CHARACTERS = 262_144
+MAX_SCHEMA_CHARACTERS = 1_048_576  # of a schema given as text; the whole form is bounded by grammar_limit_bytes
+MAX_OPTIONS = 8192
+MAX_OPTION_CHARACTERS = 4096
 
 NotYet: TypeAlias = None  # the type of a field this version does not honour: only null is accepted
 
@@ -134,6 +139,68 @@ Stop = Annotated[
 ]
 
 
+def _text_or_object(value: object) -> str:
+    return "text" if isinstance(value, str) else "object"
+
+
+SchemaText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SCHEMA_CHARACTERS)]
+Schema = Annotated[
+    Annotated[SchemaText, Tag("text")] | Annotated[dict[str, Any], Tag("object")], Discriminator(_text_or_object)
+]
+RegexText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_REGEX_CHARACTERS)]
+GrammarText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
+OptionText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OPTION_CHARACTERS)]
+OptionTexts = Annotated[list[OptionText], Field(min_length=1, max_length=MAX_OPTIONS, fail_fast=True)]
+
+
+class StructuredOutputs(Body):
+    """vLLM's field for the form of an answer; exactly one of the first five."""
+
+    json_schema: Schema | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: RegexText | None = None
+    choice: OptionTexts | None = None
+    grammar: GrammarText | None = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+
+    # Known, not honoured.
+    structural_tag: NotYet = None
+    disable_additional_properties: Literal[False] | None = None
+    disable_fallback: bool | None = None
+
+
+class TextFormat(Body):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    """A JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Body):
+    """A schema; strict refuses keywords that cannot be enforced, otherwise they are ignored."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Annotated[str, StringConstraints(max_length=65_536)] | None = None
+    definition: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Body):
+    """A JSON value that a schema accepts."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
 class GenerationBody(Body):
     """Fields that both generation routes share. Defaults are OpenAI's; null means the default."""
 
@@ -164,24 +231,25 @@ class GenerationBody(Body):
     skip_special_tokens: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: RegexText | None = None
+    guided_choice: OptionTexts | None = None
+    guided_grammar: GrammarText | None = None
 
     # Known, not honoured.
-    structured_outputs: NotYet = None
-    guided_json: NotYet = None
-    guided_regex: NotYet = None
-    guided_choice: NotYet = None
-    guided_grammar: NotYet = None
     prompt_logprobs: NotYet = None
     bad_words: NotYet = None
 
 
 class FunctionTool(Body):
-    """What a function does and takes; `parameters` is a JSON schema, shown to the model but not enforced."""
+    """What a function does and takes; `parameters` is a JSON schema, enforced when the function is strict."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(Body):
@@ -191,10 +259,23 @@ class Tool(Body):
     function: FunctionTool
 
 
-class TextFormat(Body):
-    """The only response format so far."""
+class ChosenFunction(Body):
+    """Name of a function."""
 
-    type: Literal["text"]
+    name: Name
+
+
+class NamedToolChoice(Body):
+    """The function that has to be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("object")],
+    Discriminator(_text_or_object),
+]
 
 
 MetadataText = Annotated[str, StringConstraints(max_length=512)]
@@ -213,9 +294,8 @@ class ChatRequest(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: Literal[True] | None = None
-    response_format: TextFormat | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
 
     # What the chat template is told, and how long the model may think.

@@ -14,13 +14,22 @@ OWNERS = {
     **dict.fromkeys(TEXT, ("engine/text/", "engine/compile/", "engine/demo/")),
     **dict.fromkeys(COMPILE, ("engine/compile/", "engine/models/", "engine/demo/")),
     **dict.fromkeys(TRAIN, ("engine/demo/",)),
+    "llguidance": ("engine/grammar/",),
     "onnxruntime": ("engine/graphs/onnx_", "engine/compile/"),
 }
 # folder of the engine -> engine modules it may not import.
 FORBIDDEN = {
     "engine/cache/": ("engine.graphs", "engine.scheduling", "engine.text", "engine.client", "engine.compile"),
     "engine/modes/": ("engine.graphs", "engine.scheduling", "engine.cache", "engine.text", "engine.client"),
-    "engine/scheduling/": ("engine.graphs", "engine.text", "engine.client", "engine.worker", "engine.compile"),
+    "engine/grammar/": ("engine.graphs", "engine.scheduling", "engine.cache", "engine.text", "engine.client", "server"),
+    "engine/scheduling/": (
+        "engine.graphs",
+        "engine.grammar",
+        "engine.text",
+        "engine.client",
+        "engine.worker",
+        "engine.compile",
+    ),
     "engine/graphs/": ("engine.scheduling", "engine.text", "engine.client", "engine.worker", "engine.compile"),
     "engine/text/": ("engine.graphs", "engine.scheduling", "engine.cache", "engine.client", "engine.compile"),
     "engine/bundle/": ("engine.graphs", "engine.scheduling", "engine.cache", "engine.client", "engine.compile"),
@@ -28,6 +37,8 @@ FORBIDDEN = {
     "engine/": ("server",),
     "server/": ("engine.worker", "engine.loop", "engine.graphs", "engine.scheduling", "engine.sampler"),
 }
+# What the serving process may import of the grammar side: nothing that compiles.
+SERVED_GRAMMAR = {"engine.grammar.asked", "engine.grammar.tool_formats", "engine.grammar.workshop"}
 PURE = (
     "engine/scheduling/",
     "engine/modes/",
@@ -73,6 +84,17 @@ def test_packages_import_only_what_the_table_allows() -> None:
         if name.startswith(banned)
     ]
     assert wrong == []
+
+
+def test_the_serving_process_compiles_no_grammar() -> None:
+    served = [(file, names) for file, names in sources() if file.startswith("server/") or file == "engine/client.py"]
+    named = {name for _, names in served for name in names if name.startswith("engine.grammar")}
+    assert named <= SERVED_GRAMMAR
+    assert "llguidance" not in {name for file in SERVED_GRAMMAR for name in dict(sources())[as_path(file)]}
+
+
+def as_path(module: str) -> str:
+    return module.replace(".", "/") + ".py"
 
 
 def test_decisions_are_pure() -> None:

@@ -1,19 +1,20 @@
 """The queues and the columns: decides what the next pass runs, and takes in what it came to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
 from engine.cache.shelf import Shelf
-from engine.modes.mode import Mode
+from engine.modes.mode import Mode, Outcome
 from engine.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.lane import Lane
 from engine.scheduling.policy import Demand, Share, share_rows
+from engine.scheduling.queues import rows_open, take_prefill, without
 from engine.sequence import Sequence, Status
 
 
@@ -135,17 +136,23 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def plan(self) -> StepPlan | None:
-        """Decide the next pass; None when nobody can run."""
+    def plan(self, held: Collection[str] = ()) -> StepPlan | None:
+        """Decide the next pass; None when nobody can run.
+
+        held: requests whose next token cannot be chosen now; their prompts are computed, but for the last token.
+        """
         self._admit()
-        lane = self._next_lane()
+        lane = self._next_lane(held)
         if lane is None:
             return None
         self._reserve_decode_columns(lane)
-        share = self._share(lane)
+        ready = without(lane.decode_queue, held)
+        if not ready and not lane.prefill_queue:  # the others gave their columns back
+            return None
+        share = self._share(lane, len(ready), held)
         lane.narrow(share.shape.past)
-        prefills = _take_prefill(sorted(lane.prefill_queue.values(), key=lambda s: s.rank), share.prefill_rows)
-        decodes = sorted(lane.decode_queue.values(), key=lambda s: (s.last_served, s.rank))[: share.decodes]
+        prefills = take_prefill(sorted(lane.prefill_queue.values(), key=lambda s: s.rank), share.prefill_rows, held)
+        decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
         lane.prefill_starved = bool(lane.prefill_queue) and not prefills
         drafts = self._draft(lane, decodes, share)
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
@@ -155,8 +162,13 @@ class Scheduler:
         self._moves.clear()
         return StepPlan(share.shape, lane.index, tuple(segments), moves)
 
-    def commit(self, plan: StepPlan, picks: Mapping[str, tuple[int, ...]]) -> list[Advance]:
-        """Take in the tokens sampled for a plan: one tuple per segment that had logit rows. Ends what is finished."""
+    def commit(
+        self, plan: StepPlan, picks: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
+    ) -> list[Advance]:
+        """Take in the tokens sampled for a plan: one tuple per segment that had logit rows. Ends what is finished.
+
+        deferred: requests that were not sampled; their logit rows are computed again in a later pass.
+        """
         self._passes += 1
         self._lanes[plan.pool].last_pass = self._passes
         advances = []
@@ -165,7 +177,8 @@ class Scheduler:
             if sequence is not None:
                 sequence.passes += 1
                 sequence.pass_rows += plan.rows_used
-                advances.append(self._advance(sequence, segment, picks.get(segment.sequence_id, ())))
+                chosen = None if segment.sequence_id in deferred else picks.get(segment.sequence_id, ())
+                advances.append(self._advance(sequence, segment, chosen))
         self._drafts = {}
         return advances
 
@@ -248,8 +261,8 @@ class Scheduler:
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
-    def _next_lane(self) -> Lane | None:
-        busy = [lane for lane in self._lanes if lane.prefill_queue or lane.decode_queue]
+    def _next_lane(self, held: Collection[str]) -> Lane | None:
+        busy = [lane for lane in self._lanes if lane.prefill_queue or without(lane.decode_queue, held)]
         return min(busy, key=lambda lane: lane.last_pass, default=None)
 
     def _reserve_decode_columns(self, lane: Lane) -> None:
@@ -270,10 +283,8 @@ class Scheduler:
         self.counters.preemptions += 1
         self._waiting[sequence.request.request_id] = sequence
 
-    def _share(self, lane: Lane) -> Share:
-        demand = Demand(
-            len(lane.decode_queue), sum(s.rows_wanted for s in lane.prefill_queue.values()), lane.prefill_starved
-        )
+    def _share(self, lane: Lane, decodes: int, held: Collection[str]) -> Share:
+        demand = Demand(decodes, sum(rows_open(s, held) for s in lane.prefill_queue.values()), lane.prefill_starved)
         return share_rows(self.shapes, self.costs, demand, lane.extent(self.shapes), self.rules.max_gap_ms)
 
     def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
@@ -318,9 +329,12 @@ class Scheduler:
 
     # -- the parts of commit ------------------------------------------------------------------------------------
 
-    def _advance(self, sequence: Sequence, segment: Segment, picks: tuple[int, ...]) -> Advance:
-        draft = self._drafts.get(segment.sequence_id, ())
-        outcome = self._mode.resolve(len(segment.tokens), draft, picks)
+    def _advance(self, sequence: Sequence, segment: Segment, picks: tuple[int, ...] | None) -> Advance:
+        draft = self._drafts.get(segment.sequence_id, ()) if picks is not None else ()
+        if picks is None:
+            outcome = Outcome(len(segment.tokens) - segment.chosen_rows, ())
+        else:
+            outcome = self._mode.resolve(len(segment.tokens), draft, picks)
         sequence.last_served = self._passes
         sequence.drafted += len(draft)
         self.counters.drafted_rows += len(draft)
@@ -349,7 +363,9 @@ class Scheduler:
                 break
             sequence.tokens.append(token)
             taken.append(token)
-            if token in params.stop_token_ids and sequence.generated > params.min_tokens:
+            # Under a grammar the sampler takes a stop token before min_tokens only where there is no other.
+            may_stop = sequence.generated > params.min_tokens or params.grammar is not None
+            if token in params.stop_token_ids and may_stop:
                 sequence.finish = FinishReason.STOP
             elif (
                 sequence.generated >= params.max_tokens
@@ -377,14 +393,3 @@ class Scheduler:
         else:
             self._lanes[sequence.pool].leave(sequence)
         sequence.move(Status.FINISHED)
-
-
-def _take_prefill(queue: list[Sequence], rows: int) -> list[tuple[Sequence, int]]:
-    """Oldest first: each takes what it wants of the rows that are left."""
-    taken = []
-    for sequence in queue:
-        share = min(rows, sequence.rows_wanted)
-        if share > 0:
-            taken.append((sequence, share))
-            rows -= share
-    return taken

@@ -102,7 +102,7 @@ class Tokenizer:
 
     def decode(self, ids: tuple[int, ...], skip_special: bool = True) -> str:
         """Text of a whole sequence; bytes that are not UTF-8 become U+FFFD."""
-        shown = (i for i in ids if not (skip_special and i in self._special_ids))
+        shown = (i for i in ids if not (skip_special and i in self._hidden_ids))
         return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.cache.pages import PagePool
+from engine.grammar.masks import MaskDesk
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.loop import EngineLoop
 from engine.modes.autoregressive import Autoregressive
@@ -62,7 +63,7 @@ class Simulation:
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
         self.prompt_logprobs[name] = []
-        self.scheduler.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
+        self.loop.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()
@@ -95,6 +96,7 @@ def simulate(
     max_context: int = 10**6,
     keep_limit: int | None = None,
     columns: int | None = None,
+    masks: MaskDesk | None = None,
     **rules: object,
 ) -> Simulation:
     """Build a simulation; `rules` are fields of `Rules`."""
@@ -109,4 +111,4 @@ def simulate(
     )
     runtime = FakeRuntime(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
-    return Simulation(EngineLoop(scheduler, runtime, lambda: float(next(ticks))), runtime)
+    return Simulation(EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks), runtime)

@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from engine.client import Engine, EngineState, worker_command
+from engine.client import Engine, EngineState
+from engine.commands import worker_command
 from engine.config import EngineConfig
 from engine.errors import (
     BundleError,

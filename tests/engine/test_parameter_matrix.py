@@ -7,6 +7,7 @@ import pytest
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, ReasoningBudget, Request, SamplingParams
+from tests.engine.grammar.small_tokens import END, grammar, inline_desk
 from tests.engine.simulation import VOCAB, by_hand, fixed, free, simulate
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -24,6 +25,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": VOCAB},
     "prompt_logprobs": {"prompt_logprobs": VOCAB},
     "reasoning": {"reasoning": ReasoningBudget(2, (), (41, 42, 43))},
+    "grammar": {"grammar": grammar(), "stop_token_ids": (END,)},
     "max_tokens": {"max_tokens": 0},
 }
 MODES: dict[str, dict[str, Any]] = {
@@ -45,13 +47,13 @@ def test_no_parameter_is_forgotten() -> None:
 def test_each_in_each(name: str, mode: str) -> None:
     options = dict(MODES[mode])
     options.setdefault("mode", Autoregressive())
-    world = simulate(options.pop("shapes"), **options)
+    world = simulate(options.pop("shapes"), masks=inline_desk(), **options)
     fields: dict[str, Any] = {"max_tokens": 14, "temperature": 0.0} | PARAMETERS[name]
     for number in range(4):
         params = SamplingParams(**fields)
         world.outputs[f"odd{number}"] = []
         world.prompt_logprobs[f"odd{number}"] = []
-        world.scheduler.add(Request(f"odd{number}", (number, *PROMPT), params), (), 5, 0.0)
+        world.loop.add(Request(f"odd{number}", (number, *PROMPT), params), (), 5, 0.0)
         world.submit(f"plain{number}", (number, *PROMPT), 14)
     world.run()
     assert world.failures == {}

@@ -11,6 +11,7 @@ from engine import messages
 from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client import EngineInfo, EngineState
 from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
+from engine.grammar.asked import Wanted
 from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestKpi, TextLogprob
 from engine.text.chat_template import check_options
 from engine.text.facts import TextFacts
@@ -102,6 +103,7 @@ class ScriptedEngine:
         self.max_queued = max_queued
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
+        self.forms: list[tuple[Wanted, str]] = []
         self.tools: list[Sequence[Mapping[str, Any]] | None] = []
         self.options: list[dict[str, Any]] = []
         self.prompt_end = b""  # what the last token of a prompt says, if not its number
@@ -188,6 +190,10 @@ class ScriptedEngine:
     @property
     def text_facts(self) -> TextFacts:
         return TextFacts("<s>", "<end>", True, ("<s>", "<end>"), "{{ messages }}")
+
+    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+        self.forms.append((wanted, param))
+        return "a grammar"
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         if not ids:

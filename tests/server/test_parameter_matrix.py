@@ -33,12 +33,18 @@ SHARED: dict[str, Any] = {
     "skip_special_tokens": False,
     "priority": 3,
     "truncate_prompt_tokens": 1,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": True}},
+    "structured_outputs": {"json_object": True, "disable_any_whitespace": True},
+    "guided_json": {"type": "object"},
+    "guided_regex": "a+",
+    "guided_choice": ["a", "b"],
+    "guided_grammar": "start: A",
 }
+FORMS = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CHAT = SHARED | {
     "max_completion_tokens": 3,
     "tools": TOOLS,
-    "response_format": {"type": "text"},
     "modalities": ["text"],
     "reasoning_effort": "low",
     "thinking_token_budget": 2,
@@ -76,6 +82,7 @@ MODES: dict[str, dict[str, Any]] = {
     "usage": {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     "n": {"n": 3},
     "logprobs": {"logprobs": True, "top_logprobs": 2},
+    "grammar": {"guided_choice": ["a", "b"]},
     "all": {"stream": True, "n": 3, "logprobs": True, "top_logprobs": 20, "stream_options": {"include_usage": True}},
 }
 RESPONSES_MODES: dict[str, dict[str, Any]] = {
@@ -105,17 +112,25 @@ async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> li
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-@pytest.mark.parametrize("mode", MODES)
+def mode_fields(name: str, mode: str) -> dict[str, Any]:
+    """One form at a time: two are refused."""
+    return {key: value for key, value in MODES[mode].items() if not (name in FORMS and key in FORMS)}
+
+
+@pytest.mark.parametrize("mode", [*MODES, "tools"])
 @pytest.mark.parametrize("name", CHAT)
 async def test_chat(client: httpx.AsyncClient, engine: ScriptedEngine, name: str, mode: str) -> None:
     engine.think()
-    body = {"messages": [{"role": "user", "content": "one two"}], name: CHAT[name]} | MODES[mode]
+    body = {"messages": [{"role": "user", "content": "one two"}], name: CHAT[name]}
+    body |= {"tools": TOOLS, "tool_choice": "required"} if mode == "tools" else mode_fields(name, mode)
     parts = await post(client, "/v1/chat/completions", body)
     shape = ChatChunk if body.get("stream") else ChatCompletion
     for part in parts:
         shape.model_validate(part, strict=True)
     finishes = [c["finish_reason"] for part in parts for c in part["choices"] if c["finish_reason"]]
     assert len(finishes) == body.get("n", 1) == len(engine.submitted)
+    has_form = name in FORMS or mode in ("grammar", "tools")
+    assert {request.params.grammar is not None for request, *_ in engine.submitted} == {has_form}
     if body.get("logprobs"):
         entries = [e for p in parts for c in p["choices"] if c["logprobs"] for e in c["logprobs"]["content"]]
         cut = min(body.get("max_tokens", 5), body.get("max_completion_tokens", 5))
@@ -126,7 +141,7 @@ async def test_chat(client: httpx.AsyncClient, engine: ScriptedEngine, name: str
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", TEXT)
 async def test_completions(client: httpx.AsyncClient, engine: ScriptedEngine, name: str, mode: str) -> None:
-    fields = {key: value for key, value in MODES[mode].items() if key != "top_logprobs"}
+    fields = {key: value for key, value in mode_fields(name, mode).items() if key != "top_logprobs"}
     if "logprobs" in fields:
         fields["logprobs"] = 2
     body = {"prompt": ["one two", "three"], name: TEXT[name]} | fields

@@ -144,7 +144,7 @@ async def test_calls_after_thinking(client: httpx.AsyncClient, thinker: Scripted
         else:
             message = answer["choices"][0]["message"]
             assert (message["reasoning_content"], message["content"]) == ("f?", None)
-            assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"x":1}'}
+            assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"x": 1}'}
 
 
 async def test_what_the_template_is_told(client: httpx.AsyncClient, thinker: ScriptedEngine) -> None:

@@ -155,7 +155,7 @@ async def test_reasoning_and_calls_are_items(client: httpx.AsyncClient, engine: 
     assert [item["type"] for item in final["output"]] == ["reasoning", "message", "function_call", "function_call"]
     assert final["output"][0]["content"] == [{"type": "reasoning_text", "text": "Hm, ok."}]
     assert final["output"][1]["content"][0]["text"] == "Hi there"
-    assert final["output"][2]["arguments"] == '{"x":1}'
+    assert final["output"][2]["arguments"] == '{"x": 1}'
     assert len({item["id"] for item in final["output"]} | {item.get("call_id") for item in final["output"]}) == 7
     assert final["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
     assert engine.options[0]["reasoning_effort"] == "high"
@@ -173,7 +173,7 @@ async def test_the_conversation_goes_back_into_the_template(client: httpx.AsyncC
     result = {"type": "function_call_output", "call_id": call_id, "output": [{"type": "input_text", "text": "42"}]}
     question = {"role": "user", "content": [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "b"}]}
     await respond(client, input=[{"role": "developer", "content": "x"}, question, *output, result], tools=[TOOL])
-    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     assert engine.chats[1] == [
         {"role": "system", "content": "x"},
         {"role": "user", "content": "one\nb"},

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_engine import NAME, ScriptedEngine, say
 
-from server.tool_calls import CallSplitter, FunctionCall, template_takes_tools
+from server.tool_calls import CallArguments, CallBegin, CallSplitter, template_takes_tools
 from server.wire_answers import ChatChunk, ChatCompletion
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 ASK: Any = {"model": NAME, "messages": [{"role": "user", "content": "weather?"}], "tools": TOOLS}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich", "days": 2}}\n</tool_call>'
-ARGUMENTS = '{"city":"Zürich","days":2}'
+ARGUMENTS = '{"city": "Zürich", "days": 2}'
 
 
 def split(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
@@ -24,7 +24,12 @@ def split(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     splitter = CallSplitter()
     found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
     text = "".join(part for part in found if isinstance(part, str))
-    return text, [(part.name, part.arguments) for part in found if isinstance(part, FunctionCall)]
+    calls = {part.index: (part.name, "") for part in found if isinstance(part, CallBegin)}
+    for part in found:
+        if isinstance(part, CallArguments):
+            name, arguments = calls[part.index]
+            calls[part.index] = (name, arguments + part.text)
+    return text, list(calls.values())
 
 
 CASES = [
@@ -65,7 +70,8 @@ def test_an_endless_call_is_text_again() -> None:
 
 def test_which_templates_take_tools() -> None:
     assert template_takes_tools("{% if tools %}<tool_call>{% endif %}")
-    assert not template_takes_tools("{% if tools %}[TOOL_CALLS]{% endif %}")
+    assert template_takes_tools("{% if tools %}[TOOL_CALLS]{% endif %}")
+    assert not template_takes_tools("{% if tools %}<function>{% endif %}")
     assert not template_takes_tools("{{ messages }}")
 
 
@@ -107,9 +113,12 @@ async def test_streamed_calls(client: httpx.AsyncClient, caller: ScriptedEngine)
         ChatChunk.model_validate(chunk, strict=True)
     parts = [chunk["choices"][0] for chunk in chunks]
     deltas = [delta for part in parts for delta in part["delta"].get("tool_calls", [])]
-    assert [delta["index"] for delta in deltas] == [0, 0, 1, 1]
-    assert [delta["function"].get("name") for delta in deltas] == ["weather", None, "weather", None]
-    assert [delta["function"]["arguments"] for delta in deltas] == ["", ARGUMENTS, "", ARGUMENTS]
+    for index in (0, 1):
+        first, *more = [delta for delta in deltas if delta["index"] == index]
+        assert (first["type"], first["function"]) == ("function", {"name": "weather", "arguments": ""})
+        assert len(more) > 3, "arguments come in pieces"
+        assert all(set(delta) == {"index", "function"} and set(delta["function"]) == {"arguments"} for delta in more)
+        assert "".join(delta["function"]["arguments"] for delta in more) == ARGUMENTS
     assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["tool_calls"]
     assert "".join(part["delta"].get("content", "") for part in parts) == "I look."
     tokens = sum(len(part["logprobs"]["content"]) for part in parts if part["logprobs"])

@@ -1,0 +1,83 @@
+"""What a request may ask of the form of its answer, and the two words spoken with the process that compiles it.
+
+Imported by the serving process: nothing here compiles anything.
+"""
+
+import msgspec
+
+
+class JsonSchema(msgspec.Struct, frozen=True, tag=True):
+    """A JSON value that a schema (JSON text) accepts. Lenient: keywords that cannot be enforced are ignored.
+
+    whitespace: a regular expression for the white space between tokens, "" = none; None = the usual bounded one.
+    """
+
+    schema: str
+    is_lenient: bool = False
+    whitespace: str | None = None
+
+
+class Regex(msgspec.Struct, frozen=True, tag=True):
+    """A text that a regular expression matches as a whole; `^` at its begin and `$` at its end add nothing."""
+
+    pattern: str
+
+
+class Choice(msgspec.Struct, frozen=True, tag=True):
+    """One of some texts."""
+
+    options: tuple[str, ...]
+
+
+class Cfg(msgspec.Struct, frozen=True, tag=True):
+    """A text of a context-free grammar, in Lark's notation or in GBNF (`::=`)."""
+
+    text: str
+
+
+TextForm = JsonSchema | Regex | Choice | Cfg
+
+
+class CalledTool(msgspec.Struct, frozen=True):
+    """A function that may be called; `parameters` is a JSON schema as text, None = any object."""
+
+    name: str
+    parameters: str | None = None
+    is_lenient: bool = True
+
+
+class ToolCalls(msgspec.Struct, frozen=True, tag=True):
+    """Calls in the form of `tool_formats.py`, named by its opening marker.
+
+    is_forced: nothing but calls, at least one; otherwise text, in which calls have the right form.
+    most: calls, 0 = any number. otherwise: the form of an answer without calls, None = any text.
+    """
+
+    opening: str
+    tools: tuple[CalledTool, ...]
+    is_forced: bool
+    most: int = 0
+    otherwise: TextForm | None = None
+
+
+Form = TextForm | ToolCalls
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A form, and the marker that ends the reasoning before which anything may be said ("" = no reasoning)."""
+
+    form: Form
+    after: str = ""
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """The helper's answer: llguidance's serialised grammar, or why there is none. Sent once when it is ready too."""
+
+    grammar: str = ""
+    error: str = ""
+
+
+encode_wanted = msgspec.msgpack.Encoder().encode
+decode_wanted = msgspec.msgpack.Decoder(Wanted).decode
+encode_compiled = msgspec.msgpack.Encoder().encode
+decode_compiled = msgspec.msgpack.Decoder(Compiled).decode

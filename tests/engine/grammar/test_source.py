@@ -1,0 +1,142 @@
+"""What each form accepts, by texts that are right and texts that are not; on the demo tokenizer and on bytes alone."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from engine.demo.location import demo_folder
+from engine.grammar.asked import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.helper import compiled
+from engine.grammar.matching import load_tokenizer, new_matcher
+from engine.text.tokenizer import Tokenizer
+
+GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'
+LARK = 'start: item ("," item)*\nitem: /[a-z]+/'
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+
+
+class _Bytes:
+    """Token i is byte i; 256 ends."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes((byte,)) for byte in range(256)), b"<end>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def demo_tokenizer() -> LLTokenizer:
+    return load_tokenizer(demo_folder() / "tokenizer.json", 3072, [2, 0])
+
+
+def byte_tokenizer() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=[256])
+
+
+@pytest.fixture(params=[demo_tokenizer, byte_tokenizer], scope="module")
+def tokenizer(request: pytest.FixtureRequest) -> LLTokenizer:
+    make: Callable[[], LLTokenizer] = request.param
+    return make()
+
+
+def accepts(tokenizer: LLTokenizer, form: Form, text: str, after: str = "") -> bool:
+    made = compiled(Wanted(form, after), tokenizer)
+    assert not made.error, made.error
+    matcher = new_matcher(tokenizer, made.grammar)
+    tokens = tokenizer.tokenize_str(text, parse_special=True)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+ROWS: list[tuple[Form, tuple[str, ...], tuple[str, ...]]] = [
+    (Regex("^(a+)+$"), ("a", "aaaa"), ("", "b", "ab", "^a$")),
+    (Regex("[^x]{2}"), ("ab", "é "), ("a", "ax", "abc")),
+    (Choice(("a", "ab", 'q"\\', "é\n\x01")), ("a", "ab", 'q"\\', "é\n\x01"), ("", "b", "abc")),
+    (Cfg(GBNF), ("a", "ab,c"), ("", ",", "a,", "A")),
+    (Cfg(LARK), ("a", "ab,c"), ("", ",", "a,", "A")),
+    (JsonSchema('{"type": "object"}'), ("{}", '{"a": [1, null]}'), ("", "[]", "{", '{"a"}')),
+    (JsonSchema("true"), ("1", '"a"', "[]"), ("", "tru")),
+    (JsonSchema(json.dumps(POINT)), ('{"x":1}', '{ "x" :\n1}'), ("{}", '{"x":"1"}', '{"x":1,"y":2}', '{"x":1} ')),
+    (JsonSchema(json.dumps(POINT), whitespace=""), ('{"x":1}',), ('{"x": 1}',)),
+    (JsonSchema(json.dumps(POINT), whitespace=" "), ('{"x":1}', '{ "x": 1 }'), ('{"x":  1}', '{"x":\n1}')),
+    (JsonSchema(json.dumps(POINT)), ('{"x":' + " " * 20 + "1}",), ('{"x":' + " " * 21 + "1}",)),
+    (JsonSchema('{"not": {"type": "null"}, "type": "boolean"}', is_lenient=True), ("true",), ("null",)),
+    (JsonSchema('{"type": "integer", "x-guidance": {"lenient": true}}'), ("1",), ("1.5",)),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row[0])[:50])
+def test_texts_that_fit_and_texts_that_do_not(
+    tokenizer: LLTokenizer, row: tuple[Form, tuple[str, ...], tuple[str, ...]]
+) -> None:
+    form, right, wrong = row
+    assert [text for text in right if not accepts(tokenizer, form, text)] == []
+    assert [text for text in wrong if accepts(tokenizer, form, text)] == []
+
+
+REFUSED: list[tuple[Form, str]] = [
+    (Regex("(a"), "unclosed group"),
+    (Regex("(?=a)b"), "look-around"),
+    (Cfg("start: nothing"), "nothing"),
+    (Cfg("root ::= ("), ""),
+    (JsonSchema("{"), "not JSON"),
+    (JsonSchema("[" * 100_000), "not JSON"),
+    (JsonSchema("3"), "must be an object"),
+    (JsonSchema("false"), "must be an object"),
+    (JsonSchema('{"type": "strin"}'), "strin"),
+    (JsonSchema('{"not": {}}'), "not"),
+    (JsonSchema('{"$ref": "#/nowhere"}'), "nowhere"),
+    (JsonSchema('{"$ref": "http://example.com/schema"}'), ""),
+    (JsonSchema('{"type": "string", "minLength": 3, "maxLength": 2}'), "nsatisfiable"),
+    (ToolCalls("<tool_call>", (CalledTool("f", '{"type": "string"}'),), True), "type object"),
+    (ToolCalls("<tool_call>", (CalledTool("f", '{"not": {}}', is_lenient=False),), True), "not"),
+]
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: str(row[0])[:50])
+def test_what_is_refused_says_why(tokenizer: LLTokenizer, row: tuple[Form, str]) -> None:
+    form, reason = row
+    made = compiled(Wanted(form), tokenizer)
+    assert made.grammar == "" and made.error and reason in made.error
+    assert len(made.error) < 1000
+
+
+def test_references_of_a_tool_point_into_its_own_schema(tokenizer: LLTokenizer) -> None:
+    schema = {"properties": {"p": {"$ref": "#/$defs/point"}}, "required": ["p"], "$defs": {"point": POINT}}
+    form = ToolCalls("<tool_call>", (CalledTool("f", json.dumps(schema)),), True)
+    text = '<tool_call>\n{"name": "f", "arguments": {"p": {"x": %s}}}\n</tool_call>'
+    assert accepts(tokenizer, form, text % "7")
+    assert not accepts(tokenizer, form, text % '"7"')
+
+
+def test_reasoning_is_free_until_its_marker(tokenizer: LLTokenizer) -> None:
+    form = JsonSchema(json.dumps(POINT))
+    assert accepts(tokenizer, form, 'let me {"think"}</think>\n\n{"x": 1}', "</think>")
+    assert not accepts(tokenizer, form, 'let me think</think>\n\n{"y": 1}', "</think>")
+    assert not accepts(tokenizer, form, '{"x": 1}', "</think>")
+
+
+WRITTEN = st.text(st.characters(exclude_categories=("Cc", "Cs")))  # control characters have to be escaped
+LEAVES = st.none() | st.booleans() | st.integers() | WRITTEN
+
+
+@given(
+    st.dictionaries(WRITTEN, st.recursive(LEAVES, lambda i: st.lists(i) | st.dictionaries(WRITTEN, i), max_leaves=6))
+)
+def test_any_json_object_fits_the_any_object_form(value: Any) -> None:
+    assert accepts(byte_tokenizer(), JsonSchema('{"type": "object"}'), json.dumps(value, ensure_ascii=False))
+
+
+def test_llguidance_sees_the_bytes_that_the_detokenizer_gives_out() -> None:
+    ours = Tokenizer((demo_folder() / "tokenizer.json").read_text(encoding="utf-8"))
+    theirs = demo_tokenizer()
+    wrong = [i for i in range(3072) if theirs.decode_bytes([i]) != ours.token_bytes(i)]
+    assert {ours.token_bytes(i) for i in wrong} <= {
+        b"\xff"
+    }  # never part of UTF-8; llguidance marks control tokens with it
