@@ -103,10 +103,14 @@ class ReasoningSplitter:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How the model of a request reasons. `markers` None = not at all; is_open: the prompt opened the block."""
+    """How the model of a request reasons. `markers` None = not at all.
+
+    is_open: the prompt has opened the block. is_over: it has closed it too, so that the answer comes at once.
+    """
 
     markers: Markers | None
     is_open: bool = False
+    is_over: bool = False
 
     def splitter(self) -> ReasoningSplitter | None:
         """A splitter for one choice, None when there is nothing to split off."""
@@ -119,7 +123,7 @@ def thinking_after(prompt: Sequence[int], engine: EngineLike) -> Thinking:
     if markers is None:
         return Thinking(None)
     end = b"".join(engine.token_pieces(prompt[-END_TOKENS:])).decode("utf-8", "replace")
-    return Thinking(markers, opened_by(end, markers))
+    return Thinking(markers, opened_by(end, markers), end.rstrip().endswith(markers[1]))
 
 
 def template_options(

@@ -1,5 +1,7 @@
 """POST /v1/responses, without storage: every request brings its whole conversation."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
@@ -7,10 +9,12 @@ from fastapi import APIRouter, Request, Response
 from engine.errors import CallerError
 from server.body import BoundedRoute
 from server.chat import ChatChoice
+from server.errors import Refusal
+from server.forms import chat_form
 from server.params import chat_decoding, chat_tools, check_model
 from server.reasoning import budgeted, template_options, thinking_after
 from server.responses_answers import ResponseAnswer, ResponseEvent
-from server.responses_input import as_chat, template_items
+from server.responses_input import as_chat, own_name, template_items
 from server.responses_wire import ResponsesRequest
 from server.responses_writer import ResponseWriter
 from server.service import answer, service_of, until_left
@@ -27,21 +31,31 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     engine = service.engine
     model = check_model(body.model, engine.info, service.settings)
     chat = as_chat(body)
-    decoding = chat_decoding(chat, engine, service.settings)
-    service.admit(1)
-    tools = chat_tools(chat, service.takes_tools)
     options = template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
-    try:
+    with _own_names():
+        decoding = chat_decoding(chat, engine, service.settings)
+        service.admit(1)
+        tools = chat_tools(chat, service.takes_tools)
+        form = chat_form(chat, tools is not None, service.tool_format)
         prompt = await until_left(request, engine.chat_prompt(template_items(body), tools, options))
-    except CallerError as error:
-        if error.param is not None and error.param.startswith("messages"):
-            error.param = "input"
-        raise
-    thinking = thinking_after(prompt, engine)
-    budget = budgeted(body.thinking_token_budget, thinking, engine, "thinking_token_budget")
+        thinking = thinking_after(prompt, engine)
+        budget = budgeted(body.thinking_token_budget, thinking, engine, "thinking_token_budget")
+        decoding = await until_left(request, service.constrained(replace(decoding, reasoning=budget), form, thinking))
     head = service.head("resp", model)
-    stream = service.launch(head, [prompt], replace(decoding, reasoning=budget), "input")
+    stream = service.launch(head, [prompt], decoding, "input")
     count = TokenCount(stream.prompt_tokens, 1)
     choice = ChatChoice(service.tool_format if tools is not None else None, thinking.splitter())
     writer = ResponseWriter(head, count, choice, body, decoding.logprobs)
     return await answer(request, stream, writer, bool(body.stream))
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """What is refused with a field of the chat route names the one of this route."""
+    try:
+        yield
+    except CallerError as error:
+        error.param = own_name(error.param)
+        raise
+    except Refusal as refusal:
+        raise Refusal(replace(refusal.error, param=own_name(refusal.error.param))) from None

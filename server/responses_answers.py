@@ -1,6 +1,8 @@
 """The answers of /v1/responses as the OpenAPI document describes them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from server.wire_answers import Answer, TokenLogprobEntry
 
@@ -78,16 +80,33 @@ class ResponseUsage(Answer):
     total_tokens: int
 
 
-class ResponseTextFormat(Answer):
-    """The form of the text."""
+class ResponsePlainFormat(Answer):
+    """Any text, or any JSON object."""
 
-    type: Literal["text"]
+    type: Literal["text", "json_object"]
+
+
+class ResponseSchemaFormat(Answer):
+    """A JSON value that a schema accepts."""
+
+    type: Literal["json_schema"]
+    name: str
+    definition: dict[str, Any] = Field(alias="schema")
+    description: str | None
+    strict: bool
+
+
+class ResponseChosenFunction(Answer):
+    """The function that had to be called."""
+
+    type: Literal["function"]
+    name: str
 
 
 class ResponseText(Answer):
     """Settings of the text."""
 
-    format: ResponseTextFormat
+    format: Annotated[ResponsePlainFormat | ResponseSchemaFormat, Field(discriminator="type")]
     verbosity: str
 
 
@@ -136,7 +155,7 @@ class ResponseAnswer(Answer):
     output: list[OutputReasoning | OutputMessage | OutputCall]
     error: ResponseFailure | None
     tools: list[ResponseFunction]
-    tool_choice: Literal["none", "auto"]
+    tool_choice: Literal["none", "auto", "required"] | ResponseChosenFunction
     truncation: Literal["disabled"]
     parallel_tool_calls: bool
     text: ResponseText

@@ -1,6 +1,7 @@
 """Input items of /v1/responses -> what the chat route's functions take."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from server.chat_messages import PART_SEPARATOR
@@ -9,12 +10,36 @@ from server.responses_wire import (
     FunctionOutputItem,
     InputMessage,
     InputText,
+    NamedFunction,
     ReasoningItem,
     ResponsesRequest,
+    TextSchemaFormat,
+    TextSettings,
 )
-from server.wire import ChatRequest, FunctionTool, Tool
+from server.wire import (
+    ChatRequest,
+    ChosenFunction,
+    FunctionTool,
+    JsonSchemaFormat,
+    NamedSchema,
+    NamedToolChoice,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+)
 
 LOGPROBS = "message.output_text.logprobs"
+
+# Fields that the chat route's checks name, and what they are called here.
+OWN_NAMES = MappingProxyType(
+    {
+        "messages": "input",
+        "max_completion_tokens": "max_output_tokens",
+        "response_format": "text.format",
+        "response_format.json_schema.schema": "text.format.schema",
+        "tool_choice.function.name": "tool_choice.name",
+    }
+)
 
 
 def as_chat(body: ResponsesRequest) -> ChatRequest:
@@ -32,14 +57,35 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
         logprobs=wants_logprobs,
         top_logprobs=body.top_logprobs,
         tools=tools,
-        tool_choice=body.tool_choice if tools else None,  # SDKs send "auto" without tools
+        tool_choice=_tool_choice(body) if tools else None,  # SDKs send "auto" without tools
         parallel_tool_calls=body.parallel_tool_calls if tools else None,
         top_k=body.top_k,
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty,
         seed=body.seed,
         priority=body.priority,
+        response_format=_response_format(body.text),
     )
+
+
+def own_name(param: str | None) -> str | None:
+    """What a field of the chat route is called in this one."""
+    return None if param is None else OWN_NAMES.get(param, "input" if param.startswith("messages[") else param)
+
+
+def _tool_choice(body: ResponsesRequest) -> ToolChoice | None:
+    choice = body.tool_choice
+    if isinstance(choice, NamedFunction):
+        return NamedToolChoice(type="function", function=ChosenFunction(name=choice.name))
+    return choice
+
+
+def _response_format(text: TextSettings | None) -> ResponseFormat | None:
+    form = text.format if text is not None else None
+    if isinstance(form, TextSchemaFormat):
+        named = NamedSchema.model_construct(name=form.name, definition=form.definition, strict=form.strict)
+        return JsonSchemaFormat.model_construct(type="json_schema", json_schema=named)
+    return form
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:

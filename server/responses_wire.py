@@ -12,13 +12,16 @@ from server.wire import (
     MAX_TOP_LOGPROBS,
     Body,
     Effort,
+    JsonObjectFormat,
     MetadataKey,
     MetadataText,
     Name,
     NotYet,
+    SchemaName,
     TemplateOption,
     TextFormat,
     text_or_list,
+    text_or_object,
 )
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -122,19 +125,43 @@ Input = Annotated[
 
 
 class ResponseTool(Body):
-    """A function the model may call; `parameters` is a JSON schema, shown to the model but not enforced."""
+    """A function the model may call; `parameters` is a JSON schema, enforced when the function is strict."""
 
     type: Literal["function"]
     name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
+
+
+class NamedFunction(Body):
+    """The function that has to be called."""
+
+    type: Literal["function"]
+    name: Name
+
+
+class TextSchemaFormat(Body):
+    """A JSON value that a schema accepts, with the fields of the chat route's `json_schema` beside the type."""
+
+    type: Literal["json_schema"]
+    name: SchemaName
+    definition: dict[str, Any] = Field(alias="schema")
+    description: Annotated[str, StringConstraints(max_length=65_536)] | None = None
+    strict: bool | None = None
+
+
+TextFormats = Annotated[TextFormat | JsonObjectFormat | TextSchemaFormat, Field(discriminator="type")]
+FunctionChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedFunction, Tag("object")],
+    Discriminator(text_or_object),
+]
 
 
 class TextSettings(Body):
-    """The only form of text so far."""
+    """The form of the text."""
 
-    format: TextFormat | None = None
+    format: TextFormats | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -172,8 +199,8 @@ class ResponsesRequest(Body):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: Literal[True] | None = None
+    tool_choice: FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
     truncation: Literal["disabled"] | None = None

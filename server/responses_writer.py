@@ -11,7 +11,7 @@ from server.errors import from_engine
 from server.merged import Arrival
 from server.reasoning import Thought
 from server.responses_items import CallOutput, Event, MessageOutput, OutputItem, ReasoningOutput
-from server.responses_wire import ResponsesRequest
+from server.responses_wire import NamedFunction, ResponsesRequest, TextSchemaFormat, TextSettings
 from server.tool_calls import CallBegin
 from server.usage import Head, TokenCount
 
@@ -151,7 +151,7 @@ class ResponseWriter:
 
 def response_object(head: Head, body: ResponsesRequest) -> dict[str, Any]:
     """All 32 keys, before anything was generated."""
-    text, reasoning = body.text, body.reasoning
+    text, reasoning, choice = body.text, body.reasoning, body.tool_choice or "auto"
     return {
         "id": head.id,
         "object": "response",
@@ -169,10 +169,10 @@ def response_object(head: Head, body: ResponsesRequest) -> dict[str, Any]:
             | tool.model_dump(exclude_none=True)
             for tool in body.tools or []
         ],
-        "tool_choice": body.tool_choice or "auto",
+        "tool_choice": body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedFunction) else choice,
         "truncation": "disabled",
-        "parallel_tool_calls": True,
-        "text": {"format": {"type": "text"}, "verbosity": (text and text.verbosity) or "medium"},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "text": {"format": _format(text), "verbosity": (text and text.verbosity) or "medium"},
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "presence_penalty": body.presence_penalty or 0.0,
         "frequency_penalty": body.frequency_penalty or 0.0,
@@ -190,3 +190,11 @@ def response_object(head: Head, body: ResponsesRequest) -> dict[str, Any]:
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
+
+
+def _format(text: TextSettings | None) -> dict[str, Any]:
+    """The form of the text as it was asked for, every key there."""
+    form = text.format if text is not None else None
+    if isinstance(form, TextSchemaFormat):
+        return form.model_dump(by_alias=True) | {"strict": bool(form.strict)}
+    return {"type": "text" if form is None else form.type}

@@ -79,12 +79,14 @@ class Service:
     ) -> Decoding:
         """The decoding with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
 
-        Where the prompt has opened the model's reasoning, the form begins behind it.
+        The form begins behind the model's reasoning, be it opened by the prompt or by the model itself.
         """
         if form is None:
             return decoding
-        after = "" if thinking is None or thinking.markers is None or not thinking.is_open else thinking.markers[1]
-        wanted = msgspec.structs.replace(form.wanted, after=after)
+        wanted = form.wanted
+        if thinking is not None and thinking.markers is not None and not thinking.is_over:
+            opening, after = thinking.markers
+            wanted = msgspec.structs.replace(wanted, after=after, opening="" if thinking.is_open else opening)
         return replace(decoding, grammar=await self.engine.compile_grammar(wanted, form.param))
 
     def launch(self, head: Head, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str) -> MergedStream:

@@ -139,13 +139,13 @@ Stop = Annotated[
 ]
 
 
-def _text_or_object(value: object) -> str:
+def text_or_object(value: object) -> str:
     return "text" if isinstance(value, str) else "object"
 
 
 SchemaText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SCHEMA_CHARACTERS)]
 Schema = Annotated[
-    Annotated[SchemaText, Tag("text")] | Annotated[dict[str, Any], Tag("object")], Discriminator(_text_or_object)
+    Annotated[SchemaText, Tag("text")] | Annotated[dict[str, Any], Tag("object")], Discriminator(text_or_object)
 ]
 RegexText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_REGEX_CHARACTERS)]
 GrammarText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
@@ -182,10 +182,13 @@ class JsonObjectFormat(Body):
     type: Literal["json_object"]
 
 
+SchemaName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
 class NamedSchema(Body):
     """A schema; strict refuses keywords that cannot be enforced, otherwise they are ignored."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: SchemaName
     description: Annotated[str, StringConstraints(max_length=65_536)] | None = None
     definition: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
@@ -274,7 +277,7 @@ class NamedToolChoice(Body):
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedToolChoice, Tag("object")],
-    Discriminator(_text_or_object),
+    Discriminator(text_or_object),
 ]
 
 

@@ -1,5 +1,6 @@
 """Fixtures every test may use; also makes the shared test modules importable under importlib mode."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -14,3 +15,6 @@ __all__ = ["bundles"]
 # A busy machine must not fail a property: nothing is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# A shell that starts this in the background has it ignore Ctrl-C, and the commands under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)

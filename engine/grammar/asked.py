@@ -64,10 +64,14 @@ Form = TextForm | ToolCalls
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A form, and the marker that ends the reasoning before which anything may be said ("" = no reasoning)."""
+    """A form, and the marker that ends the reasoning before it ("" = no reasoning).
+
+    opening: what begins the reasoning where the model may leave it out; "" = the prompt has begun it.
+    """
 
     form: Form
     after: str = ""
+    opening: str = ""
 
 
 class Compiled(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ def serialised(wanted: Wanted, special: SpecialToken) -> str:
     Unusable when it cannot be read; whether llguidance accepts it is not known yet.
     """
     body = _form(wanted.form, special)
-    return _after(body, wanted.after, special) if wanted.after else body
+    return _after(body, wanted.opening, wanted.after, special) if wanted.after else body
 
 
 def _form(form: Form, special: SpecialToken) -> str:
@@ -164,13 +164,14 @@ def _either(one: str, other: str) -> str:
     return json.dumps({"grammars": [{"name": "top", "lark_grammar": "start: @one | @other"}, *firsts, *seconds]})
 
 
-def _after(body: str, marker: str, special: SpecialToken) -> str:
-    """Anything up to a marker, white space, then the body."""
+def _after(body: str, opening: str, marker: str, special: SpecialToken) -> str:
+    """Anything up to a marker and white space, then the body. With an `opening` all before the body is optional."""
     grammars = json.loads(body)["grammars"]
     grammars[0]["name"] = "body"
     if special(marker) is not None:
         said = f"said: {ANYTHING} {_marker(marker, special)}"
     else:
         said = f"said[lazy]: /(?s:.*){re.escape(marker).replace('/', chr(92) + '/')}/"
-    top = f"start: said /\\s{{0,4}}/ @body\n{said}"
+    thoughts = f"({_marker(opening, special)} said /\\s{{0,4}}/)?" if opening else "said /\\s{0,4}/"
+    top = f"start: {thoughts} @body\n{said}"
     return json.dumps({"grammars": [{"name": "top", "lark_grammar": top}, *grammars]})

@@ -141,11 +141,12 @@ async def test_a_neighbour_is_answered_while_a_hostile_form_is_compiled(
     assert (await slow).status_code == 200
 
 
-async def test_a_form_begins_behind_the_reasoning_that_the_prompt_opened(
-    client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
+async def test_a_form_begins_behind_the_reasoning(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     engine.think()
-    await client.post(CHAT, json=HELLO | {"guided_regex": "a"})
-    engine.prompt_end = b"<think>\n"
-    await client.post(CHAT, json=HELLO | {"guided_regex": "a"})
-    assert engine.forms == [(Wanted(Regex("a")), "guided_regex"), (Wanted(Regex("a"), "</think>"), "guided_regex")]
+    for engine.prompt_end in (b"", b"<think>\n", b"<think>\n\n</think>\n\n"):
+        await client.post(CHAT, json=HELLO | {"guided_regex": "a"})
+    assert [wanted for wanted, _ in engine.forms] == [
+        Wanted(Regex("a"), "</think>", "<think>"),
+        Wanted(Regex("a"), "</think>"),
+        Wanted(Regex("a")),
+    ]

@@ -46,8 +46,8 @@ def tokenizer(request: pytest.FixtureRequest) -> LLTokenizer:
     return make()
 
 
-def accepts(tokenizer: LLTokenizer, form: Form, text: str, after: str = "") -> bool:
-    made = compiled(Wanted(form, after), tokenizer)
+def accepts(tokenizer: LLTokenizer, form: Form, text: str, after: str = "", opening: str = "") -> bool:
+    made = compiled(Wanted(form, after, opening), tokenizer)
     assert not made.error, made.error
     matcher = new_matcher(tokenizer, made.grammar)
     tokens = tokenizer.tokenize_str(text, parse_special=True)
@@ -140,3 +140,11 @@ def test_llguidance_sees_the_bytes_that_the_detokenizer_gives_out() -> None:
     assert {ours.token_bytes(i) for i in wrong} <= {
         b"\xff"
     }  # never part of UTF-8; llguidance marks control tokens with it
+
+
+def test_a_model_may_think_before_the_form_or_not(tokenizer: LLTokenizer) -> None:
+    marks = ("</tool_call>", "<tool_call>")  # one token each for the one tokenizer, text for the other
+    right = ("aa", "<tool_call>\nhm, <b>\n</tool_call>\n\naa", "<tool_call></tool_call>a")
+    wrong = ("hm</tool_call>a", "<tool_call>a", "<tool_call>a</tool_call>b", "hm a")
+    assert [text for text in right if not accepts(tokenizer, Regex("a+"), text, *marks)] == []
+    assert [text for text in wrong if accepts(tokenizer, Regex("a+"), text, *marks)] == []
