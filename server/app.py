@@ -40,7 +40,7 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
     keys = read_keys(settings.api_keys, settings.api_key_file)
     if settings.docs:
         app.include_router(document.router)
-        app.state.document = document.describe(app, has_keys=len(keys) > 0)
+        app.state.document = document.Document(app, has_keys=len(keys) > 0)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     app.add_middleware(Trail, logs_access=settings.access_log)
     app.add_exception_handler(HTTPException, _http_error)

@@ -1,7 +1,9 @@
 """The OpenAPI document, with what the guard around the routes answers, and a page that shows it without a network."""
 
+import asyncio
 import copy
 import importlib.metadata
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -31,14 +33,33 @@ CHALLENGE = {"description": "How to show a key.", "schema": {"type": "string", "
 @router.get("/openapi.json", response_class=Response, responses={200: {"content": {"application/json": {}}}})
 async def openapi(request: Request) -> Response:
     """This document."""
-    return Response(msgspec.json.encode(request.app.state.document), media_type="application/json")
+    document = await asyncio.to_thread(request.app.state.document.read)
+    return Response(msgspec.json.encode(document), media_type="application/json")
 
 
 @router.get("/docs", response_class=Response, responses={200: {"content": {"text/html": {}}}})
 async def docs(request: Request) -> Response:
     """This document for people; it loads nothing from anywhere."""
     headers = {"Content-Security-Policy": PAGE_POLICY}
-    return Response(page(request.app.state.document), media_type="text/html", headers=headers)
+    document = await asyncio.to_thread(request.app.state.document.read)
+    return Response(page(document), media_type="text/html", headers=headers)
+
+
+class Document:
+    """The document of an app, made when it is first read: that takes half a second, which no start waits for."""
+
+    def __init__(self, app: FastAPI, has_keys: bool) -> None:
+        self._app = app
+        self._has_keys = has_keys
+        self._lock = Lock()
+        self._made: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """The document; called from a thread."""
+        with self._lock:
+            if self._made is None:
+                self._made = describe(self._app, self._has_keys)
+            return self._made
 
 
 def describe(app: FastAPI, has_keys: bool) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def keyed(engine: ScriptedEngine) -> FastAPI:
 
 
 async def test_every_route_is_in_it(app: FastAPI) -> None:
-    document = app.state.document
+    document = app.state.document.read()
     served = {(path, "get") for path in ("/health", "/metrics", "/docs", "/openapi.json", "/tokenizer_info")}
     asked = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize")
     served |= {(path, "post") for path in asked}
@@ -46,7 +46,7 @@ async def test_every_route_is_in_it(app: FastAPI) -> None:
 
 
 async def test_every_operation_says_how_it_fails(engine: ScriptedEngine) -> None:
-    document = keyed(engine).state.document
+    document = keyed(engine).state.document.read()
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -59,12 +59,14 @@ async def test_every_operation_says_how_it_fails(engine: ScriptedEngine) -> None
 
 
 async def test_without_keys_it_asks_for_none(app: FastAPI) -> None:
-    assert "securitySchemes" not in app.state.document["components"]
-    assert not any("security" in o for operations in app.state.document["paths"].values() for o in operations.values())
+    assert "securitySchemes" not in app.state.document.read()["components"]
+    assert not any(
+        "security" in o for operations in app.state.document.read()["paths"].values() for o in operations.values()
+    )
 
 
 async def test_answers_and_events_are_what_it_says(app: FastAPI, client: httpx.AsyncClient) -> None:
-    document = app.state.document
+    document = app.state.document.read()
     content = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
 
     def check(value: object, schema: dict[str, Any]) -> None:
@@ -105,9 +107,9 @@ async def test_the_page_needs_no_network(app: FastAPI, client: httpx.AsyncClient
     assert not reader.tags & {"script", "link", "img", "iframe", "object"}
     assert all(address.startswith("#") or address == "openapi.json" for address in reader.found)
     assert not re.search(r"@import|url\(|//[a-z]", answer.text)
-    for path in app.state.document["paths"]:
+    for path in app.state.document.read()["paths"]:
         assert path in answer.text
-    for name in app.state.document["components"]["schemas"]:
+    for name in app.state.document.read()["components"]["schemas"]:
         assert f'id="{name}"' in answer.text
 
 
