@@ -1,6 +1,6 @@
 """Who of a queue may take rows now. `held` are requests whose next token cannot be chosen yet."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from engine.sequence import Sequence
 
@@ -10,16 +10,26 @@ def without(queue: Mapping[str, Sequence], held: Collection[str]) -> list[Sequen
     return [sequence for name, sequence in queue.items() if name not in held]
 
 
-def rows_open(sequence: Sequence, held: Collection[str]) -> int:
-    """Rows a prefill may take: the last one would yield the next token, so a held one leaves it."""
-    return sequence.rows_wanted - (sequence.request.request_id in held)
+def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> list[tuple[Sequence, int]]:
+    """Rows each prefill may take, oldest first. The last one would yield the next token, so a held one leaves it.
+
+    scored: most rows in all whose prompt tokens are scored.
+    """
+    found = []
+    for sequence in sorted(queue, key=lambda s: s.rank):
+        rows = sequence.rows_wanted - (sequence.request.request_id in held)
+        if not sequence.is_scored:
+            rows = min(rows, scored)
+            scored -= rows
+        found.append((sequence, rows))
+    return found
 
 
-def take_prefill(queue: list[Sequence], rows: int, held: Collection[str]) -> list[tuple[Sequence, int]]:
-    """Oldest first: each takes what it wants of the rows that are left."""
+def take_prefill(wanted: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
+    """In the order given each takes what it may of the rows that are left."""
     taken = []
-    for sequence in queue:
-        share = min(rows, rows_open(sequence, held))
+    for sequence, most in wanted:
+        share = min(rows, most)
         if share > 0:
             taken.append((sequence, share))
             rows -= share

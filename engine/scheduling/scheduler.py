@@ -14,8 +14,11 @@ from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.lane import Lane
 from engine.scheduling.policy import Demand, Share, share_rows
-from engine.scheduling.queues import rows_open, take_prefill, without
+from engine.scheduling.queues import open_rows, take_prefill, without
 from engine.sequence import Sequence, Status
+
+# Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
+SCORED_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +152,11 @@ class Scheduler:
         ready = without(lane.decode_queue, held)
         if not ready and not lane.prefill_queue:  # the others gave their columns back
             return None
-        share = self._share(lane, len(ready), held)
+        scored = SCORED_ROWS if ready else self.shapes.max_rows
+        wanted = open_rows(lane.prefill_queue.values(), held, scored)
+        share = self._share(lane, len(ready), sum(rows for _, rows in wanted))
         lane.narrow(share.shape.past)
-        prefills = take_prefill(sorted(lane.prefill_queue.values(), key=lambda s: s.rank), share.prefill_rows, held)
+        prefills = take_prefill(wanted, share.prefill_rows)
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
         lane.prefill_starved = bool(lane.prefill_queue) and not prefills
         drafts = self._draft(lane, decodes, share)
@@ -283,8 +288,8 @@ class Scheduler:
         self.counters.preemptions += 1
         self._waiting[sequence.request.request_id] = sequence
 
-    def _share(self, lane: Lane, decodes: int, held: Collection[str]) -> Share:
-        demand = Demand(decodes, sum(rows_open(s, held) for s in lane.prefill_queue.values()), lane.prefill_starved)
+    def _share(self, lane: Lane, decodes: int, prefill_rows: int) -> Share:
+        demand = Demand(decodes, prefill_rows, lane.prefill_starved)
         return share_rows(self.shapes, self.costs, demand, lane.extent(self.shapes), self.rules.max_gap_ms)
 
     def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:

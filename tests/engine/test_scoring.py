@@ -11,6 +11,7 @@ from engine.graphs.fake_runtime import expected_token
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, TokenLogprob
 from engine.sampler import BadLogits
+from engine.scheduling.scheduler import SCORED_ROWS
 from engine.scoring import score
 from tests.engine.simulation import VOCAB, Simulation, by_hand, fixed, free, simulate
 
@@ -136,3 +137,26 @@ def test_scores_are_the_log_softmax_of_torch() -> None:
         assert isinstance(entry, TokenLogprob) and entry.token_id == token
         assert entry.logprob == pytest.approx(expected[row, token], abs=1e-5)
         assert [i for i, _ in entry.top] == np.argsort(-expected[row], kind="stable")[:3].tolist()
+
+
+def test_scoring_takes_few_rows_of_a_pass_that_decodes() -> None:
+    world = simulate(free(256, 1024))
+    world.submit("talks", prompt(4), 12)
+    world.step()
+    for name in ("a", "b"):
+        world.submit(name, prompt(100, 3), 1, prompt_logprobs=1)
+    world.submit("plain", prompt(90, 9), 1)
+    before = world.loop.stats().rows_used
+    world.step()
+    assert world.loop.stats().rows_used - before == 1 + SCORED_ROWS + 90
+    world.run()
+    for name in ("a", "b"):
+        check(world, name, prompt(100, 3))
+    assert world.outputs["talks"] == by_hand(prompt(4), 12)
+
+
+def test_scoring_alone_takes_whole_passes() -> None:
+    world = simulate(free(256, 1024))
+    world.submit("a", prompt(200), 1, prompt_logprobs=1)
+    world.step()
+    assert world.finishes["a"] is FinishReason.LENGTH
