@@ -7,6 +7,7 @@ One grammar at a time; its parent kills it when one takes too long. Standard inp
 import os
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,8 +15,8 @@ import msgspec
 from llguidance import LLTokenizer
 
 from engine.grammar.asked import Compiled, Wanted, decode_wanted, encode_compiled
-from engine.grammar.matching import GrammarFailed, checked, load_tokenizer, new_matcher, special_token
-from engine.grammar.source import Unusable, serialised
+from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
+from engine.grammar.source import Unusable, serialised, unforced
 
 LENGTH = struct.Struct("<I")
 MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
@@ -31,17 +32,18 @@ def main(arguments: list[str]) -> int:
     except GrammarFailed as error:
         _answer(answers, Compiled(error=str(error)))
         return 3
+    controls = control_texts(tokenizer)
     _answer(answers, Compiled())
     while header := asked.read(LENGTH.size):
         body = asked.read(LENGTH.unpack(header)[0])
-        _answer(answers, compiled(decode_wanted(body), tokenizer))
+        _answer(answers, compiled(decode_wanted(body), tokenizer, controls))
     return 0
 
 
-def compiled(wanted: Wanted, tokenizer: LLTokenizer) -> Compiled:
-    """Make the grammar and try it: what fails later in the worker would fail here."""
+def compiled(wanted: Wanted, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
+    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_texts`."""
     try:
-        grammar = serialised(wanted, lambda marker: special_token(tokenizer, marker))
+        grammar = unforced(serialised(wanted, lambda marker: special_token(tokenizer, marker)), controls)
         matcher = new_matcher(tokenizer, grammar)
         allowed = matcher.compute_bitmask()
         checked(matcher)

@@ -48,6 +48,12 @@ def checked(matcher: LLMatcher) -> LLMatcher:
     return matcher
 
 
+def control_texts(tokenizer: LLTokenizer) -> tuple[str, ...]:
+    """What llguidance takes for the texts of control tokens, and no text of a grammar can match."""
+    ids = (token for token in range(tokenizer.vocab_size) if tokenizer.is_special_token(token))
+    return tuple(text for text in map(str, (tokenizer.decode_str([token]) for token in ids)) if len(text) > 1)
+
+
 def special_token(tokenizer: LLTokenizer, marker: str) -> int | None:
     """Id of a marker that is one token which no text of a grammar can match, else None."""
     ids = tokenizer.tokenize_str(marker, parse_special=True)

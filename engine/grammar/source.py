@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llguidance import LLMatcher, grammar_from
@@ -28,6 +28,22 @@ def serialised(wanted: Wanted, special: SpecialToken) -> str:
     """
     body = _form(wanted.form, special)
     return _after(body, wanted.opening, wanted.after, special) if wanted.after else body
+
+
+def unforced(grammar: str, controls: Sequence[str]) -> str:
+    """The same grammar, spelled freely where it holds the text of a control token.
+
+    llguidance tokenises text that can only go on in one way, takes such a text for the token, and fails on it.
+    """
+    plain = grammar.replace("\\", "")
+    if not any(text in plain or json.dumps(text)[1:-1].replace("\\", "") in plain for text in controls):
+        return grammar
+    grammars = json.loads(grammar)["grammars"]
+    if not grammars[0].get("lark_grammar"):
+        grammars[0]["name"] = "body"
+        grammars.insert(0, {"name": "top", "lark_grammar": "start: @body"})
+    grammars[0]["lark_grammar"] = '%llguidance {"no_forcing": true}\n' + grammars[0]["lark_grammar"]
+    return json.dumps({"grammars": grammars})
 
 
 def _form(form: Form, special: SpecialToken) -> str:

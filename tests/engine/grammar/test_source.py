@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from engine.demo.location import demo_folder
 from engine.grammar.asked import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
 from engine.grammar.helper import compiled
-from engine.grammar.matching import load_tokenizer, new_matcher
+from engine.grammar.matching import control_texts, load_tokenizer, new_matcher
+from engine.grammar.source import serialised, unforced
 from engine.text.tokenizer import Tokenizer
 
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'
@@ -47,7 +49,7 @@ def tokenizer(request: pytest.FixtureRequest) -> LLTokenizer:
 
 
 def accepts(tokenizer: LLTokenizer, form: Form, text: str, after: str = "", opening: str = "") -> bool:
-    made = compiled(Wanted(form, after, opening), tokenizer)
+    made = compiled(Wanted(form, after, opening), tokenizer, control_texts(tokenizer))
     assert not made.error, made.error
     matcher = new_matcher(tokenizer, made.grammar)
     tokens = tokenizer.tokenize_str(text, parse_special=True)
@@ -102,9 +104,40 @@ REFUSED: list[tuple[Form, str]] = [
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: str(row[0])[:50])
 def test_what_is_refused_says_why(tokenizer: LLTokenizer, row: tuple[Form, str]) -> None:
     form, reason = row
-    made = compiled(Wanted(form), tokenizer)
+    made = compiled(Wanted(form), tokenizer, control_texts(tokenizer))
     assert made.grammar == "" and made.error and reason in made.error
     assert len(made.error) < 1000
+
+
+NAMED = CalledTool("f", '{"properties": {"<|im_start|>": {"const": "<think>"}}, "additionalProperties": false}', False)
+CONTROL: list[tuple[Form, str]] = [
+    (Choice(("<|im_end|>", "b")), "<|im_end|>"),
+    (Regex(r"a<\|im_end\|>b"), "a<|im_end|>b"),
+    (JsonSchema('{"enum": ["<|im_start|>"]}'), '"<|im_start|>"'),
+    (Cfg('start: "<think>" "!"'), "<think>!"),
+    (ToolCalls("<tool_call>", (NAMED,), False, 1, Choice(("<think>",))), "<think>"),
+]
+
+
+@pytest.mark.parametrize("row", CONTROL, ids=lambda row: row[1])
+def test_the_text_of_a_control_token_is_spelled(row: tuple[Form, str]) -> None:
+    tokenizer = demo_tokenizer()
+    made = compiled(Wanted(row[0]), tokenizer, control_texts(tokenizer))
+    assert not made.error
+    matcher, left = new_matcher(tokenizer, made.grammar), row[1].encode()
+    while left:
+        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = [token for token in np.flatnonzero(mask).tolist() if not tokenizer.is_special_token(token)]
+        token = next(each for each in allowed if left.startswith(tokenizer.decode_bytes([each])))
+        assert matcher.consume_token(token), matcher.get_error()
+        left = left[len(tokenizer.decode_bytes([token])) :]
+    assert matcher.is_accepting()
+
+
+def test_only_what_holds_such_a_text_is_spelled_freely() -> None:
+    grammar = serialised(Wanted(Choice(("a",))), lambda marker: None)
+    assert unforced(grammar, ("<|im_end|>",)) == grammar
+    assert unforced(grammar, ("a",)) != grammar
 
 
 def test_references_of_a_tool_point_into_its_own_schema(tokenizer: LLTokenizer) -> None:
