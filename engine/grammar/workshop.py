@@ -19,6 +19,7 @@ from engine.grammar.frames import read_frame, write_frame
 from engine.worker_process import own_group
 
 REMEMBERED = 128
+REMEMBERED_BYTES = 64 * 1024 * 1024
 START_S = 60.0
 
 
@@ -41,6 +42,7 @@ class Workshop:
         self._idle: list[_Helper] = []
         self._alive: set[_Helper] = set()
         self._known: OrderedDict[bytes, Compiled] = OrderedDict()
+        self._known_bytes = 0
         self._is_closed = False
 
     async def compile(self, wanted: Wanted, param: str) -> str:
@@ -56,7 +58,6 @@ class Workshop:
         if answer is None:
             async with self._free:
                 answer = await self._compile(asked)
-            self._remember(asked, answer)
         if answer.error:
             raise InvalidRequest(f"Invalid '{param}': {answer.error}", param, "invalid_value")
         return answer.grammar
@@ -73,16 +74,16 @@ class Workshop:
         helper = self._idle.pop() if self._idle else await self._start()
         try:
             answer = await asyncio.wait_for(helper.ask(asked), self._limits.budget_s)
-        except TimeoutError:
-            answer = Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
+        except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
+            return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
             answer = Compiled(error="its grammar cannot be compiled within the limits of this server")
         else:
             self._idle.append(helper)
-            return answer
         finally:
             if helper not in self._idle:  # it overran, died, or nobody waits for it any more
                 await asyncio.shield(self._end(helper))
+        self._remember(asked, answer)
         return answer
 
     async def _start(self) -> "_Helper":
@@ -111,9 +112,16 @@ class Workshop:
         await helper.end()
 
     def _remember(self, asked: bytes, answer: Compiled) -> None:
+        if asked in self._known:  # a neighbour asked for the same meanwhile
+            return
         self._known[asked] = answer
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        self._known_bytes += _size(asked, answer)
+        while len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES:
+            self._known_bytes -= _size(*self._known.popitem(last=False))
+
+
+def _size(asked: bytes, answer: Compiled) -> int:
+    return len(asked) + len(answer.grammar)
 
 
 class _Helper:

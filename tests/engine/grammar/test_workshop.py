@@ -102,6 +102,24 @@ async def test_the_same_form_is_compiled_once(bench: Bench) -> None:
     assert len(bench.starts) == 1  # the second refusal asked nobody
 
 
+async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
+    workshop = bench(WorkshopLimits(budget_s=0.05, helpers=1))
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="takes more than"):
+            await workshop.compile(wanted("hang"), "x")
+    assert len(bench.starts) == 2
+
+
+async def test_what_is_remembered_is_bounded_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.grammar.workshop.REMEMBERED_BYTES", 1000)
+    workshop = bench(FOREVER)
+    for letter in "abcdef":  # each has 400 bytes here and more there
+        await workshop.compile(wanted(letter * 400), "x")
+        assert len(workshop._known) == 1 and workshop._known_bytes <= 1000
+    await workshop.compile(wanted("b" * 600), "x")
+    assert not workshop._known and workshop._known_bytes == 0
+
+
 async def test_too_large_is_refused_before_anyone_is_asked(bench: Bench) -> None:
     workshop = bench(WorkshopLimits(largest_bytes=1000))
     with pytest.raises(InvalidRequest, match="the limit is 1000") as large:
