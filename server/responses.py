@@ -55,7 +55,12 @@ def _own_names() -> Iterator[None]:
     try:
         yield
     except CallerError as error:
-        error.param = own_name(error.param)
+        error.args, error.param = (_renamed(str(error), error.param),), own_name(error.param)
         raise
     except Refusal as refusal:
-        raise Refusal(replace(refusal.error, param=own_name(refusal.error.param))) from None
+        wire = refusal.error
+        raise Refusal(replace(wire, message=_renamed(wire.message, wire.param), param=own_name(wire.param))) from None
+
+
+def _renamed(message: str, param: str | None) -> str:
+    return message.replace(f"'{param}'", f"'{own_name(param)}'")

@@ -57,7 +57,8 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
         logprobs=wants_logprobs,
         top_logprobs=body.top_logprobs,
         tools=tools,
-        tool_choice=_tool_choice(body) if tools else None,  # SDKs send "auto" without tools
+        # SDKs send "auto" without tools.
+        tool_choice=_tool_choice(body) if tools or body.tool_choice not in ("auto", "none") else None,
         parallel_tool_calls=body.parallel_tool_calls if tools else None,
         top_k=body.top_k,
         min_p=body.min_p,

@@ -67,12 +67,13 @@ async def test_what_cannot_be_compiled_names_the_field_of_this_route(
     client: httpx.AsyncClient, engine: ScriptedEngine
 ) -> None:
     async def refuse(wanted: Wanted, param: str) -> str:
-        raise InvalidRequest("no", param, "invalid_value")
+        raise InvalidRequest(f"Invalid '{param}': no", param, "invalid_value")
 
     engine.compile_grammar = refuse  # type: ignore[method-assign]
     form = text(type="json_schema", name="p", schema={"type": "what"})
     answer = await client.post(PATH, json=HELLO | form)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "text.format.schema")
+    assert answer.json()["error"]["message"] == "Invalid 'text.format.schema': no"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,8 @@ async def test_what_cannot_be_compiled_names_the_field_of_this_route(
         ({"tools": [LOOSE], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice.name"),
         ({"tools": [LOOSE], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"tools": [LOOSE], "tool_choice": "perhaps"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "f"}, "tools": []}, "tool_choice"),
         (text(type="xml"), "text.format.type"),
         (text(type="json_schema", name="p"), "text.format.schema"),
         (text(type="json_schema", name="a b", schema={}), "text.format.name"),
