@@ -1,5 +1,6 @@
 """The one place that sets up llguidance: the tokenizer as it sees it, its limits, and a matcher that is known good."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,8 +45,16 @@ def new_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 def checked(matcher: LLMatcher) -> LLMatcher:
     """The matcher itself; GrammarFailed when it is in its error state."""
     if matcher.is_error():
-        raise GrammarFailed(" ".join(matcher.get_error().split())[:MESSAGE_CHARACTERS])
+        raise GrammarFailed(_told(matcher.get_error()))
     return matcher
+
+
+def _told(error: str) -> str:
+    """What llguidance says, without the text of a grammar that the caller did not write."""
+    said = re.split(r"\n *\d+ \|", error)[0].replace("<non-verbose/>", "")
+    if "NoExtensionBias" in said:  # its name for a grammar that lets nothing be said
+        return "no text satisfies it"
+    return " ".join(said.split())[:MESSAGE_CHARACTERS]
 
 
 def control_texts(tokenizer: LLTokenizer) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from engine.worker_process import own_group
 REMEMBERED = 128
 REMEMBERED_BYTES = 64 * 1024 * 1024
 START_S = 60.0
+WAITING_PER_HELPER = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Workshop:
         self._command = tuple(command)
         self._limits = limits
         self._free = asyncio.Semaphore(limits.helpers)
+        self._waiting = 0  # for a helper, or for its answer
         self._idle: list[_Helper] = []
         self._alive: set[_Helper] = set()
         self._known: OrderedDict[bytes, Compiled] = OrderedDict()
@@ -48,7 +50,7 @@ class Workshop:
     async def compile(self, wanted: Wanted, param: str) -> str:
         """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow.
 
-        EngineFailure when no helper can be started; Busy when the server is shutting down.
+        EngineFailure when no helper can be started; Busy when too many wait or the server is shutting down.
         """
         asked = encode_wanted(wanted)
         if len(asked) > self._limits.largest_bytes:
@@ -56,8 +58,7 @@ class Workshop:
             raise InvalidRequest(message, param, "string_above_max_length")
         answer = self._known.get(asked)
         if answer is None:
-            async with self._free:
-                answer = await self._compile(asked)
+            answer = await self._in_turn(asked)
         if answer.error:
             raise InvalidRequest(f"Invalid '{param}': {answer.error}", param, "invalid_value")
         return answer.grammar
@@ -67,6 +68,17 @@ class Workshop:
         self._is_closed = True
         for helper in list(self._alive):
             await self._end(helper)
+
+    async def _in_turn(self, asked: bytes) -> Compiled:
+        if self._waiting >= WAITING_PER_HELPER * self._limits.helpers:
+            message = f"{self._waiting} requests wait for the form of their answer to be compiled."
+            raise Busy(message, retry_after_s=max(1.0, WAITING_PER_HELPER * self._limits.budget_s / 2))
+        self._waiting += 1
+        try:
+            async with self._free:
+                return self._known.get(asked) or await self._compile(asked)  # known since a neighbour asked the same
+        finally:
+            self._waiting -= 1
 
     async def _compile(self, asked: bytes) -> Compiled:
         if self._is_closed:

@@ -110,6 +110,24 @@ async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
     assert len(bench.starts) == 2
 
 
+async def test_who_asks_for_the_same_at_once_asks_once(bench: Bench) -> None:
+    workshop = bench(WorkshopLimits(budget_s=600.0, helpers=1))
+    answers = await asyncio.gather(*(workshop.compile(wanted("a"), "x") for _ in range(32)))
+    assert set(answers) == {"grammar of a"} and len(bench.starts) == 1
+
+
+async def test_only_so_many_wait_for_a_helper(bench: Bench) -> None:
+    workshop = bench(WorkshopLimits(budget_s=600.0, helpers=1))
+    waiting = [asyncio.create_task(workshop.compile(wanted("hang"), "x")) for _ in range(32)]
+    await bench.hanging()
+    with pytest.raises(Busy, match="32 requests wait"):
+        await workshop.compile(wanted("a"), "x")
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert await workshop.compile(wanted("a"), "x") == "grammar of a"
+
+
 async def test_what_is_remembered_is_bounded_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.grammar.workshop.REMEMBERED_BYTES", 1000)
     workshop = bench(FOREVER)
