@@ -10,6 +10,7 @@ import msgspec
 from engine.grammar.tool_formats import HERMES, TOOL_FORMATS, ToolFormat, find_format
 
 MAX_HELD_CHARACTERS = 256 * 1024
+MAX_HEAD_CHARACTERS = 1024  # a call that has not begun as usual within these is read as a whole
 
 _HEAD = re.compile(r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL)
 
@@ -143,7 +144,9 @@ class _Block:
         self._text = ""  # not yet read
         self._has_call = False
         self._nesting: _Nesting | None = None  # inside a call whose begin came out
+        self._whole, self._read = _Nesting(0), 0  # of a call whose begin did not: characters read so far
         self._is_in_arguments = False
+        self._is_refused = False  # no call, and its closing marker has not come yet
 
     @property
     def unread(self) -> str:
@@ -165,9 +168,9 @@ class _Block:
         self._skip(" \t\r\n" + (",[" if self._form.is_list else ";"))
         if not self._text:
             return None
-        if self._text[0] == "{":
-            return self._begin()
-        return self._between()
+        if self._is_refused:
+            return self._refused()
+        return self._begin() if self._text[0] == "{" else self._between()
 
     def _inside(self, nesting: "_Nesting") -> list[Piece] | None:
         """Arguments go out as they come; what follows them in the call is dropped."""
@@ -184,16 +187,19 @@ class _Block:
 
     def _begin(self) -> list[Piece] | None:
         """A call: told by its begin, or, with other keys or another order, when it is complete."""
-        head = _HEAD.match(self._text)
+        head = _HEAD.match(self._text, 0, MAX_HEAD_CHARACTERS) if self._read < MAX_HEAD_CHARACTERS else None
         if head is not None:
             name = _decoded(head[1])
             if name is not None:
                 self._text = self._text[head.end() :]
                 self._nesting, self._is_in_arguments = _Nesting(1), True
+                self._whole, self._read = _Nesting(0), 0
                 return [self._new_call(name)]
-        used, is_done = _Nesting(0).feed(self._text, 0, "")
+        more, is_done = self._whole.feed(self._text[self._read :], 0, "")
+        self._read += more
         if not is_done:
             return self._give_up() if len(self._text) > MAX_HELD_CHARACTERS else None
+        used, self._whole, self._read = self._read, _Nesting(0), 0
         call = _parsed(self._text[:used])
         if call is None:
             return self._refused()
@@ -223,6 +229,7 @@ class _Block:
             return self._end()
         closing = self._form.closing
         place = self._text.find(closing)
+        self._is_refused = place < 0
         if place < 0:
             return self._give_up() if len(self._text) > MAX_HELD_CHARACTERS else None
         end = place + len(closing) if closing else len(self._text)

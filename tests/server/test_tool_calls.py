@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_engine import NAME, ScriptedEngine, say
 
-from server.tool_calls import CallArguments, CallBegin, CallSplitter, template_takes_tools
+from server.tool_calls import CallArguments, CallBegin, CallSplitter, _Nesting, template_takes_tools
 from server.wire_answers import ChatChunk, ChatCompletion
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -60,6 +60,24 @@ def test_every_cut_splits_alike(text: str, shown: str | None, calls: int) -> Non
 @given(st.lists(st.text(alphabet="<tol_ca> \n{}x/", max_size=8)))
 def test_text_without_calls_is_untouched(pieces: list[str]) -> None:
     assert split(pieces) == ("".join(pieces), [])
+
+
+def test_a_call_that_begins_unusually_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    feed = _Nesting.feed
+
+    def counted(self: _Nesting, text: str, target: int, stop: str) -> tuple[int, bool]:
+        read.append(len(text))
+        return feed(self, text, target, stop)
+
+    monkeypatch.setattr(_Nesting, "feed", counted)
+    for key, rest, calls in (("name", "", 1), ("names", " and so on" * 500, 0)):
+        called = f'{{"arguments": {{"text": "{"lorem " * 1000}"}}, "{key}": "f"}}{rest}'
+        whole = f"<tool_call>\n{called}\n</tool_call>"
+        read.clear()
+        shown, found = split([whole[start : start + 4] for start in range(0, len(whole), 4)])
+        assert (shown, len(found)) == ("" if calls else whole, calls)
+        assert sum(read) < 2 * len(whole)
 
 
 def test_an_endless_call_is_text_again() -> None:
