@@ -144,7 +144,9 @@ async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, i
         stream.abort()
         raise
     stream.abort()
-    return Response(msgspec.json.encode(writer.answer()), media_type="application/json")
+    # Off the loop: the log-probabilities of a long prompt take a second.
+    body = await asyncio.get_running_loop().run_in_executor(None, lambda: msgspec.json.encode(writer.answer()))
+    return Response(body, media_type="application/json")
 
 
 async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:

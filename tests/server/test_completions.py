@@ -1,6 +1,7 @@
 """The completion route: prompts in every shape, several choices, the legacy logprobs."""
 
 import json
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from scripted_engine import NAME, ScriptedEngine, say
 
 from engine.request import Delta, FinishReason, Request, TextLogprob
+from server.completions import CompletionWriter
 from server.wire_answers import Completion
 
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
@@ -32,6 +34,21 @@ async def test_a_whole_answer(client: httpx.AsyncClient, engine: ScriptedEngine)
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
     assert engine.submitted[0][0].params.max_tokens == 16
+
+
+async def test_a_whole_answer_is_written_beside_the_event_loop(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    write = CompletionWriter.answer
+
+    def noted(self: CompletionWriter) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return write(self)
+
+    monkeypatch.setattr(CompletionWriter, "answer", noted)
+    await complete(client, "say hello")
+    assert threads and threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize(
