@@ -67,6 +67,7 @@ class ChatWriter(PlainEnding):
         self._alternatives = alternatives
         self._usage = usage
         self._choices = choices
+        self._has_roles = False
 
     @property
     def finished(self) -> bool:
@@ -79,9 +80,10 @@ class ChatWriter(PlainEnding):
         for number, delta in arrivals:
             choice = self._choices[number]
             self._count.add(number, delta)
-            if not choice.has_role:
-                choice.has_role = True
-                chunks.append(self._chunk(number, {"role": "assistant", "content": ""}))
+            if not self._has_roles:  # of all choices in order: openai-python's helper needs choice 0 to come first
+                self._has_roles = True
+                role = {"role": "assistant", "content": ""}
+                chunks += [self._chunk(each, role) for each in range(len(self._choices))]
             parts = choice.take(delta)
             self._count.add_reasoning(choice.new_reasoning_tokens())
             for part in parts:
@@ -136,7 +138,6 @@ class ChatChoice:
     """What one choice has said so far. `calls` is the form of calls in the text, None when there are none."""
 
     def __init__(self, calls: ToolFormat | None, reasoning: ReasoningSplitter | None = None) -> None:
-        self.has_role = False
         self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []
         self.finish: str | None = None

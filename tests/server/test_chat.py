@@ -7,6 +7,10 @@ import httpx
 import pytest
 from scripted_engine import FINGERPRINT, NAME, ScriptedEngine, say
 
+from engine.request import Delta
+from server.chat import ChatChoice, ChatWriter
+from server.merged import Arrival
+from server.usage import Head, StreamUsage, TokenCount
 from server.wire_answers import ChatChunk, ChatCompletion
 
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "say hello please"}]}
@@ -89,6 +93,17 @@ async def test_each_of_n_choices_streams_in_order(client: httpx.AsyncClient, eng
         assert "".join(part["delta"].get("content", "") for part in own) == f"I am {index} indeed"
         assert [part["finish_reason"] for part in own] == [None] * (len(own) - 1) + ["stop"]
     assert [part["index"] for part in parts] != sorted(part["index"] for part in parts)  # interleaved
+
+
+def test_the_first_chunks_give_every_choice_its_role_in_order() -> None:
+    count = TokenCount((3, 3), 2)
+    writer = ChatWriter(
+        Head("id", 1, NAME, "f"), count, [ChatChoice(None) for _ in range(2)], None, StreamUsage(count, None)
+    )
+    chunks = writer.chunks([Arrival(1, Delta("b", (7,)))]) + writer.chunks([Arrival(0, Delta("a", (8,)))])
+    role = {"role": "assistant", "content": ""}
+    said = [(chunk["choices"][0]["index"], chunk["choices"][0]["delta"]) for chunk in chunks]
+    assert said == [(0, role), (1, role), (1, {"content": "b"}), (0, {"content": "a"})]
 
 
 async def test_n_choices_share_the_prompt_count_and_have_their_own_seeds(
