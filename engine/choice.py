@@ -91,10 +91,11 @@ def _contexts(segment: Segment, find: Find, forbidden: tuple[Forbidden | None, .
     """What the sampler must know for each logit row; later rows take the guesses before them as generated."""
     sequence = find(segment.sequence_id)
     assert sequence is not None
-    prompt, completion = sequence.request.prompt_ids, sequence.tokens[sequence.prompt_tokens :]
+    params, completion = sequence.request.params, sequence.tokens[sequence.prompt_tokens :]
+    prompt = sequence.prompt_kinds if params.repetition_penalty != 1.0 else ()
     guesses = _guesses(segment)
     return [
-        RowContext(sequence.request.params, sequence.seed, prompt, [*completion, *guesses[:index]], forbidden[index])
+        RowContext(params, sequence.seed, prompt, [*completion, *guesses[:index]], forbidden[index])
         for index in range(segment.chosen_rows)
     ]
 

@@ -34,7 +34,14 @@ def _start(budget: ReasoningBudget, completion: Sequence[int]) -> int | None:
 
 def _find(tokens: Sequence[int], wanted: tuple[int, ...], start: int, stop: int) -> int | None:
     """First place in [start, stop) where `wanted` begins and ends."""
-    for place in range(start, min(stop, len(tokens)) - len(wanted) + 1):
-        if tokens[place] == wanted[0] and tuple(tokens[place : place + len(wanted)]) == wanted:
+    last = min(stop, len(tokens)) - len(wanted) + 1
+    place = start
+    while place < last:
+        try:
+            place = tokens.index(wanted[0], place, last)
+        except ValueError:
+            return None
+        if tuple(tokens[place : place + len(wanted)]) == wanted:
             return place
+        place += 1
     return None

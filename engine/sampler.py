@@ -34,12 +34,13 @@ NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
 class RowContext:
     """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included.
 
+    prompt: its tokens, each once will do.
     forbidden [V]: true for tokens that the grammar does not allow; None without a grammar.
     """
 
     params: SamplingParams
     seed: int
-    prompt: Sequence[int]
+    prompt: Sequence[int] | Ids
     completion: Sequence[int]
     forbidden: NDArray[np.bool_] | None = None
 
@@ -126,7 +127,9 @@ def _adjust_row(values: Floats, row: RowContext) -> None:
         if row.forbidden is not None and not np.isfinite(values.max()):
             values[stops] = allowed
     if params.repetition_penalty != 1.0:
-        seen = np.unique(np.array([*row.prompt, *row.completion], np.int64))
+        seen = np.zeros(len(values), np.bool_)
+        for tokens in (row.prompt, row.completion):
+            seen[np.asarray(tokens, np.int64)] = True
         old = values[seen]
         penalty = np.float32(params.repetition_penalty)
         values[seen] = np.where(old > 0, old / penalty, old * penalty)

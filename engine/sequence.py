@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.cache.prefix import PageKey, page_keys
 from engine.request import FinishReason, Request, TokenLogprob
 
@@ -56,6 +59,14 @@ class Sequence:
     passes: int = 0
     pass_rows: int = 0
     resumed: int = 0
+    _kinds: NDArray[np.int64] | None = None
+
+    @property
+    def prompt_kinds(self) -> NDArray[np.int64]:
+        """The different tokens of the prompt, sorted; found once, because a prompt may be long."""
+        if self._kinds is None:
+            self._kinds = np.unique(np.array(self.request.prompt_ids, np.int64))
+        return self._kinds
 
     @property
     def prompt_tokens(self) -> int:

@@ -15,7 +15,7 @@ from engine.errors import Busy, ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, GenerationLike
-from server.errors import ClientLeft
+from server.errors import ClientLeft, refuse
 from server.forms import AskedForm
 from server.gate import Gate
 from server.guard.caller import Caller
@@ -29,6 +29,7 @@ from server.tool_calls import format_of
 from server.usage import Head
 
 T = TypeVar("T")
+MOST_GRAMMARS_BYTES = 16 * 1024 * 1024  # of one request
 
 
 class AnswerWriter(ChunkWriter, Protocol):
@@ -92,6 +93,7 @@ class Service:
     def launch(self, head: Head, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
         window = self.engine.info.max_context
+        _check_grammars(decoding, len(prompts) * decoding.choices)
         generations: list[GenerationLike] = []
         limit = 1
         salt = self.caller.cache_salt if self.caller is not None else b""
@@ -124,6 +126,16 @@ class Service:
             return
         is_full = self.engine.unfinished + wanted > self.settings.max_queued
         self.telemetry.rejected("max_num_queued_reqs" if is_full else "max_num_queued_tokens")
+
+
+def _check_grammars(decoding: Decoding, sequences: int) -> None:
+    """Every sequence brings its grammar to the worker, whose inbox has a bound."""
+    size = len(decoding.grammar or "") * sequences
+    if size > MOST_GRAMMARS_BYTES:
+        message = (
+            f"The grammar of this form times {sequences} choices has {size} bytes, the limit is {MOST_GRAMMARS_BYTES}."
+        )
+        raise refuse(message, "n", "invalid_value")
 
 
 def service_of(request: Request) -> Service:

@@ -150,3 +150,14 @@ async def test_a_form_begins_behind_the_reasoning(client: httpx.AsyncClient, eng
         Wanted(Regex("a"), "</think>"),
         Wanted(Regex("a")),
     ]
+
+
+async def test_a_large_grammar_for_many_choices_is_refused(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    async def compile_grammar(wanted: Wanted, param: str) -> str:
+        return "x" * 5_000_000
+
+    engine.compile_grammar = compile_grammar  # type: ignore[method-assign]
+    assert (await client.post(CHAT, json=HELLO | {"guided_regex": "a", "n": 3})).status_code == 200
+    answer = await client.post(CHAT, json=HELLO | {"guided_regex": "a", "n": 4})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+    assert len(engine.submitted) == 3
