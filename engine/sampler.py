@@ -40,7 +40,7 @@ class RowContext:
 
     params: SamplingParams
     seed: int
-    prompt: Sequence[int] | Ids
+    prompt: Sequence[int]
     completion: Sequence[int]
     forbidden: NDArray[np.bool_] | None = None
 

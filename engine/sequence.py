@@ -1,10 +1,8 @@
 """How far one request has got."""
 
+from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.cache.prefix import PageKey, page_keys
 from engine.request import FinishReason, Request, TokenLogprob
@@ -59,13 +57,13 @@ class Sequence:
     passes: int = 0
     pass_rows: int = 0
     resumed: int = 0
-    _kinds: NDArray[np.int64] | None = None
+    _kinds: "array[int] | None" = None
 
     @property
-    def prompt_kinds(self) -> NDArray[np.int64]:
-        """The different tokens of the prompt, sorted; found once, because a prompt may be long."""
+    def prompt_kinds(self) -> "array[int]":
+        """The different tokens of the prompt as int64; found once, because a prompt may be long."""
         if self._kinds is None:
-            self._kinds = np.unique(np.array(self.request.prompt_ids, np.int64))
+            self._kinds = array("q", sorted(set(self.request.prompt_ids)))
         return self._kinds
 
     @property
