@@ -28,7 +28,7 @@ PLAIN = b" ok"  # what it says behind a plain prompt
 MOST_REPEATS = 3
 # How soon a token ends a JSON text, outside and inside of its strings: patterns of tokens, the soonest first.
 OUTSIDE = ("[}\\]]+", '"', "[}\\]].*", "[:,].*", "[0-9]+", "[A-Za-z]+", "[\\[{].*", r"\S.*", ".+")
-INSIDE = ('"', '"[}\\]]*', '".*', "@", "[:/.-]", "[0-9]+", "[A-Za-z]+", r"\S.*", ".+")
+INSIDE = ('"', '"[}\\]]*', '".*', "@", r"\.", "[A-Za-z]+", "[0-9]+", "[:/]", r"\S.*", ".+")
 
 
 class ObedientRuntime:
@@ -133,6 +133,8 @@ class Mind:
             self._shuffle(found, len(tokens))
         if len(set(tokens[-MOST_REPEATS:])) == 1 and len(said) > MOST_REPEATS:
             found[tokens[-1]] -= GAP * len(found)
+        spent = [self._ids[sign] for sign in (b"@", b".") if is_inside and sign in said.rpartition(b'"')[2]]
+        found[spent] -= GAP * len(found)  # once in a string is enough: an address must not go on for ever
         for rank, wish in enumerate(wished):
             self._favour(found, wish, said, WISH * (1 - rank / 100))
         return found

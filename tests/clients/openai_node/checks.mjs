@@ -1,5 +1,5 @@
 // openai-node judges: what it parses, throws and emits is what an application gets.
-// servers: demo limited full thinks mistral
+// servers: demo limited full brief thinks mistral
 
 import assert from 'node:assert/strict';
 
@@ -148,6 +148,26 @@ check('stream_aborted', async () => {
   assert.equal(after.choices.length, 1);
 });
 
+check('stream_error_midway', async () => {
+  const stream = await sdk('brief').chat.completions.create({
+    model, messages: user('hi'), stream: true, max_tokens: 15_000, ignore_eos: true,
+  });
+  const seen = [];
+  const reading = (async () => { for await (const chunk of stream) seen.push(chunk); })();
+  await rejects(reading, OpenAI.APIError, { code: 'timeout', type: 'server_error' });
+  assert.ok(seen.length > 1);
+});
+
+check('stream_behind_comments', async () => {
+  const held = await sdk('brief').chat.completions.create({
+    model, messages: user('hi'), stream: true, max_tokens: 15_000, ignore_eos: true,
+  });
+  await held[Symbol.asyncIterator]().next();
+  setTimeout(() => held.controller.abort(), 500);
+  const text = await sdk('brief').chat.completions.stream({ model, messages: user('me too') }).finalContent();
+  assert.equal(text, 'me too');
+});
+
 check('abort_signal', async () => {
   const controller = new AbortController();
   const body = { model: 'demo', messages: user('Tell me a story.'), max_tokens: 1900, ignore_eos: true };
@@ -232,6 +252,29 @@ check('parse_what_was_said', async () => {
     model, messages: user(`say: ${JSON.stringify(said)}`), response_format: zodResponseFormat(Trip, 'trip'),
   });
   assert.deepEqual(answer.choices[0].message.parsed, said);
+});
+
+check('parse_shapes_of_zod', async () => {
+  const Branch = z.object({ value: z.number().int(), get parts() { return z.array(Branch); } });
+  const Everything = z.object({
+    shape: z.discriminatedUnion('kind', [
+      z.object({ kind: z.literal('circle'), radius: z.number() }),
+      z.object({ kind: z.literal('square'), side: z.number().int() }),
+    ]),
+    branch: Branch,
+    when: z.iso.datetime(),
+    mail: z.email(),
+    id: z.uuid(),
+    code: z.string().regex(/^[A-Z]{2}-[0-9]{3}$/),
+    word: z.string().min(2).max(5),
+    even: z.number().int().min(10).multipleOf(2),
+    pair: z.array(z.boolean()).length(2),
+    maybe: z.union([z.string(), z.number(), z.null()]),
+  });
+  const answer = await client.chat.completions.parse({
+    model, messages: user('Anything'), response_format: zodResponseFormat(Everything, 'everything'), max_tokens: 600,
+  });
+  assert.ok(Everything.safeParse(answer.choices[0].message.parsed).success);
 });
 
 check('parse_tools_with_zod', async () => {

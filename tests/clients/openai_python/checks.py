@@ -1,13 +1,16 @@
 """openai-python judges: what it parses, raises and streams is what an application gets."""
 
-# servers: demo limited full mistral phi llama thinks
+# servers: demo limited full brief mistral phi llama thinks
 
 import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from datetime import date, datetime
+from enum import Enum
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import openai
 from checking import MODEL, base_url, check, run
@@ -15,6 +18,8 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
 PATIENCE_S = 120
+ENDLESS = {"ignore_eos": True}
+LONG: Any = {"max_tokens": 15_000, "extra_body": ENDLESS}
 client = OpenAI(max_retries=0, timeout=PATIENCE_S)
 
 
@@ -31,6 +36,53 @@ class Trip(BaseModel):
 
     cities: list[City] = Field(min_length=1)
     note: str | None
+
+
+class Colour(Enum):
+    """Names of colours."""
+
+    RED = "red"
+    GREEN = "green"
+
+
+class Circle(BaseModel):
+    """Round."""
+
+    kind: Literal["circle"]
+    radius: float
+
+
+class Square(BaseModel):
+    """Not round."""
+
+    kind: Literal["square"]
+    side: int
+    colour: Colour
+
+
+class Branch(BaseModel):
+    """Refers to itself."""
+
+    value: int
+    parts: list["Branch"]
+
+
+class Everything(BaseModel):
+    """Shapes of schemas that pydantic makes."""
+
+    shape: Annotated[Circle | Square, Field(discriminator="kind")]
+    either: int | str | None
+    branch: Branch
+    when: datetime
+    day: date
+    id: UUID
+    code: str = Field(pattern="^[A-Z]{2}-[0-9]{3}$")
+    word: str = Field(min_length=2, max_length=5)
+    ratio: float = Field(gt=0, lt=1)
+    even: int = Field(multiple_of=2, ge=10)
+    two: list[bool] = Field(min_length=2, max_length=2)
+    one_of: Literal[1, 2]
+    colours: list[Colour]
 
 
 class Small(BaseModel):
@@ -249,7 +301,47 @@ def stream_closed_early() -> None:
     assert after.choices
 
 
-ENDLESS = {"ignore_eos": True}
+@check
+def stream_unicode_whole() -> None:
+    text = "Grüße नमस्ते 👩\u200d👩\u200d👧 🏳️\u200d🌈 日本語 e\u0301"
+    chunks = [
+        chunk.choices[0].delta.content or ""
+        for chunk in client.chat.completions.create(model=MODEL, messages=user(text), stream=True)
+    ]
+    assert "".join(chunks) == text and not any("\ufffd" in chunk for chunk in chunks)
+
+
+@check
+def stream_error_midway() -> None:
+    chunks = iter(sdk("brief").chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG))
+    assert next(chunks).choices[0].delta.role == "assistant"
+    with raises(openai.APIError, code="timeout", type="server_error"):
+        list(chunks)
+
+
+@check
+def stream_comments_while_waiting() -> None:
+    brief = sdk("brief")
+    held = brief.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
+    next(iter(held))
+    with brief.chat.completions.with_streaming_response.create(
+        model=MODEL, messages=user("me too"), stream=True
+    ) as response:
+        lines = response.iter_lines()
+        assert next(line for line in lines if line).startswith(":")
+        held.close()
+        rest = [line for line in lines if line.startswith("data: {")]
+    assert "".join(json.loads(line[6:])["choices"][0]["delta"].get("content", "") for line in rest) == "me too"
+
+
+@check
+def stream_parsed_behind_comments() -> None:
+    brief = sdk("brief")
+    held = brief.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
+    next(iter(held))
+    threading.Timer(0.5, held.close).start()
+    with brief.chat.completions.stream(model=MODEL, messages=user("me too")) as events:
+        assert events.get_final_completion().choices[0].message.content == "me too"
 
 
 @check
@@ -293,6 +385,21 @@ def tools_auto() -> None:
 def tools_auto_without_a_call() -> None:
     choice = create("say: no need", tools=TOOLS, tool_choice="auto")
     assert choice.message.content == "no need" and not choice.message.tool_calls and choice.finish_reason == "stop"
+
+
+@check
+def tools_n() -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=user(ASK_BOTH), tools=TOOLS, n=2)
+    ids = [call.id for choice in answer.choices for call in choice.message.tool_calls or []]
+    assert len(ids) == 4 == len(set(ids))
+
+
+@check
+def tools_without_parameters() -> None:
+    tools: Any = [{"type": "function", "function": {"name": "ping"}}]
+    for choice in ("auto", "required"):
+        called = create("ping", tools=tools, tool_choice=choice).message.tool_calls
+        assert [(call.function.name, call.function.arguments) for call in called] == [("ping", "{}")]
 
 
 @check
@@ -427,6 +534,25 @@ def parse() -> None:
     answer = client.chat.completions.parse(model=MODEL, messages=user("Where?"), response_format=Trip, max_tokens=400)
     trip = answer.choices[0].message.parsed
     assert isinstance(trip, Trip) and trip.cities[0].kind in ("town", "village")
+
+
+@check
+def parse_every_shape() -> None:
+    for text in ("Anything", 'say: {"shape": {"kind": "square", "side": 3, "colour": "green"}, "either": "x"'):
+        answer = client.chat.completions.parse(
+            model=MODEL, messages=user(text), response_format=Everything, max_tokens=600
+        )
+        assert isinstance(answer.choices[0].message.parsed, Everything)
+
+
+@check
+def parse_every_shape_in_a_call() -> None:
+    tools: Any = [openai.pydantic_function_tool(Everything)]
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=user("say: no"), tools=tools, tool_choice="required", max_tokens=600
+    )
+    [call] = answer.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Everything)
 
 
 @check
@@ -639,6 +765,25 @@ def responses_reasoning() -> None:
 
 
 @check
+def responses_logprobs() -> None:
+    answer = client.responses.create(
+        model=MODEL, input="hi you", include=["message.output_text.logprobs"], top_logprobs=2, store=False
+    )
+    [item] = answer.output
+    assert item.type == "message" and item.content[0].type == "output_text"
+    entries = item.content[0].logprobs or []
+    assert "".join(entry.token for entry in entries if not entry.token.startswith("<|")) == "hi you"
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+
+
+@check
+def responses_are_not_kept() -> None:
+    for ask in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+        with raises(openai.NotFoundError, status_code=404):
+            ask("resp_1")
+
+
+@check
 def responses_refuse_what_needs_storage() -> None:
     with raises(openai.BadRequestError, param="previous_response_id"):
         client.responses.create(model=MODEL, input="hi", previous_response_id="resp_1")
@@ -729,6 +874,27 @@ def error_400_of_a_grammar() -> None:
 
 
 @check
+def error_400_names_the_field() -> None:
+    picture: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}]
+    with raises(openai.BadRequestError, param="messages[0].content[0].type", code="unsupported_value"):
+        client.chat.completions.create(model=MODEL, messages=picture)
+    with raises(openai.BadRequestError, param="no_such_field"):
+        create("hi", extra_body={"no_such_field": 1})
+    with raises(openai.BadRequestError, param="tools"):
+        create(
+            "hi",
+            tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}],
+            tool_choice="required",
+        )
+
+
+@check
+def error_504() -> None:
+    with raises(openai.InternalServerError, status_code=504, code="timeout"):
+        sdk("brief").chat.completions.create(model=MODEL, messages=user("hi"), **LONG)
+
+
+@check
 def error_401() -> None:
     with raises(openai.AuthenticationError, status_code=401, code="invalid_api_key"):
         client.with_options(api_key="sk-wrong").models.list()
@@ -775,9 +941,7 @@ def error_429() -> None:
 @check
 def error_503() -> None:
     full = sdk("full")
-    with full.chat.completions.create(
-        model=MODEL, messages=user("hi"), stream=True, max_tokens=15_000, extra_body=ENDLESS
-    ) as chunks:
+    with full.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG) as chunks:
         next(iter(chunks))
         with raises(openai.InternalServerError, status_code=503):
             full.chat.completions.create(model=MODEL, messages=user("hi"))
@@ -786,9 +950,7 @@ def error_503() -> None:
 @check
 def retries_after_503() -> None:
     full = sdk("full")
-    held = full.chat.completions.create(
-        model=MODEL, messages=user("hi"), stream=True, max_tokens=15_000, extra_body=ENDLESS
-    )
+    held = full.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
     next(iter(held))
     threading.Timer(0.5, held.close).start()
     answer = sdk("full", max_retries=5).chat.completions.create(model=MODEL, messages=user("again"))

@@ -13,8 +13,10 @@ import {
   generateObject,
   generateText,
   isStepCount,
+  readUIMessageStream,
   streamObject,
   streamText,
+  toUIMessageStream,
   tool,
 } from 'ai';
 import { z } from 'zod';
@@ -265,6 +267,44 @@ check('sixteen_at_once', async () => {
     ? generateText({ ...common, model: routes[names[index % 3]](), prompt }).then((answer) => answer.text)
     : streamText({ ...common, model: routes[names[index % 3]](), prompt }).text)));
   assert.deepEqual(answers, prompts);
+});
+
+check('chat_strict_tools', async () => {
+  const asked = {
+    ...common, model: routes.chat(), prompt: 'say: no', toolChoice: 'required',
+    tools: { choose: tool({ inputSchema: z.object({ kind: z.enum(['x', 'y']), code: z.string().regex(/^[A-Z]{3}$/) }), strict: true }) },
+  };
+  const answer = await generateText(asked);
+  assert.match(answer.toolCalls[0].input.code, /^[A-Z]{3}$/);
+});
+
+check('tools_without_input', async () => {
+  for (const route of Object.keys(routes)) {
+    const answer = await generateText({
+      ...common, model: routes[route](), prompt: 'ping', tools: { ping: tool({ inputSchema: z.object({}) }) },
+    });
+    assert.deepEqual(answer.toolCalls.map((call) => [call.toolName, call.input]), [['ping', {}]]);
+  }
+});
+
+check('ui_message_stream', async () => {
+  const called = [];
+  const result = streamText({ ...common, model: routes.chat(), prompt: askSteps, tools: tools(called), stopWhen: isStepCount(5) });
+  let last;
+  for await (const message of readUIMessageStream({ stream: toUIMessageStream({ stream: result.stream }) })) last = message;
+  const shown = last.parts.filter((part) => part.type === 'text').map((part) => part.text).join('');
+  assert.equal(shown, 'the sum is 10');
+  assert.equal(last.parts.filter((part) => part.type === 'tool-add' && part.state === 'output-available').length, 2);
+});
+
+check('pictures_are_refused_by_name', async () => {
+  const file = { type: 'file', mediaType: 'image/png', data: new Uint8Array([137, 80, 78, 71]) };
+  for (const route of Object.keys(routes)) {
+    const asked = generateText({ ...common, model: routes[route](), messages: [{ role: 'user', content: [file] }] });
+    const error = await asked.then(() => assert.fail('not refused'), (thrown) => thrown);
+    assert.equal(error.statusCode, 400, String(error));
+    assert.match(error.message, /content\[0\]\.type/);
+  }
 });
 
 check('compatible_reasoning_text', async () => {
