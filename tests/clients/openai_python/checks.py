@@ -987,6 +987,30 @@ async def async_sixteen_at_once() -> None:
 
 
 @check
+async def async_thirty_two_of_every_kind() -> None:
+    async with AsyncOpenAI(max_retries=0, timeout=PATIENCE_S) as many:
+
+        async def ask(number: int) -> None:
+            text = f"number {number}"
+            body: Any = {"model": MODEL, "messages": user(text), "max_tokens": 600}
+            match number % 4:
+                case 0:
+                    parsed = await many.chat.completions.parse(**body, response_format=Everything, temperature=2)
+                    assert isinstance(parsed.choices[0].message.parsed, Everything)
+                case 1:
+                    called = await many.chat.completions.create(**body, tools=TOOLS, tool_choice="required", n=2)
+                    assert all(len(choice.message.tool_calls or []) >= 1 for choice in called.choices)
+                case 2:
+                    parts = await many.chat.completions.create(**body, stream=True, logprobs=True, top_logprobs=5)
+                    assert "".join([chunk.choices[0].delta.content or "" async for chunk in parts]) == text
+                case 3:
+                    chosen = await many.chat.completions.create(**body, extra_body={"guided_regex": f"<{number}>"})
+                    assert chosen.choices[0].message.content == f"<{number}>"
+
+        await asyncio.gather(*(ask(number) for number in range(32)))
+
+
+@check
 async def async_responses_and_parse() -> None:
     async with AsyncOpenAI(max_retries=0, timeout=PATIENCE_S) as many:
         said, parsed = await asyncio.gather(
