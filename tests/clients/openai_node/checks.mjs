@@ -1,5 +1,5 @@
 // openai-node judges: what it parses, throws and emits is what an application gets.
-// servers: demo limited full brief thinks mistral
+// servers: demo limited full brief narrow thinks mistral
 
 import assert from 'node:assert/strict';
 
@@ -159,12 +159,12 @@ check('stream_error_midway', async () => {
 });
 
 check('stream_behind_comments', async () => {
-  const held = await sdk('brief').chat.completions.create({
+  const held = await sdk('narrow').chat.completions.create({
     model, messages: user('hi'), stream: true, max_tokens: 15_000, ignore_eos: true,
   });
   await held[Symbol.asyncIterator]().next();
   setTimeout(() => held.controller.abort(), 500);
-  const text = await sdk('brief').chat.completions.stream({ model, messages: user('me too') }).finalContent();
+  const text = await sdk('narrow').chat.completions.stream({ model, messages: user('me too') }).finalContent();
   assert.equal(text, 'me too');
 });
 

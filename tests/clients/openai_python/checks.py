@@ -1,6 +1,6 @@
 """openai-python judges: what it parses, raises and streams is what an application gets."""
 
-# servers: demo limited full brief mistral phi llama thinks
+# servers: demo limited full brief narrow mistral phi llama thinks
 
 import asyncio
 import json
@@ -321,10 +321,10 @@ def stream_error_midway() -> None:
 
 @check
 def stream_comments_while_waiting() -> None:
-    brief = sdk("brief")
-    held = brief.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
+    narrow = sdk("narrow")
+    held = narrow.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
     next(iter(held))
-    with brief.chat.completions.with_streaming_response.create(
+    with narrow.chat.completions.with_streaming_response.create(
         model=MODEL, messages=user("me too"), stream=True
     ) as response:
         lines = response.iter_lines()
@@ -336,11 +336,11 @@ def stream_comments_while_waiting() -> None:
 
 @check
 def stream_parsed_behind_comments() -> None:
-    brief = sdk("brief")
-    held = brief.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
+    narrow = sdk("narrow")
+    held = narrow.chat.completions.create(model=MODEL, messages=user("hi"), stream=True, **LONG)
     next(iter(held))
     threading.Timer(0.5, held.close).start()
-    with brief.chat.completions.stream(model=MODEL, messages=user("me too")) as events:
+    with narrow.chat.completions.stream(model=MODEL, messages=user("me too")) as events:
         assert events.get_final_completion().choices[0].message.content == "me too"
 
 
