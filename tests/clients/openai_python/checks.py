@@ -278,6 +278,17 @@ def stream_helper_events() -> None:
 
 
 @check
+def stream_helper_n() -> None:
+    many: Any = {"n": 3, "logprobs": True, "temperature": 1.0, "seed": 3}
+    with client.chat.completions.stream(model=MODEL, messages=user("a b c"), **many) as events:
+        final = events.get_final_completion()
+    assert [choice.message.content for choice in final.choices] == ["a b c"] * 3
+    with client.chat.completions.stream(model=MODEL, messages=user(ASK_BOTH), tools=TOOLS, n=2) as events:
+        calls = [len(choice.message.tool_calls or []) for choice in events.get_final_completion().choices]
+    assert calls == [2, 2]
+
+
+@check
 def stream_helper_calls_tools() -> None:
     tools: Any = [openai.pydantic_function_tool(GetWeather, name="get_weather")]
     ask = user('call: get_weather {"city": "Zürich", "days": 5}')
