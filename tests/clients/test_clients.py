@@ -1,7 +1,8 @@
 """Other people's clients against live servers, each check judged by the client's own code in its own environment.
 
 A client is a folder beside this file: what it needs (`requirements.txt` or `package.json`) and `checks.py` or
-`checks.mjs`, which may name further servers of `servers.py` in a line `# servers: demo limited`.
+`checks.mjs`, which may name further servers of `servers.py` in a line `# servers: demo limited`, or another client
+whose checks it runs: `# checks of: openai_python`.
 """
 
 import json
@@ -17,12 +18,15 @@ from tests.clients.servers import Servers
 FOLDER = Path(__file__).parent
 PYTHON_CHECK = re.compile(r"^@check\n(?:async )?def (\w+)", re.MULTILINE)
 NODE_CHECK = re.compile(r"^check\('([^']+)'", re.MULTILINE)
+SAME = re.compile(r"^# checks of: (\w+)$", re.MULTILINE)
 SERVERS = re.compile(r"^(?:#|//) servers: (.*)$", re.MULTILINE)
 
 
 def _source(name: str) -> str:
     script = FOLDER / name / "checks.py"
-    return (script if script.exists() else script.with_suffix(".mjs")).read_text(encoding="utf-8")
+    text = (script if script.exists() else script.with_suffix(".mjs")).read_text(encoding="utf-8")
+    same = SAME.search(text)
+    return _source(same[1]) if same else text
 
 
 CLIENTS = sorted(path.parent.name for pattern in ("*/checks.py", "*/checks.mjs") for path in FOLDER.glob(pattern))
