@@ -13,6 +13,7 @@ serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
 
 test: $(DEV)
+	$(BIN)/python -m tests.clients.environments
 	$(BIN)/python -m pytest
 
 lint: $(DEV)

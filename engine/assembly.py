@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,21 +36,29 @@ PINNED_ROWS = 32
 COPY_BYTES_PER_MS = 4e6  # of a strided copy; only the order of magnitude matters
 
 
+OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
+
+
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """A loop ready to step, and what to tell the parent about it."""
 
     loop: EngineLoop
-    runtime: OnnxRuntime
+    runtime: Runtime
     ready: Ready
 
 
-def assemble(config: EngineConfig) -> Assembled:
+def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+    """The runtime of every bundle that the compiler makes."""
+    return OnnxRuntime(folder, manifest, shapes, config.pools, choose_provider(folder, manifest, config))
+
+
+def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
     """Load a bundle and put the parts together. BundleError when it cannot be served as configured."""
     folder = Path(config.bundle)
     manifest = load_manifest(folder)
     shapes = choose_shapes(manifest, config)
-    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, choose_provider(folder, manifest, config))
+    runtime = open_runtime(folder, manifest, shapes, config)
     costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
     scheduler = make_scheduler(manifest, config, shapes, costs)
     text = manifest.text

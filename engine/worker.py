@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from engine.assembly import assemble
+from engine.assembly import OpenRuntime, assemble, open_onnx
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.loop import EngineLoop
@@ -28,7 +28,7 @@ log = logging.getLogger("hexserve.worker")
 GRACE_S = 5.0
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
     """Run until told to stop; exit code 0 after Shutdown or end of input, 3 when the bundle cannot be served."""
     commands, reports = _take_pipes()
     # Ctrl-C reaches the whole process group; the parent decides what it means.
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(commands, inbox), name="commands", daemon=True).start()
     try:
-        assembled = assemble(config)
+        assembled = assemble(config, open_runtime)
     except BundleError as error:
         _send(reports, Fatal(str(error), permanent=True))
         return 3

@@ -178,7 +178,8 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object) -> WireEr
 def _sentence(kind: str, error: Mapping[str, Any]) -> tuple[str, str]:
     if kind in _BOUND_SENTENCES:
         suffix, sentence = _BOUND_SENTENCES[kind]
-        prefix = "integer" if isinstance(error.get("input"), int) else "decimal"
+        limit = next((value for key, value in error.get("ctx", {}).items() if key in _LIMIT_KEYS), None)
+        prefix = "integer" if isinstance(limit, int) else "decimal"
         return f"{prefix}_{suffix}", sentence
     if kind in _SENTENCES:
         return _SENTENCES[kind]

