@@ -1,7 +1,8 @@
 """What an obedient model says next. Pure: a conversation in, the texts it would like to say out.
 
 It echoes the last user message, or a tool's result. When tools are shown it calls the one whose name the message
-says, or else the first. Lines of the message can direct it:
+says, or else the first. Where any JSON object will do, it gives the keys that the message quotes. Lines of the message
+can direct it:
 
 say: TEXT              answers TEXT, whatever tools there are
 call: NAME {JSON}      calls the tool with these arguments; several lines are several calls
@@ -50,7 +51,7 @@ def wishes(turns: Sequence[Turn], calls: ToolFormat) -> list[str]:
         chosen = [(name, instance(tools[name], Named.of(message))) for name in named]
     singles = [_call(calls, [(name, instance(schema, Named.of(message)))]) for name, schema in tools.items()]
     firsts = [_call(calls, chosen), *(_call(calls, [one]) for one in chosen)] if chosen else []
-    return [*firsts, plain, *singles]
+    return [*firsts, plain, *singles, *_objects(message)]
 
 
 def turn_of(text: str) -> Turn:
@@ -61,6 +62,12 @@ def turn_of(text: str) -> Turn:
 
 def _is_asked(turn: Turn) -> bool:
     return turn.role == "user" and not RESULT.search(turn.text)
+
+
+def _objects(message: str) -> list[str]:
+    """The object whose keys a message that asks for JSON quotes; for grammars that leave the keys free."""
+    keys = Named.of(message).words if "JSON" in message else ()
+    return [json.dumps(dict.fromkeys(keys, ""), ensure_ascii=False)] if keys else []
 
 
 def _tools(turns: Sequence[Turn]) -> dict[str, Any]:

@@ -52,6 +52,12 @@ def test_it_calls_tools_in_every_format(servers: Servers, kind: str) -> None:
     assert said(servers, "say: no", kind, tools=TOOLS)["content"] == "no"
 
 
+def test_any_json_object_has_the_keys_that_are_quoted(servers: Servers) -> None:
+    ask = "A joke as JSON with the keys 'setup' and 'punchline', nothing else"
+    content = said(servers, ask, response_format={"type": "json_object"})["content"]
+    assert json.loads(content) == {"setup": "", "punchline": ""}
+
+
 def test_lines_direct_it(servers: Servers) -> None:
     ask = 'call: clock {"days": 2, "city": "Oslo"}\ncall: weather {"city": "Rome", "days": 1}'
     oslo, rome = {"city": "Oslo", "days": 2}, {"city": "Rome", "days": 1}
