@@ -20,10 +20,10 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def _template_message(message: Message, path: str) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": _text(message.content)}
-    if isinstance(message, ToolMessage):
-        return plain | {"tool_call_id": message.tool_call_id}
     if message.name is not None:
         plain["name"] = message.name
+    if isinstance(message, ToolMessage):
+        return plain | {"tool_call_id": message.tool_call_id}
     if isinstance(message, AssistantMessage):
         if message.content is None and not message.tool_calls:
             param = f"{path}.content"

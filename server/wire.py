@@ -111,14 +111,16 @@ class AssistantMessage(Body):
     function_call: NotYet = None
     parsed: NotYet = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    provider_specific_fields: dict[str, Any] | None = None  # litellm's notes on an answer; it sends them back
 
 
 class ToolMessage(Body):
-    """The result of a tool call."""
+    """The result of a tool call. Older clients repeat the function's name."""
 
     role: Literal["tool"]
     content: Content
     tool_call_id: Name
+    name: Name | None = None
 
 
 Message = Annotated[InstructionMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

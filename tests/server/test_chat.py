@@ -184,6 +184,8 @@ async def test_what_the_template_is_given(client: httpx.AsyncClient, engine: Scr
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "name": "bob"},
         {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "annotations": []},
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        {"role": "assistant", "content": "ok", "provider_specific_fields": {"refusal": None}},
+        {"role": "tool", "tool_call_id": "c2", "content": "43", "name": "f"},
     ]
     await chat(client, messages=messages)
     assert engine.chats[0] == [
@@ -191,4 +193,6 @@ async def test_what_the_template_is_given(client: httpx.AsyncClient, engine: Scr
         {"role": "user", "content": "one\ntwo", "name": "bob"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "42", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "ok"},
+        {"role": "tool", "content": "43", "tool_call_id": "c2", "name": "f"},
     ]
