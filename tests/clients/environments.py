@@ -48,9 +48,12 @@ def node_environment(name: str) -> Path:
     return _environment(name, CLIENTS / name / "package.json", _build_node)
 
 
-def run_client(name: str, variables: Mapping[str, str]) -> "Finished":
-    """Run `checks.py` or `checks.mjs` of a client with its own packages; `variables` come on top of ours."""
-    script = CLIENTS / name / "checks.py"
+def run_client(name: str, variables: Mapping[str, str], program: str = "checks.py") -> "Finished":
+    """Run `checks.py` (or another Python program) or `checks.mjs` of a client with its own packages.
+
+    `variables` come on top of ours.
+    """
+    script = CLIENTS / name / program
     if script.exists():
         paths = {"PYTHONPATH": str(HARNESS), "PYTHONWARNINGS": "default"}
         return _run([str(python_environment(name)), str(script)], {**variables, **paths}, script.parent)
