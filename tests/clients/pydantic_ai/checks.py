@@ -1,6 +1,6 @@
 """pydantic-ai judges: agents over both of its OpenAI models, tools, every mode of output, streams, refused answers."""
 
-# servers: demo thinks
+# servers: demo limited thinks
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +9,19 @@ from checking import MODEL, base_url, check, run
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, ModelRetry, NativeOutput, PromptedOutput, RunContext, ToolOutput, UnexpectedModelBehavior
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ThinkingPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.direct import model_request
+from pydantic_ai.exceptions import (
+    ModelAuthenticationError,
+    ModelContextWindowExceededError,
+    ModelNotFoundError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+)
+from pydantic_ai.messages import ImageUrl, ModelRequest, ThinkingPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.tools import ToolDefinition
 
 BOTH = (OpenAIChatModel, OpenAIResponsesModel)
 SAYS_PARIS = 'say: {"city": "Paris", "days": 3}'
@@ -35,9 +44,10 @@ class Idle(BaseModel):
 PARIS = Trip(city="Paris", days=3)
 
 
-def model(kind: Any, server: str = "obedient", name: str = MODEL) -> Any:
+def model(kind: Any, server: str = "obedient", name: str = MODEL, **given: Any) -> Any:
     """A model of pydantic-ai around an SDK that does not retry."""
-    return kind(name, provider=OpenAIProvider(openai_client=AsyncOpenAI(base_url=base_url(server), max_retries=0)))
+    sdk = AsyncOpenAI(base_url=base_url(server), max_retries=0, **given)
+    return kind(name, provider=OpenAIProvider(openai_client=sdk))
 
 
 def both(**given: Any) -> Iterator[Any]:
@@ -240,19 +250,75 @@ async def any_model_at_any_temperature() -> None:
 
 
 @check
-async def errors_keep_their_status_and_words() -> None:
-    long = "word " * 40_000
+async def errors_have_classes() -> None:
     for kind in BOTH:
-        for name, prompt, status, words in (
-            ("nobody", "Hello", 404, "does not exist"),
-            (MODEL, long, 400, "maximum context length"),
+        for found, given, prompt in (
+            (ModelContextWindowExceededError, {}, "word " * 40_000),
+            (ModelNotFoundError, {"name": "nobody"}, "Hello"),
+            (ModelAuthenticationError, {"api_key": "wrong"}, "Hello"),
+            (ModelRequestRejectedError, {}, [ImageUrl("http://localhost/cat.png")]),
         ):
             try:
-                await Agent(model(kind, name=name)).run(prompt)
-            except ModelHTTPError as error:
-                assert error.status_code == status and words in str(error), error
+                await Agent(model(kind, **given)).run(prompt)
+            except found:
                 continue
-            raise AssertionError((kind, name))
+            raise AssertionError((kind, found))
+
+
+@check
+async def rate_limits_have_a_class() -> None:
+    for _ in range(3):
+        try:
+            await Agent(model(OpenAIChatModel, "limited")).run("Hello")
+        except ModelRateLimitError:
+            return
+    raise AssertionError("never limited")
+
+
+@check
+async def thinking_on_and_off() -> None:
+    for kind in BOTH:
+        off = {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}
+        for settings, thinks in (({"openai_reasoning_effort": "low"}, True), (off, False)):
+            given: Any = {"model_settings": settings}
+            answer = await Agent(model(kind, "thinks")).run("Hello there", **given)
+            found = any(isinstance(part, ThinkingPart) for part in answer.all_messages()[-1].parts)
+            assert (answer.output, found) == ("Hello there", thinks), (kind, settings)
+
+
+@check
+async def direct_requests_with_tool_choices() -> None:
+    shown = [
+        ToolDefinition(name=name, parameters_json_schema={"type": "object", "properties": {}, "required": []})
+        for name in ("first", "second")
+    ]
+    for kind in BOTH:
+        for choice, expected in (("required", ["first"]), (["second"], ["second"]), ("none", []), ("auto", ["first"])):
+            answer = await model_request(
+                model(kind),
+                [ModelRequest.user_text_prompt("Do it")],
+                model_settings={"tool_choice": choice},
+                model_request_parameters=ModelRequestParameters(function_tools=shown),
+            )
+            called = [part.tool_name for part in answer.parts if isinstance(part, ToolCallPart)]
+            assert called == expected, (kind, choice, answer.parts)
+
+
+@check
+async def events_of_a_run() -> None:
+    for agent in both():
+
+        @agent.tool_plain
+        def forecast(city: str) -> str:
+            """Weather of a city."""
+            return f"rain in {city}"
+
+        async with agent.run_stream_events('call: forecast {"city": "Oslo"}') as events:
+            seen = [event async for event in events]
+        kinds = [event.event_kind for event in seen]
+        assert kinds[-1] == "agent_run_result" and seen[-1].result.output == "rain in Oslo"
+        assert kinds.count("function_tool_call") == kinds.count("function_tool_result") == 1
+        assert {"part_start", "part_delta", "part_end", "final_result"} <= set(kinds)
 
 
 @check
