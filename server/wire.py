@@ -56,6 +56,7 @@ class TextPart(Body):
 
     type: Literal["text"]
     text: str
+    cache_control: dict[str, Any] | None = None  # a hint for other servers; here every prefix is kept
 
 
 TextParts = Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]

@@ -179,9 +179,10 @@ async def test_top_p_zero_means_the_likeliest_token(client: httpx.AsyncClient, e
 
 async def test_what_the_template_is_given(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    kept = {"type": "text", "text": "two", "cache_control": {"type": "ephemeral"}}
     messages = [
         {"role": "developer", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "name": "bob"},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, kept], "name": "bob"},
         {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "annotations": []},
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
         {"role": "assistant", "content": "ok", "provider_specific_fields": {"refusal": None}},

@@ -109,6 +109,24 @@ def tools_and_their_results() -> None:
 
 
 @check
+def history_in_every_shape() -> None:
+    """Answers go back as objects and as dictionaries with every null, whole and streamed, of a model that thinks."""
+    for server in ("obedient", "thinks"):
+        for streams in (False, True):
+            first = ask(api_base=base_url(server), messages=WEATHER, tools=TOOLS, stream=streams)
+            answer = litellm.stream_chunk_builder(list(first)) if streams else first
+            message = answer.choices[0].message
+            result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"}
+            for shape in (message, message.model_dump()):
+                history = [*WEATHER, shape, result]
+                again = ask(api_base=base_url(server), messages=history, tools=TOOLS).choices[0].message
+                part = {"type": "text", "text": "say: fine", "cache_control": {"type": "ephemeral"}}
+                history += [again.model_dump(), {"role": "user", "content": [part]}]
+                last = ask(api_base=base_url(server), messages=history, tools=TOOLS).choices[0].message
+                assert (again.content, last.content) == ("rain", "fine")
+
+
+@check
 def tools_streamed() -> None:
     forced = {"type": "function", "function": {"name": "forecast"}}
     for choice in ("auto", "required", forced):
