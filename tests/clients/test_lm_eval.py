@@ -103,6 +103,20 @@ def test_rolling_loglikelihoods_are_those_of_transformers(found: Any, run: str) 
         assert sample["found"] == [pytest.approx(expected, abs=CLOSE * len(ids))]
 
 
+def test_texts_longer_than_the_window(found: Any) -> None:
+    """Windows of what fits beside one token of context and the token that every request generates."""
+    fits = 16 - 2
+    for sample in found["windows"]["hexserve_story"]["samples"]:
+        [[page]] = sample["asked"]
+        ids = reference().ids(page)
+        assert len(ids) > 2 * fits
+        expected = reference().score([reference().end], ids[:fits])[0]
+        for start in range(fits, len(ids), fits):
+            end = min(start + fits, len(ids))
+            expected += reference().score(ids[end - fits - 1 : start], ids[start:end])[0]
+        assert sample["found"] == [pytest.approx(expected, abs=CLOSE * len(ids))]
+
+
 def test_multiple_choice_metrics(found: Any) -> None:
     task = found["completions"]["hexserve_choices"]
     labels = [0, 1, 0, 0, 1]

@@ -44,6 +44,7 @@ def main() -> None:
         "completions": evaluate("local-completions", DEMO | completions, [*scored, "hexserve_continued"]),
         "batched": evaluate("local-completions", DEMO | completions | {"batch_size": 4}, scored),
         "texts": evaluate("local-completions", DEMO | completions | {"tokenized_requests": False}, scored[:2]),
+        "windows": evaluate("local-completions", DEMO | completions | {"max_length": 16}, ["hexserve_story"]),
         "keyed": evaluate("local-completions", OBEDIENT | keyed, ["hexserve_choices"]),
         "chat": evaluate("local-chat-completions", OBEDIENT | chat, ["hexserve_echoed"], apply_chat_template=True),
     }
