@@ -61,7 +61,8 @@ class PlainLoop:
             (graph for graph in self.manifest.graphs if graph.kind is GraphKind.LMHEAD and graph.rows == rows), None
         )
         if head is not None:
-            out = dict(self.run(head.name, {head.inputs[0].name: out[_result(graph).name]}))
+            (taken,) = head.inputs
+            out = dict(self.run(head.name, {taken.name: out[taken.name]}))
         spec = _result(head or graph)
         logits = out["logits"].astype(np.float32)
         return logits if spec.scale is None else (logits - spec.zero_point) * spec.scale
