@@ -1,5 +1,6 @@
 """libGenie and our own loop give the same greedy tokens on the same binaries, in the HTP emulator."""
 
+import shutil
 from itertools import takewhile
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_prefill_of_32_rows_then_one_row(
     assert ours(demo, [(prompt, COUNT, 32) for prompt in prompts], tmp_path) == genie.tokens
     assert ran(genie, "ar32_cl256_1_of_2") == sum(-(-len(prompt) // 32) for prompt in prompts)
     assert ran(genie, "ar1_cl256_1_of_2") == (COUNT - 1) * len(prompts)
+
+
+def test_without_its_manifest_it_is_a_genie_folder_to_us_too(
+    demo: Path, asked: tuple[list[list[int]], GenieAnswers], tmp_path: Path
+) -> None:
+    prompts, genie = asked
+    folder = tmp_path / "folder"
+    shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("manifest.json", "*.onnx"))
+    bundle = convert_folder(folder, tmp_path / "cache")
+    assert not load_manifest(bundle).text.add_bos
+    assert ours(bundle, [(prompt, COUNT, 32) for prompt in prompts[:2]], tmp_path) == genie.tokens[:2]
 
 
 def test_eight_clients_get_genies_answers_in_fewer_passes(
