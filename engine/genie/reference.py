@@ -74,9 +74,8 @@ class Genie:
     """One dialog of libGenie, which logs to stdout."""
 
     def __init__(self, config: str) -> None:
-        mode = getattr(ctypes, "RTLD_GLOBAL", ctypes.DEFAULT_MODE)
         for stem in ("QnnSystem", "QnnHtp"):
-            ctypes.CDLL(str(library_path(stem)), mode=mode)
+            ctypes.CDLL(str(library_path(stem)), mode=ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(library_path("Genie")))
         handle, log, self._dialog = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self._check("config", self._library.GenieDialogConfig_createFromJson(config.encode(), ctypes.byref(handle)))
