@@ -112,9 +112,9 @@ def fail(reason: str) -> str:
 
 
 @contextmanager
-def serving(bundle: Path, log: list[str]) -> Iterator[str]:
+def serving(bundle: Path, log: list[str], *options: str) -> Iterator[str]:
     """`hexserve serve` until the block ends; its address. RuntimeError with its last line when it does not start."""
-    command = [sys.executable, "-m", "server", "serve", str(bundle), "--port", "0", "--no-access-log"]
+    command = [sys.executable, "-m", "server", "serve", str(bundle), "--port", "0", "--no-access-log", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
     lines: queue.Queue[str | None] = queue.Queue()
     reader = threading.Thread(target=pump, args=(process, lines, log), daemon=True)

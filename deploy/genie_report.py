@@ -1,11 +1,12 @@
 """Genie against hexserve on the same binaries: the same tokens, in how many passes?
 
-    python deploy/genie_report.py [BUNDLE] [--clients 8] [--tokens 8]
+    python deploy/genie_report.py [BUNDLE] [--clients 8] [--tokens 8] [--widest]
 
 Qualcomm's libGenie answers 20 prompts one after the other, as it does; `hexserve serve` answers the same prompts from
 several clients at once. Prints the passes each of them ran and compares the tokens. Without BUNDLE the embedded demo
 model is compiled first. Needs an installed `hexserve[qnn]` (and `compile` without BUNDLE); on x86-64 Linux both run in
-the HTP emulator, where passes count as on a device and seconds mean nothing.
+the HTP emulator. There a pass of 32 rows takes as long as eight of one row, so that hexserve, which goes by measured
+times, prefers narrow passes more often than on a device; `--widest` keeps it from that.
 """
 
 import argparse
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("bundle", nargs="?", type=Path, help="an NPU bundle of hexserve; none = compile the demo model")
     parser.add_argument("--clients", type=int, default=8, help="how many ask hexserve at the same time")
     parser.add_argument("--tokens", type=int, default=8, help="most tokens of an answer")
+    parser.add_argument("--widest", action="store_true", help="hexserve takes its widest graph for every pass")
     parser.add_argument("--target", default="x-elite", help="chip to compile the demo for")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hexserve-genie-") as name:
@@ -70,7 +72,8 @@ def main() -> int:
         try:
             if options.bundle is None:
                 compile_demo(options.target, bundle)
-            sides = compare(bundle, options.clients, options.tokens, scratch)
+            more = ("--deterministic",) if options.widest else ()
+            sides = compare(bundle, options.clients, options.tokens, scratch, more)
         except (BundleError, RuntimeError, httpx.HTTPError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -78,7 +81,7 @@ def main() -> int:
     return int(sides[0].texts != sides[1].texts)
 
 
-def compare(bundle: Path, clients: int, count: int, scratch: Path) -> tuple[Side, Side]:
+def compare(bundle: Path, clients: int, count: int, scratch: Path, more: tuple[str, ...]) -> tuple[Side, Side]:
     """Both sides on prompts of token ids, so that no template or BOS token comes between."""
     manifest = load_manifest(bundle)
     maker = PromptMaker.load(bundle, manifest.text)
@@ -93,7 +96,7 @@ def compare(bundle: Path, clients: int, count: int, scratch: Path) -> tuple[Side
     ]
     by_rows = passes_by_rows(genie, manifest)
     theirs = Side("Genie, one prompt after the other", texts, sum(by_rows.values()), by_rows)
-    return theirs, ask_hexserve(bundle, prompts, clients, count)
+    return theirs, ask_hexserve(bundle, prompts, clients, count, more)
 
 
 def passes_by_rows(answers: GenieAnswers, manifest: Manifest) -> dict[int, int]:
@@ -110,9 +113,9 @@ def passes_by_rows(answers: GenieAnswers, manifest: Manifest) -> dict[int, int]:
     return dict(sorted(counted.items()))
 
 
-def ask_hexserve(bundle: Path, prompts: Sequence[list[int]], clients: int, count: int) -> Side:
+def ask_hexserve(bundle: Path, prompts: Sequence[list[int]], clients: int, count: int, more: tuple[str, ...]) -> Side:
     """Start the server on the bundle and let so many clients ask."""
-    with serving(bundle, []) as url:
+    with serving(bundle, [], *more) as url:
         model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
 
         def ask(prompt: list[int]) -> str:
@@ -141,7 +144,7 @@ def counters(url: str) -> dict[str, int]:
 
 def table(genie: Side, ours: Side) -> list[str]:
     """The report."""
-    by_rows = ", ".join(f"{times} with {rows} rows" for rows, times in genie.by_rows.items())
+    by_rows = ", ".join(f"{times} with {rows} row{'s' * (rows > 1)}" for rows, times in genie.by_rows.items())
     each = ours.rows_used / ours.passes if ours.passes else 0.0
     same = sum(left == right for left, right in zip(genie.texts, ours.texts, strict=True))
     lines = [
