@@ -62,7 +62,8 @@ class PlainLoop:
         )
         if head is not None:
             (taken,) = head.inputs
-            out = dict(self.run(head.name, {taken.name: out[taken.name]}))
+            given = taken.name if taken.name in out else _result(graph).name  # parts may differ in the hidden's name
+            out = dict(self.run(head.name, {taken.name: out[given]}))
         spec = _result(head or graph)
         logits = out["logits"].astype(np.float32)
         return logits if spec.scale is None else (logits - spec.zero_point) * spec.scale
