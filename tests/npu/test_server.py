@@ -36,7 +36,7 @@ def cpu_answer() -> str:
         return ask(server)
 
 
-@pytest.mark.parametrize("layout", ["fp16", "w4"])
+@pytest.mark.parametrize("layout", ["fp16", "w4", "w8a16"])
 def test_the_readme_question_has_the_answer_of_the_cpu(
     npu_bundle: Callable[[str], Path], layout: str, cpu_answer: str, tmp_path: Path
 ) -> None:
