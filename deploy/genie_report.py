@@ -5,8 +5,8 @@
 Qualcomm's libGenie answers 20 prompts one after the other, as it does; `hexserve serve` answers the same prompts from
 several clients at once. Prints the passes each of them ran and compares the tokens. Without BUNDLE the embedded demo
 model is compiled first. Needs an installed `hexserve[qnn]` (and `compile` without BUNDLE); on x86-64 Linux both run in
-the HTP emulator. There a pass of 32 rows takes as long as eight of one row, so that hexserve, which goes by measured
-times, prefers narrow passes more often than on a device; `--widest` keeps it from that.
+the HTP emulator. hexserve chooses its graphs by measured times, which mean nothing there; `--widest` keeps it from
+taking narrow ones.
 """
 
 import argparse
