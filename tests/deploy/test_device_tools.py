@@ -90,3 +90,11 @@ def test_the_smoke_script_tells_a_bundle_that_is_none(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAIL  load" in done.stdout and "is neither a bundle" in done.stdout
     assert '"pass": false' in report.read_text()
+
+
+def test_the_report_tells_a_bundle_that_is_none(tmp_path: Path) -> None:
+    """What it prints of a real one: tests/genie/test_oracle.py."""
+    command = [sys.executable, str(DEPLOY / "genie_report.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"error: {tmp_path} is not a bundle: it has no manifest.json"
