@@ -1,7 +1,8 @@
 """Does everything `pip install 'hexserve[qnn]'` needs exist as a binary wheel for the laptops?
 
 Asks pip itself (`pip install --dry-run --only-binary=:all: --platform ...`) for every system and Python version in the
-tables below. Needs the network; downloads metadata and, where an index has none, the wheels into pip's cache.
+tables below. Needs the network; downloads metadata and, where an index has none, the wheels into pip's cache. What pip
+has to build there instead stands in SOURCES: those need no compiler, and nothing else may lack a wheel.
 """
 
 import json
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +45,10 @@ MACHINES = (
     ),
 )
 
+# tokenizers wants huggingface-hub, every release of which wants PyYAML; that has wheels for Windows ARM64 from Python
+# 3.12 on. Its sdist becomes pure Python where no C compiler or no libyaml is found (6.0.3, built with CC=false).
+SOURCES = {("Windows ARM64", "3.11"): {"pyyaml": "6.0.3"}}
+
 
 def requirements(project: Path, machine: Machine) -> list[str]:
     """Dependencies of the package with its extras, without those that are not for this machine."""
@@ -72,6 +78,32 @@ def pip(machine: Machine, python: str, wanted: Iterable[str], *more: str) -> lis
     return sorted(item["download_info"]["url"].rsplit("/", 1)[1] for item in found)
 
 
+def stand_ins(packages: Mapping[str, str], folder: Path) -> list[str]:
+    """Options that let pip resolve packages it would build from source: empty wheels of theirs in a folder."""
+    for name, version in packages.items():
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    return ["--find-links", str(folder)]
+
+
+def resolve(machine: Machine, python: str, wanted: Iterable[str]) -> tuple[list[str] | None, dict[str, str]]:
+    """Files of the wheels, None when one is missing; and what is built from source beside them."""
+    built = SOURCES.get((machine.name, python), {})
+    if not built:
+        return pip(machine, python, wanted), {}
+    with tempfile.TemporaryDirectory() as name:
+        files = pip(machine, python, wanted, *stand_ins(built, Path(name)))
+    if files is None:
+        return None, built
+    made = {f"{package}-{version}-py3-none-any.whl" for package, version in built.items()}
+    return [file for file in files if file not in made], {
+        package: version for package, version in built.items() if f"{package}-{version}-py3-none-any.whl" in files
+    }
+
+
 def missing(machine: Machine, python: str, names: Iterable[str]) -> list[str]:
     """Which of these packages have no wheel there at all."""
     return [name for name in names if pip(machine, python, [name], "--no-deps") is None]
@@ -84,7 +116,7 @@ def main() -> int:
         wanted = requirements(PROJECT, machine)
         known: list[str] = []  # native packages that another Python needed there
         for python in PYTHONS:
-            files = pip(machine, python, wanted)
+            files, built = resolve(machine, python, wanted)
             if files is None:
                 bad += 1
                 lacking = missing(machine, python, known or wanted)
@@ -94,7 +126,10 @@ def main() -> int:
             native = [name for name in files if not name.endswith("-none-any.whl")]
             known = [name.split("-")[0] for name in native]
             listed = ", ".join("-".join(name.split("-")[:2]) for name in native)
-            print(f"ok   {machine.name}, Python {python}: {len(files)} wheels; native: {listed}", flush=True)
+            text = f"{len(files)} wheels; native: {listed}"
+            if built:
+                text += f"; built there, without a compiler: {', '.join(map('-'.join, built.items()))}"
+            print(f"ok   {machine.name}, Python {python}: {text}", flush=True)
     return int(bad > 0)
 
 

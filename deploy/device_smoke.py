@@ -112,25 +112,28 @@ def fail(reason: str) -> str:
 
 
 @contextmanager
-def serving(bundle: Path, log: list[str]) -> Iterator[str]:
+def serving(bundle: Path, log: list[str], *options: str) -> Iterator[str]:
     """`hexserve serve` until the block ends; its address. RuntimeError with its last line when it does not start."""
-    command = [sys.executable, "-m", "server", "serve", str(bundle), "--port", "0", "--no-access-log"]
+    command = [sys.executable, "-m", "server", "serve", str(bundle), "--port", "0", "--no-access-log", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
     lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=pump, args=(process, lines, log), daemon=True).start()
+    reader = threading.Thread(target=pump, args=(process, lines, log), daemon=True)
+    reader.start()
     try:
         yield wait_ready(lines, log)
     finally:
         process.terminate()
         process.wait(60)
+        reader.join(60)
 
 
 def pump(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]", log: list[str]) -> None:
     """Thread: keep what the server writes."""
     assert process.stderr is not None
-    for line in process.stderr:
-        log.append(line.rstrip())
-        lines.put(line)
+    with process.stderr as stream:
+        for line in stream:
+            log.append(line.rstrip())
+            lines.put(line)
     lines.put(None)
 
 

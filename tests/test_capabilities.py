@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ROW = re.compile(r"^\| ([CMGPDL]\d\d) \|.*\| `([^`]+)` \|$")
+ROW = re.compile(r"^\| ([CMGPDLN]\d\d) \|.*\| `([^`]+)` \|$")
 
 
 def claims() -> dict[str, str]:

@@ -110,7 +110,7 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     binaries: file -> names of the graphs inside; several share their weights. chains: name of a `GraphSpec` -> the
     (binary, graph inside) that it runs, in order. sdk: the QNN version that made them. parity_on: what the figures
-    of `Manifest.parity` were measured on.
+    of `Manifest.parity` were measured on. not_genie: why Genie cannot run the bundle, "" when it can.
     """
 
     soc_model: int
@@ -119,6 +119,7 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     chains: dict[str, tuple[tuple[str, str], ...]] = {}
     sdk: str = ""
     parity_on: str = ""
+    not_genie: str = ""
 
     @property
     def shared(self) -> tuple[str, ...]:

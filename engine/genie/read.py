@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, ModelSpec, NpuSpec, TensorSpec
 from engine.errors import BundleError
+from engine.genie.chat_template import read_metadata
 from engine.genie.config import GenieConfig, read_config
 from engine.genie.json_fields import Fields, load_optional
 from engine.genie.parts import Part, Slot, read_part
@@ -69,7 +70,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
         target=TARGETS.get(chip, f"v{chip[1]}"),
-        quant=_quant(first),
+        quant=read_metadata(folder).text("precision", "").lower() or _quant(first),
         split="lmhead" if first.head else "none",
         created=int(time.time()),
         model=_model(config, model, variants),
@@ -234,7 +235,7 @@ def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:
 
 
 def _quant(variant: Variant) -> str:
-    """The precision as exports name it: w4a16 has integer caches, w4 and fp16 have floating point ones."""
+    """The precision where metadata does not tell it: w4a16 has integer caches, others floating point ones."""
     kinds: list[Slot] = cache_inputs(variant)
     return "w4a16" if kinds[0].spec.dtype.startswith("uint") else kinds[0].spec.dtype
 

@@ -4,7 +4,9 @@ Keys: Qualcomm's public Genie documentation (80-63442-10); `bos-token` is mandat
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -29,57 +31,75 @@ SCALING_KEYS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class GenieNames:
+    """Names that Genie can order. renamed: old to new name of every graph inside the binaries, {} = they may stay.
+
+    copies: file to make -> (binary it is a copy of, its graphs' old to new names). Genie wants every part once for
+    each context; a part that sees none, such as the LM head, is one graph for all of them.
+    """
+
+    renamed: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
+
+
 def write_genie_files(folder: Path, manifest: Manifest, config: Mapping[str, object] | None = None) -> Manifest:
     """Write genie_config.json, htp_backend_ext_config.json and metadata.json beside the binaries.
 
     config: the checkpoint's config.json, needed where the rotation is scaled. Graphs of a bundle of several parts get
     names that Genie can read, in binaries and wrappers: hash files afterwards, and keep the manifest that is returned.
-    BundleError when Genie could not run the bundle.
+    BundleError when Genie could not run the bundle; then nothing was written.
     """
     npu = manifest.npu
     if npu is None or not npu.chains:
         raise BundleError(f"{manifest.name} has no context binaries that Genie could run")
     ids = token_ids(load_fields(folder / manifest.text.tokenizer))
+    names = genie_names(manifest)
     documents = {
-        CONFIG_FILE: genie_config(manifest, ids, config or {}),
+        CONFIG_FILE: genie_config(manifest, ids, config or {}, tuple(names.copies)),
         BACK_END_FILE: back_end_config(npu.soc_model, npu.htp_arch),
         METADATA_FILE: metadata(manifest),
     }
-    renamed = genie_names(manifest)
-    for file, inside in _named_in(manifest).items():
-        names = {name: renamed[name] for name in inside if renamed.get(name, name) != name}
-        if names:
-            rename_graphs(folder / file, names)
+    renamed = names.renamed
+    for copy, (source, inside) in names.copies.items():
+        shutil.copyfile(folder / source, folder / copy)
+        rename_graphs(folder / copy, inside)
+    for file, found in _named_in(manifest).items():
+        changed = {name: renamed[name] for name in found if renamed.get(name, name) != name}
+        if changed:
+            rename_graphs(folder / file, changed)
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8", newline="\n")
-    changed = msgspec.structs.replace(
+    spec = msgspec.structs.replace(
         npu,
-        binaries={file: tuple(renamed.get(name, name) for name in names) for file, names in npu.binaries.items()},
+        binaries={file: tuple(renamed.get(name, name) for name in inside) for file, inside in npu.binaries.items()},
         chains={
             graph: tuple((file, renamed.get(name, name)) for file, name in links) for graph, links in npu.chains.items()
         },
     )
-    return msgspec.structs.replace(manifest, npu=changed)
+    return msgspec.structs.replace(manifest, npu=spec)
 
 
-def genie_names(manifest: Manifest) -> dict[str, str]:
-    """Old to new name of every graph inside the binaries; {} for bundles of one part, where Genie reads no names.
+def genie_names(manifest: Manifest) -> GenieNames:
+    """How to name the graphs; bundles of one part keep their names, for Genie reads none there.
 
-    BundleError when one graph serves several contexts: Genie wants every part once for each.
+    BundleError when a binary would have to be copied for a context that not all of its graphs have.
     """
-    splits = list(_splits(manifest))
+    assert manifest.npu is not None
+    names = GenieNames()
+    splits = sorted(_splits(manifest), key=lambda split: -(split[0].context or 0))
     if all(len(links) == 1 for _, links in splits):
-        return {}
-    renamed: dict[str, str] = {}
+        return names
     for body, links in splits:
-        for number, (_, old) in enumerate(links, start=1):
+        for number, (file, old) in enumerate(links, start=1):
             new = padded(f"ar{body.rows}_cl{body.context}_{number}_of_{len(links)}", len(old))
-            if renamed.setdefault(old, new) != new:
-                raise BundleError(
-                    f"graph {old} serves several contexts, Genie wants one for each: compile one context for each "
-                    "number of rows, or without a split"
-                )
-    return renamed
+            if names.renamed.setdefault(old, new) != new:
+                copy = f"{Path(file).stem}_for_cl{body.context}.bin"
+                names.copies.setdefault(copy, (file, {}))[1][old] = new
+    for copy, (source, inside) in names.copies.items():
+        if set(inside) != set(manifest.npu.binaries[source]):
+            raise BundleError(f"{source} cannot be copied as {copy}: not every number of rows has that context")
+    return names
 
 
 def _splits(manifest: Manifest) -> Iterator[tuple[GraphSpec, tuple[tuple[str, str], ...]]]:
@@ -100,11 +120,13 @@ def _named_in(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     return {**manifest.npu.binaries, **wrappers}
 
 
-def genie_config(manifest: Manifest, ids: Mapping[str, int], config: Mapping[str, object]) -> dict[str, object]:
-    """The content of genie_config.json. ids: token text to id."""
+def genie_config(
+    manifest: Manifest, ids: Mapping[str, int], config: Mapping[str, object], copies: tuple[str, ...]
+) -> dict[str, object]:
+    """The content of genie_config.json. ids: token text to id. copies: binaries beside those of the manifest."""
     text, model = manifest.text, manifest.model
     bos = ids.get(text.bos_token, NO_BOS) if text.add_bos and text.bos_token else NO_BOS
-    binaries = [file for _, links in _splits(manifest) for file, _ in links]
+    binaries = [*(file for _, links in _splits(manifest) for file, _ in links), *copies]
     rotation, position = _rotation(model.rope, config)
     back_end = {
         "version": 1,

@@ -32,6 +32,16 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 
 
+def compile_demo(folder: Path, *options: str) -> Path:
+    """The embedded model by `hexserve compile` for X Elite, as the emulator can load it."""
+    command = [sys.executable, "-m", "server", "compile", "demo", "--target", "x-elite", "--one-graph-per-binary"]
+    command += ["--context", "256", "--parity-tokens", "2", "--output", str(folder), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Genie files" in done.stderr and "Genie cannot" not in done.stderr
+    return folder
+
+
 def compile_generated(made: Generated, scratch: Path) -> None:
     """Replace the placeholders of a folder with one graph for each binary by real context binaries."""
     scratch.mkdir()

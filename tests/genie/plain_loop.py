@@ -61,7 +61,9 @@ class PlainLoop:
             (graph for graph in self.manifest.graphs if graph.kind is GraphKind.LMHEAD and graph.rows == rows), None
         )
         if head is not None:
-            out = dict(self.run(head.name, {head.inputs[0].name: out[_result(graph).name]}))
+            (taken,) = head.inputs
+            given = taken.name if taken.name in out else _result(graph).name  # parts may differ in the hidden's name
+            out = dict(self.run(head.name, {taken.name: out[given]}))
         spec = _result(head or graph)
         logits = out["logits"].astype(np.float32)
         return logits if spec.scale is None else (logits - spec.zero_point) * spec.scale

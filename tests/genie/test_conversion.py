@@ -40,6 +40,12 @@ def test_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir() if path.suffix == ".bin") == sorted(made.models)
 
 
+def test_the_precision_is_the_exporters(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    (made.folder / "metadata.json").write_text('{"precision": "W8A16"}')
+    assert load_manifest(convert_folder(made.folder, tmp_path / "cache", tools(made))).quant == "w8a16"
+
+
 def test_it_is_made_once_until_the_source_changes(checkpoint: Path, tmp_path: Path) -> None:
     made = generate(checkpoint, tmp_path / "qwen", Recipe())
     first = convert_folder(made.folder, tmp_path / "cache", tools(made))

@@ -36,7 +36,7 @@ def cpu_answer() -> str:
         return ask(server)
 
 
-@pytest.mark.parametrize("layout", ["fp16", "w4"])
+@pytest.mark.parametrize("layout", ["fp16", "w4", "w8a16"])
 def test_the_readme_question_has_the_answer_of_the_cpu(
     npu_bundle: Callable[[str], Path], layout: str, cpu_answer: str, tmp_path: Path
 ) -> None:
@@ -44,6 +44,7 @@ def test_the_readme_question_has_the_answer_of_the_cpu(
         assert ask(server) == cpu_answer == ANSWER
         (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
         assert (model["meta"]["device"], model["meta"]["quant"]) == ("HTP emulator", layout)
+        assert model["meta"]["variants"] == ["ar1_cl256", "ar32_cl256"]
         assert httpx.get(f"{server.url}/health").json()["device"] == "HTP emulator"
         assert 'hexserve:device_info{device="HTP emulator"' in httpx.get(f"{server.url}/metrics").text
 

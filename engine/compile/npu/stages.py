@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 from onnx import NodeProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
@@ -16,9 +17,10 @@ from engine.compile.npu.quality import measure_quality
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.npu.wrappers import Link, write_wrapper
 from engine.compile.parts import PartPlan
-from engine.compile.pipeline import Compilation, Stage, check_all_used, hash_stage, text_stage
+from engine.compile.pipeline import Compilation, Stage, check_all_used, describe, hash_stage, text_stage
 from engine.compile.weights import WeightPacker
-from engine.errors import CompileError
+from engine.errors import BundleError, CompileError
+from engine.genie.write import write_genie_files
 
 ACTIVATION = "float16"
 SOURCES = "sources"  # folder of the ONNX files the binaries are made from; gone at the end
@@ -159,11 +161,27 @@ def quality_stage(work: Compilation) -> None:
     shutil.rmtree(sources(work))
 
 
+def genie_stage(work: Compilation) -> None:
+    """Make it a bundle for Qualcomm's Genie as well; where Genie could not run it, say why and keep that."""
+    npu = work.npu
+    assert npu is not None
+    work.progress.stage("Genie files", len(npu.binaries), "binaries")
+    try:
+        made = write_genie_files(work.folder, describe(work), work.config)
+    except BundleError as error:
+        work.npu = msgspec.structs.replace(npu, not_genie=str(error))
+        work.progress.note(f"hexserve can run this bundle, Genie cannot: {error}")
+        return
+    work.npu = made.npu
+    work.progress.advance(len(npu.binaries))
+
+
 NPU_STAGES = (
     Stage("text", text_stage),
     Stage("weights", weights_stage),
     Stage("graphs", graphs_stage),
     Stage("binaries", binaries_stage),
     Stage("quality", quality_stage),
+    Stage("Genie files", genie_stage),
     Stage("hashes", hash_stage),
 )

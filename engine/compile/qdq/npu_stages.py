@@ -1,6 +1,6 @@
 """The compiler's stages for integer graphs on an NPU: those for the CPU, then the context binaries."""
 
-from engine.compile.npu.stages import binaries_stage, quality_stage, sources
+from engine.compile.npu.stages import binaries_stage, genie_stage, quality_stage, sources
 from engine.compile.pipeline import Compilation, Stage, hash_stage, pack_weights, text_stage
 from engine.compile.qdq.stages import calibration_stage, integer_graphs
 
@@ -25,5 +25,6 @@ INTEGER_NPU_STAGES = (
     Stage("graphs", _graphs),
     Stage("binaries", binaries_stage),
     Stage("quality", quality_stage),
+    Stage("Genie files", genie_stage),
     Stage("hashes", hash_stage),
 )

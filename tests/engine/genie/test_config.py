@@ -58,6 +58,13 @@ def test_speculating_dialogs_are_served_as_ordinary_ones(tmp_path: Path) -> None
     assert read_config(write(tmp_path, **{"type": "ssd-q1", "ssd-q1": {"version": 1}})).binaries
 
 
+def test_graph_switching_changes_nothing(tmp_path: Path) -> None:
+    """It makes Genie load a graph only when its turn comes; here all of them stay loaded."""
+    switching = read_config(write(tmp_path, **{"engine/backend/QnnHtp/enable-graph-switching": True}))
+    plain = read_config(write(tmp_path))
+    assert (switching.binaries, switching.rope_theta) == (plain.binaries, plain.rope_theta)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

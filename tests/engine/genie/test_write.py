@@ -118,15 +118,36 @@ def test_a_scaled_rotation_needs_the_checkpoints_numbers(bundle: tuple[Path, Man
     assert (found.kind, found.theta) == ("llama3", 5e5)
 
 
-def test_a_graph_for_several_contexts_is_refused(bundle: tuple[Path, Manifest]) -> None:
-    folder, manifest = bundle
+def wider(manifest: Manifest, contexts: dict[int, int]) -> Manifest:
+    """The same with another body graph for each rows -> context."""
     assert manifest.npu is not None
-    second = graph(1, 512, 1, GraphKind.DECODER)
-    chains = {**manifest.npu.chains, second.name: (("part_1_of_2.bin", HASH.format(9)),)}
-    wider = msgspec.structs.replace(
-        manifest, graphs=(*manifest.graphs, second), npu=msgspec.structs.replace(manifest.npu, chains=chains)
-    )
-    with pytest.raises(BundleError, match="serves several contexts, Genie wants one for each"):
-        write_genie_files(folder, wider)
+    graphs = [graph(rows, context, 1, GraphKind.DECODER) for rows, context in contexts.items()]
+    chains = {spec.name: (("part_1_of_2.bin", HASH.format(8 + place)),) for place, spec in enumerate(graphs)}
+    npu = msgspec.structs.replace(manifest.npu, chains={**manifest.npu.chains, **chains})
+    return msgspec.structs.replace(manifest, graphs=(*manifest.graphs, *graphs), npu=npu)
+
+
+def test_a_head_for_several_contexts_gets_a_copy_for_each(bundle: tuple[Path, Manifest]) -> None:
+    folder, manifest = bundle
+    wide = wider(manifest, {1: 512, 32: 512})
+    for spec in wide.graphs[-2:]:
+        name = wide.npu.chains[spec.name][0][1]  # type: ignore[union-attr]
+        (folder / spec.file).write_bytes(name.encode())
+    write_genie_files(folder, wide)
+    names = [(folder / file).read_bytes().split(b"\0") for file in ("part_2_of_2.bin", "part_2_of_2_for_cl256.bin")]
+    assert [[name[-17:].strip(b"_hexsrv") for name in inside] for inside in names] == [
+        [b"ar1_cl512_2_of_2", b"ar32_cl512_2_of_2"],
+        [b"ar1_cl256_2_of_2", b"ar32_cl256_2_of_2"],
+    ]
+    config = read_config(folder)
+    assert config.binaries == ("part_1_of_2.bin", "part_2_of_2.bin", "part_2_of_2_for_cl256.bin")
+    assert config.context_tokens == 512
+
+
+def test_what_genie_could_not_run_is_refused_before_anything_is_written(bundle: tuple[Path, Manifest]) -> None:
+    folder, manifest = bundle
+    with pytest.raises(BundleError, match=r"cannot be copied as part_2_of_2_for_cl256\.bin: not every number of rows"):
+        write_genie_files(folder, wider(manifest, {1: 512}))
     with pytest.raises(BundleError, match="has no context binaries"):
         write_genie_files(folder, msgspec.structs.replace(manifest, npu=None))
+    assert [path.name for path in folder.glob("*.json")] == ["tokenizer.json"]

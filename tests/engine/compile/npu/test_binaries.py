@@ -13,7 +13,7 @@ from engine.compile.npu.binaries import reason, run_job
 from engine.compile.npu.context import ContextJob
 from engine.compile.npu.quality import NOT_MEASURED, ON_CPU, choose_way
 from engine.compile.pipeline import compile_bundle
-from engine.compile.progress import SilentProgress
+from engine.compile.progress import ProgressSink, SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from engine.errors import CompileError
 from engine.qnn.reader import describe_binary
@@ -61,18 +61,45 @@ def test_where_quality_is_measured() -> None:
     assert choose_way(large, shared=True, device=False) == NOT_MEASURED
 
 
+class Notes(SilentProgress):
+    """Keeps what the compiler says."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.notes: list[str] = []
+
+    def stage(self, title: str, total: int, unit: str) -> None:
+        self.stages.append(title)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., Path]:
     pytest.importorskip("onnxruntime_qnn")
     write_checkpoint(tmp_path / "source", SHAPES["tiny"])
 
-    def build_bundle(name: str, **changes: object) -> Path:
+    def build_bundle(name: str, progress: ProgressSink | None = None, **changes: object) -> Path:
         fields = {"quant": Quant.FP16, "rows": (1, 8), "context": (64,), "target": Target.X_ELITE, **changes}
         arguments = CompileArguments(tmp_path / "source", tmp_path / name, **fields)  # type: ignore[arg-type]
-        compile_bundle(arguments, SilentProgress())
+        compile_bundle(arguments, progress or SilentProgress())
         return tmp_path / name
 
     return build_bundle
+
+
+def test_a_layout_that_genie_cannot_run_is_compiled_and_says_so(build: Callable[..., Path]) -> None:
+    """The head's one binary holds both widths, and only one of them has the narrow context."""
+    progress = Notes()
+    npu = load_manifest(build("odd", progress, rows=(1, 100), context=(64, 128))).npu
+    assert npu is not None
+    assert npu.not_genie.startswith("part_2_of_2.bin cannot be copied as part_2_of_2_for_cl64.bin")
+    assert f"hexserve can run this bundle, Genie cannot: {npu.not_genie}" in progress.notes
+    ordinary = build("ordinary", progress)
+    assert load_manifest(ordinary).npu.not_genie == ""  # type: ignore[union-attr]
+    assert {"genie_config.json", "metadata.json"} <= set(load_manifest(ordinary).files)
+    assert progress.stages.count("Genie files") == 2
 
 
 def test_shared_weights_are_one_binary_for_each_part(build: Callable[..., Path], tmp_path: Path) -> None:
