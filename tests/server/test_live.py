@@ -85,7 +85,7 @@ async def test_the_sdk_knows_our_errors(sdk: openai.AsyncOpenAI, engine: Scripte
     with pytest.raises(openai.BadRequestError) as bad:
         await create(model=NAME, messages=HELLO, temperature=3)
     assert (bad.value.code, bad.value.param, bad.value.type) == (
-        "integer_above_max_value",
+        "decimal_above_max_value",
         "temperature",
         "invalid_request_error",
     )
