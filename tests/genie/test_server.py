@@ -37,12 +37,13 @@ def prompts(folder: Path, questions: list[str]) -> list[list[int]]:
 
 
 def texts(folder: Path, answers: list[list[int]]) -> list[str]:
-    """Answers up to their end token as text."""
+    """Answers up to their end token as text, without control tokens, as the server shows them."""
     manifest = load_manifest(folder)
     tokenizer = PromptMaker.load(folder, manifest.text).tokenizer
     ends = [next((i for i, token in enumerate(answer) if token in manifest.text.stop_ids), COUNT) for answer in answers]
     pieces = [answer[:end] for answer, end in zip(answers, ends, strict=True)]
-    return [b"".join(tokenizer.token_bytes(token) for token in piece).decode() for piece in pieces]
+    shown = [[token for token in piece if not tokenizer.is_special(token)] for piece in pieces]
+    return [b"".join(tokenizer.token_bytes(token) for token in piece).decode("utf-8", "replace") for piece in shown]
 
 
 async def ask(server: LiveServer, questions: list[str]) -> list[str]:
