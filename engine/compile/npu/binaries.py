@@ -1,4 +1,4 @@
-"""Running context jobs one after the other and telling what went wrong in words."""
+"""Running context jobs and telling what went wrong in words."""
 
 import os
 import re

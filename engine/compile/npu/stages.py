@@ -1,6 +1,9 @@
 """The stages for an NPU: half-precision graphs, context binaries, wrappers that chain them, quality."""
 
+import os
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -23,6 +26,7 @@ from engine.errors import BundleError, CompileError
 from engine.genie.write import write_genie_files
 
 ACTIVATION = "float16"
+LARGEST_AT_ONCE = 1_500_000_000  # bytes of weights under compilation; a compiler takes some seven times as much memory
 SOURCES = "sources"  # folder of the ONNX files the binaries are made from; gone at the end
 STORED_AS = {Quant.FP16: Quant.FP32, Quant.W4: Quant.INT4}
 
@@ -74,12 +78,11 @@ def binaries_stage(work: Compilation) -> None:
     nodes: dict[str, NodeProto] = {}
     binaries: dict[str, tuple[str, ...]] = {}
     sdk = ""
-    for file, names in groups.items():
-        made = compile_group(work, file, names)
+    for file, made in compile_groups(work, groups):
         binaries[file] = tuple(node.name for node in made.values())
         sdk = sdk_of(next(iter(made.values())))
         nodes.update(made)
-        work.progress.advance(len(names))
+        work.progress.advance(len(made))
     names_of_graphs = [name for names in binaries.values() for name in names]
     if len(set(names_of_graphs)) < len(names_of_graphs):
         raise CompileError("two graphs got the same name inside their binaries; they could not be told apart")
@@ -97,6 +100,23 @@ def binary_groups(work: Compilation) -> dict[str, list[str]]:
         shared = f"part_{part.number}_of_{part.count}.bin"
         groups.setdefault(shared if work.arguments.share_weights else f"{plan.name}.bin", []).append(plan.name)
     return groups
+
+
+def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, NodeProto]]]:
+    """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
+    largest = max(path.stat().st_size for path in sources(work).iterdir())
+    with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1)) as pool:
+        jobs = [pool.submit(compile_group, work, file, names) for file, names in groups.items()]
+        try:
+            for file, job in zip(groups, jobs, strict=True):
+                yield file, job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def at_once(largest_bytes: int, jobs: int, processors: int) -> int:
+    """How many compilers may run side by side; each uses one processor."""
+    return max(1, min(jobs, processors, LARGEST_AT_ONCE // max(1, largest_bytes)))
 
 
 def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:
