@@ -1,6 +1,6 @@
 """Random structured requests through the real engine on the embedded model: every complete answer is valid.
 
-HEXSERVE_TEST_STRUCTURED=1000 sets how many; CI runs fewer.
+HEXSERVE_TEST_STRUCTURED sets how many.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from engine.request import FinishReason, Request, SamplingParams
 from server.tool_calls import CallArguments, CallBegin, CallSplitter
 from tests.engine.grammar.shapes import closed, draw, record
 
-COUNT = int(os.environ.get("HEXSERVE_TEST_STRUCTURED", "200"))
+COUNT = int(os.environ.get("HEXSERVE_TEST_STRUCTURED", "1000"))
 AT_ONCE = 24
 MAX_TOKENS = 250
 PATTERNS = ("[0-9]{3}-[a-f]{4}", "(yes|no)( indeed)?", "^(a+)+$", r"\w{1,9}@\w{1,9}\.(com|org)", "[^x]{0,5}x")
