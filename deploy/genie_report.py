@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 DEPLOY = Path(__file__).resolve().parent
 sys.path[:0] = [str(DEPLOY), str(DEPLOY.parent)]
@@ -44,6 +46,9 @@ QUESTIONS = (
     "What can you do?",
     "Name a fruit. Then say in one word which color it has, in which country it grows, and at which time of the year.",
 )
+
+
+COLUMNS = (SpinnerColumn(), TextColumn("{task.description}: {task.completed:.0f} passes"), TimeElapsedColumn())
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,14 @@ def compare(bundle: Path, clients: int, count: int, scratch: Path, more: tuple[s
     maker = PromptMaker.load(bundle, manifest.text)
     turns = [[{"role": "user", "content": question}] for question in QUESTIONS]
     prompts = [list(maker.chat(turn, None, {}, manifest.max_context)) for turn in turns]
-    genie = genie_greedy(bundle, [(prompt, count) for prompt in prompts], scratch)
+    with Progress(*COLUMNS, console=Console(stderr=True)) as progress:
+        task = progress.add_task("Genie", total=None)
+        genie = genie_greedy(
+            bundle,
+            [(prompt, count) for prompt in prompts],
+            scratch,
+            lambda passes: progress.update(task, completed=passes),
+        )
     tokenizer = maker.tokenizer
     ends = manifest.text.stop_ids
     texts = [
@@ -125,8 +137,8 @@ def ask_hexserve(bundle: Path, prompts: Sequence[list[int]], clients: int, count
             return str(answer.json()["choices"][0]["text"])
 
         before = counters(url)
-        with ThreadPoolExecutor(clients) as pool:
-            texts = list(pool.map(ask, prompts))
+        with ThreadPoolExecutor(clients) as pool, Progress(console=Console(stderr=True)) as progress:
+            texts = list(progress.track(pool.map(ask, prompts), total=len(prompts), description="hexserve"))
         after = counters(url)
     passes, used = (after[name] - before[name] for name in ("passes", "rows_used"))
     return Side(f"hexserve, {clients} clients", texts, passes, {}, used)

@@ -8,12 +8,12 @@ import ctypes
 import json
 import os
 import re
-import subprocess
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 from engine.errors import BundleError
 from engine.qnn.library import library_folder, library_path
@@ -24,7 +24,7 @@ VERBOSE = 4
 GREEDY = {"version": 1, "seed": 42, "temp": 1.0, "top-k": 1, "top-p": 1.0}
 # Written for every graph of a pass; the first of them has number 0 (libGenie 2.51).
 EXECUTED = re.compile(rb"Executing graph 0 - (\S+)")
-LAST_WORDS = 3000
+LAST_LINES = 30
 
 Job = tuple[Sequence[int], int]
 
@@ -37,28 +37,35 @@ class GenieAnswers:
     passes: Counter[str]
 
 
-def genie_greedy(bundle: Path, jobs: Sequence[Job], scratch: Path) -> GenieAnswers:
+def genie_greedy(
+    bundle: Path, jobs: Sequence[Job], scratch: Path, heard: Callable[[int], None] = lambda passes: None
+) -> GenieAnswers:
     """Run jobs (prompt, most tokens), each on an empty cache. BundleError with Genie's last words when it fails.
 
-    Genie puts the BOS token of genie_config.json before every prompt by itself.
+    Genie puts the BOS token of genie_config.json before every prompt by itself. heard: called with the number of passes
+    so far after each of them.
     """
-    asked, answers, log = (scratch / f"genie_{name}" for name in ("jobs.json", "answers.json", "log.txt"))
+    asked, answers = (scratch / f"genie_{name}.json" for name in ("jobs", "answers"))
     asked.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [sys.executable, "-m", "engine.genie.reference", *(str(path.resolve()) for path in (bundle, asked))]
-    with log.open("wb") as output:
-        done = subprocess.run(
-            [*command, str(answers.resolve())],
-            cwd=ROOT,
-            env={**os.environ, **search_path()},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode != 0:
-        words = log.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
-        raise BundleError(f"libGenie cannot run {bundle} (exit code {done.returncode}): {words}")
-    with log.open("rb") as lines:
-        passes = Counter(found[1].decode() for line in lines if (found := EXECUTED.search(line)))
+    command = [
+        sys.executable,
+        "-m",
+        "engine.genie.reference",
+        *(str(path.resolve()) for path in (bundle, asked, answers)),
+    ]
+    passes: Counter[str] = Counter()
+    words: deque[bytes] = deque(maxlen=LAST_LINES)
+    environment = {**os.environ, **search_path()}
+    with Popen(command, cwd=ROOT, env=environment, stdout=PIPE, stderr=STDOUT) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            words.append(line)
+            if found := EXECUTED.search(line):
+                passes[found[1].decode()] += 1
+                heard(passes.total())
+    if child.returncode != 0:
+        last = b"".join(words).decode(errors="replace")
+        raise BundleError(f"libGenie cannot run {bundle} (exit code {child.returncode}): {last}")
     return GenieAnswers(json.loads(answers.read_text(encoding="utf-8")), passes)
 
 

@@ -24,6 +24,7 @@ from engine.graphs.onnx_qnn_trial import check_bundle
 
 PROMPT = tuple((index * 31 + 7) % 3000 for index in range(20))
 OTHER = (9, 9, 140, 3, 250, 61, 12)
+LONG = tuple(map(int, np.random.default_rng(1).integers(0, 3000, 80)))
 SHAPE = PassShape(32, 224)
 
 
@@ -67,19 +68,31 @@ def test_the_emulator_says_what_floats_say(bundle: tuple[Path, Manifest]) -> Non
 
 
 def test_packed_equals_solo_bit_for_bit_wherever_rows_and_columns_lie(bench: Bench) -> None:
-    """Neighbours change no bit. Another order of rows and columns is another order of sums before they are rounded."""
-    first = bench.run(segment("a", PROMPT, 0, (0, 1)))
-    then = bench.run(segment("a", (33,), 20, (0, 1)))
-    beside = bench.run(segment("b", OTHER, 0, (12,)), segment("a", PROMPT, 0, (0, 1)))
-    after = bench.run(segment("b", (1,), 7, (12,)), segment("a", (33,), 20, (0, 1)))
-    np.testing.assert_array_equal(beside[1], first[0])
-    np.testing.assert_array_equal(after[1], then[0])
-    # The same rows behind and before another sequence, over other columns in another order.
-    packed = bench.run(segment("a", PROMPT, 0, (9, 3)), segment("b", OTHER, 0, (12,)))
-    moved = bench.run(segment("c", (5, 6), 0, (13,)), segment("a", (33,), 20, (9, 3)), segment("b", (1,), 7, (12,)))
-    for got, want in ((packed[0], first[0]), (moved[1], then[0])):
-        assert np.abs(got - want).max() <= 0.02 * np.abs(want).max()
-        assert got.argmax() == want.argmax()
+    """Sums of integers have no order: whatever rows and pages a sequence gets, beside whomever, no bit changes."""
+    generator = np.random.default_rng(3)
+    pages = tuple(range(6))
+    alone = [bench.run(segment("a", LONG[start : start + 20], start, pages))[0] for start in range(0, 80, 20)]
+    alone.append(bench.run(segment("a", (33,), 80, pages))[0])
+    keys, values = cached(bench, pages, 81)
+    for trial in range(8):
+        order = tuple(map(int, generator.permutation(14)))
+        mine, theirs = order[:6], order[6:]
+        found = []
+        for start in range(0, 80, 20):
+            other = segment("b", LONG[: 1 + trial], start // 2, theirs)
+            parts = [segment("a", LONG[start : start + 20], start, mine), other]
+            found.append(bench.run(*parts)[0] if trial % 2 else bench.run(*reversed(parts))[1])
+        found.append(bench.run(segment("a", (33,), 80, mine), segment("b", (5,), 17, theirs))[0])
+        np.testing.assert_array_equal(found, alone)
+        for got, want in zip(cached(bench, mine, 81), (keys, values), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def cached(bench: Bench, pages: tuple[int, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values of the first tokens of a sequence, in their order."""
+    columns = [pages[index // 16] * 16 + index % 16 for index in range(count)]
+    keys, values = bench.pool()
+    return keys[..., columns].copy(), values[..., columns, :].copy()
 
 
 def test_extreme_codes_in_stale_columns_change_no_bit(bench: Bench) -> None:
