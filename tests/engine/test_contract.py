@@ -78,23 +78,16 @@ def step(world: Simulation) -> tuple[str, int, int]:
     return str(batch.shape), int(batch.visible[first, : batch.shape.past].sum()), batch.shape.rows - first
 
 
-def test_fifty_tokens_are_one_pass_of_64_rows_and_the_next_one_is_a_row() -> None:
-    world = simulate(GENIE, costs=GENIE_COSTS)
-    world.submit("a", prompt(50), 2)
-    assert step(world) == ("ar64_cl4096", 0, 50)
-    assert step(world) == ("ar1_cl4096", 50, 1)
+CHUNKS = [("ar64_cl4096", 0, 64), ("ar64_cl4096", 64, 64), ("ar64_cl4096", 128, 64), ("ar8_cl4096", 192, 8)]
 
 
-def test_two_hundred_tokens_are_three_passes_of_64_rows_and_one_of_8() -> None:
+@pytest.mark.parametrize(
+    ("length", "passes"), [(50, [("ar64_cl4096", 0, 50), ("ar1_cl4096", 50, 1)]), (200, CHUNKS)], ids=["50", "200"]
+)
+def test_passes_of_a_prompt_on_1_8_and_64_rows(length: int, passes: list[tuple[str, int, int]]) -> None:
     world = simulate(GENIE, costs=GENIE_COSTS)
-    world.submit("a", prompt(200), 1)
-    assert [step(world) for _ in range(4)] == [
-        ("ar64_cl4096", 0, 64),
-        ("ar64_cl4096", 64, 64),
-        ("ar64_cl4096", 128, 64),
-        ("ar8_cl4096", 192, 8),
-    ]
-    assert not world.scheduler.has_work
+    world.submit("a", prompt(length), 2)
+    assert [step(world) for _ in passes] == passes
 
 
 @pytest.mark.parametrize("shapes", [fixed((8, 240)), free(32, 256)], ids=["fixed", "free"])

@@ -99,7 +99,9 @@ def test_the_libraries_come_from_the_chosen_folder(tmp_path: Path, monkeypatch: 
     needed = f"{package.name}.libs"  # the wheel's own C++ library, which QnnHtp looks for beside its folder
     (tmp_path / needed).symlink_to(package.with_name(needed))
     usual, other = load(tmp_path), load(tmp_path, **{FOLDER_VARIABLE: str(folder)})
-    for done, loaded in ((usual, package), (other, folder.resolve())):
+    bare = f"backend_path={library_name('QnnHtp')}"
+    found = load(tmp_path, **{OPTIONS_VARIABLE: bare, "LD_LIBRARY_PATH": str(folder)})
+    for done, loaded in ((usual, package), (other, folder.resolve()), (found, folder.resolve())):
         assert done.returncode == 0, done.stderr
         assert set(done.stdout.splitlines()[-1].split()) == {str(loaded / library_name("QnnHtp"))}
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
