@@ -27,6 +27,7 @@ from engine.modes.prompt_lookup import PromptLookup
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.scheduler import Rules, Scheduler
+from engine.stages import Stages
 
 log = logging.getLogger("hexserve.worker")
 
@@ -54,16 +55,23 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
 
 
 def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
-    """Load a bundle and put the parts together. BundleError when it cannot be served as configured."""
+    """Load a bundle and put the parts together, in stages. BundleError when it cannot be served as configured."""
     folder = Path(config.bundle)
-    manifest = load_manifest(folder)
-    shapes = choose_shapes(manifest, config)
-    runtime = open_runtime(folder, manifest, shapes, config)
-    costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
-    scheduler = make_scheduler(manifest, config, shapes, costs)
-    text = manifest.text
-    masks = MaskDesk(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
-    loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
+    stages = Stages(log, time.monotonic)
+    with stages.stage("manifest"):
+        manifest = load_manifest(folder)
+    with stages.stage("shapes"):
+        shapes = choose_shapes(manifest, config)
+    with stages.stage("graphs and pools"):
+        runtime = open_runtime(folder, manifest, shapes, config)
+    with stages.stage("pass times"):
+        costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
+    with stages.stage("scheduler"):
+        scheduler = make_scheduler(manifest, config, shapes, costs)
+        text = manifest.text
+        masks = MaskDesk(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
+        loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
+    stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in shapes.fixed)
     ready = Ready(
         bundle=manifest.name,

@@ -15,6 +15,7 @@ class EngineConfig:
     max_gap_ms: bound on the pass time while sequences decode. deterministic: one variant for every pass.
     shelf_mb: MiB of memory for prefixes that left the pools, 0 = none. cost_cache: folder of pass times, "" = none.
     lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
+    qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/chosen.py`; "" = none, and the package's libraries.
     """
 
     bundle: str
@@ -31,3 +32,6 @@ class EngineConfig:
     lookup_rows: int = 0
     log_level: str = "info"
     cost_cache: str = ""
+    qnn_options: str = ""
+    qnn_library_dir: str = ""
+    qnn_op_packages: str = ""

@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.loop import EngineLoop
 from engine.messages import Abort, Command, Failed, Fatal, Report, Shutdown, Submit, Tokens, frame, read_command
+from engine.qnn.chosen import as_variables
 from engine.scheduling.invariants import violations
 
 log = logging.getLogger("hexserve.worker")
@@ -34,6 +35,7 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
+    os.environ.update(as_variables(config))
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(commands, inbox), name="commands", daemon=True).start()

@@ -27,14 +27,14 @@ class Bundles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._source = folder / "checkpoint"
-        write_checkpoint(self._source, SHAPES["tiny"])
+        self.source = folder / "checkpoint"
+        write_checkpoint(self.source, SHAPES["tiny"])
 
     def __call__(self, layout: str) -> Path:
         """Folder of a layout of `LAYOUTS`."""
         output = self._folder / layout.replace(" ", "-")
         if not output.exists():
-            base = CompileArguments(source=self._source, output=output, quant=Quant.FP32, parity_tokens=8)
+            base = CompileArguments(source=self.source, output=output, quant=Quant.FP32, parity_tokens=8)
             made: Manifest = compile_bundle(replace(base, **LAYOUTS[layout]), SilentProgress())  # type: ignore[arg-type]
             assert made.graphs
         return output

@@ -17,12 +17,12 @@ import onnxruntime as ort
 from engine.bundle.manifest import Manifest
 from engine.errors import BundleError
 from engine.graphs.onnx_sessions import Provider
+from engine.qnn.chosen import OPTIONS_VARIABLE, chosen_folder, chosen_options, chosen_packages, library_name
 from engine.qnn.library import MISSING, PACKAGE
 
 EP_NAME = "QNNExecutionProvider"
 NPU, EMULATOR = "NPU", "HTP emulator"
 ARM64 = ("arm64", "aarch64")
-OPTIONS_VARIABLE = "HEXSERVE_QNN_OPTIONS"
 EMULATOR_REFUSES = {"enable_htp_shared_memory_allocator", "htp_performance_mode", "rpc_control_latency"}
 # Sessions of one process that load the same binary share its graphs (docs/npu.md, weight sharing).
 SHARE, STOP_SHARING = "ep.share_ep_contexts", "ep.stop_share_ep_contexts"
@@ -58,7 +58,7 @@ def compile_options(target: HtpTarget) -> dict[str, str]:
 
 
 def run_options(target: HtpTarget, machine: str | None = None, extra: str | None = None) -> dict[str, str]:
-    """Provider options for running a binary. BundleError when `extra` cannot be used here.
+    """Provider options for running a binary. BundleError when `extra` or the op packages cannot be used here.
 
     A device knows its own chip; the emulator has to be told. Performance votes exist on devices only.
     extra: 'key=value,...' for experiments, None = the environment's HEXSERVE_QNN_OPTIONS.
@@ -67,20 +67,14 @@ def run_options(target: HtpTarget, machine: str | None = None, extra: str | None
         options = {"htp_performance_mode": "burst", "rpc_control_latency": "100"}
     else:
         options = {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)}
-    added = parse_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
+    added = chosen_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
+    packages = chosen_packages(os.environ)
+    if packages:
+        options["op_packages"] = packages
     refused = EMULATOR_REFUSES & added.keys() if not is_device(machine) else set()
     if refused:
         raise BundleError(f"{OPTIONS_VARIABLE}: {min(refused)} works on devices only, this is the {EMULATOR}")
     return options | added
-
-
-def parse_options(text: str) -> dict[str, str]:
-    """'a=1,b=2' as a dictionary; BundleError for anything else."""
-    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
-    for key, equals, _ in pairs:
-        if not equals or not key.strip():
-            raise BundleError(f"{OPTIONS_VARIABLE} must look like key=value,key=value, it is {text!r}")
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def open_session(path: Path, options: Mapping[str, str], config: Mapping[str, str]) -> ort.InferenceSession:
@@ -124,7 +118,9 @@ def _package() -> Any:
 
 
 def _backend() -> str:
-    return str(_package().get_qnn_htp_path())
+    """Path of QnnHtp, in the chosen folder or in the package."""
+    folder = chosen_folder(os.environ)
+    return str(folder / library_name("QnnHtp") if folder is not None else _package().get_qnn_htp_path())
 
 
 def qnn_provider(manifest: Manifest) -> Provider:

@@ -18,11 +18,12 @@ import onnxruntime as ort
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.errors import BundleError
-from engine.graphs.onnx_qnn import OPTIONS_VARIABLE, check_machine, device_name, qnn_provider
+from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries
 from engine.qnn.binary import BinaryInfo
 from engine.qnn.bound import as_bound
+from engine.qnn.chosen import VARIABLES
 from engine.qnn.failures import explain
 from engine.qnn.library import package_version
 from engine.qnn.reader import check_age, describe_binary, runtime_version
@@ -77,7 +78,8 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
     names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)})
     stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
     hashes = [manifest.files[name].sha256 for name in names if name in manifest.files]
-    runtime = (ort.__version__, package_version(), device_name(), os.environ.get(OPTIONS_VARIABLE, ""))
+    chosen = [os.environ.get(name, "") for name in VARIABLES]
+    runtime = (ort.__version__, package_version(), device_name(), chosen)
     facts = (str(folder.resolve()), stamps, hashes, runtime)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
 

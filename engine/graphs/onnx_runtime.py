@@ -111,6 +111,8 @@ class OnnxRuntime:
         assert self._last is not None, "keep before run"
         self._widen(pool, int(columns.max(initial=-1)) + 1)
         target, fresh = self._pools[pool], self._last.fresh
+        # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
+        assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
         for row_span, column_span in spans(rows, columns):
             target.keys[..., column_span] = fresh.keys[..., row_span]
             target.values[..., column_span, :] = fresh.values[..., row_span, :]

@@ -16,6 +16,15 @@ _UPDATE = "update the Hexagon NPU driver (Windows Update, or the laptop maker's 
 
 KNOWN = (
     KnownFailure(
+        r"unable to load backend",
+        "the QNN library that backend_path or HEXSERVE_QNN_LIBRARY_DIR names, or one that it needs, cannot be loaded",
+    ),
+    KnownFailure(
+        r"register op package",
+        "the QNN runtime refused what HEXSERVE_QNN_OP_PACKAGES names: an op package must be made for this QNN version, "
+        "this chip and its target",
+    ),
+    KnownFailure(
         r"future blob|\b30001\b|\b5005\b",
         "the binary was made by a newer QNN than the one installed here, or for another Hexagon version: update "
         "onnxruntime-qnn, or compile for this chip",

@@ -1,11 +1,12 @@
-"""Where the QNN libraries of the onnxruntime-qnn package lie. Imports nothing of it."""
+"""Where the QNN libraries lie: in a chosen folder, else in the onnxruntime-qnn package. Imports nothing of it."""
 
 import importlib.metadata
 import importlib.util
-import sys
+import os
 from pathlib import Path
 
 from engine.errors import BundleError
+from engine.qnn.chosen import chosen_folder, library_name
 
 PACKAGE = "onnxruntime_qnn"
 DISTRIBUTION = "onnxruntime-qnn"
@@ -13,7 +14,12 @@ MISSING = "this needs Qualcomm's runtime libraries: pip install 'hexserve[qnn]'"
 
 
 def library_folder() -> Path:
-    """The folder with the QNN libraries; BundleError when the package is not installed."""
+    """The folder with the QNN libraries, the chosen one or the package's; BundleError when there is none."""
+    return chosen_folder(os.environ) or package_folder()
+
+
+def package_folder() -> Path:
+    """The package's folder; BundleError when it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise BundleError(MISSING)
@@ -21,17 +27,15 @@ def library_folder() -> Path:
 
 
 def library_path(stem: str) -> Path:
-    """Path of a library such as QnnSystem or Genie; BundleError when the package lacks it."""
-    folder, name = library_folder(), library_name(stem)
+    """Path of a library such as QnnSystem or Genie: what a chosen folder lacks, the package has, or BundleError."""
+    chosen, name = chosen_folder(os.environ), library_name(stem)
+    if chosen is not None and (chosen / name).is_file():
+        return chosen / name
+    folder = package_folder()
     found = sorted(folder.rglob(name))
     if not found:
         raise BundleError(f"{DISTRIBUTION} {package_version()} in {folder} has no {name}")
     return found[0]
-
-
-def library_name(stem: str, platform: str = sys.platform) -> str:
-    """QnnSystem -> libQnnSystem.so, or QnnSystem.dll on Windows."""
-    return f"{stem}.dll" if platform == "win32" else f"lib{stem}.so"
 
 
 def package_version() -> str:

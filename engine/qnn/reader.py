@@ -14,6 +14,7 @@ import msgspec
 
 from engine.errors import BundleError
 from engine.qnn.binary import BinaryInfo
+from engine.qnn.chosen import FOLDER_VARIABLE
 from engine.qnn.describe import REFUSED
 from engine.qnn.library import library_folder, package_version
 
@@ -34,7 +35,8 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
         raise BundleError(f"{path} cannot be read: {error.strerror or error}") from error
     if not status.st_size:
         raise BundleError(f"{path.name} is empty")
-    facts = (FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, package_version())
+    reader = (package_version(), os.environ.get(FOLDER_VARIABLE, ""))
+    facts = (FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, reader)
     key = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
     cached = cache / CACHE_FOLDER / f"{key}.json"
     found = _cached(cached)

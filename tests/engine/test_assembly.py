@@ -1,10 +1,13 @@
 """Shapes and sizes from settings, without loading a graph."""
 
+import logging
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from engine.assembly import choose_shapes, make_scheduler
+from engine.assembly import assemble, choose_shapes, make_scheduler
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import PassShape
 from engine.config import EngineConfig
@@ -27,6 +30,24 @@ def test_pool_columns_and_context_follow_the_settings(bundles: Bundles) -> None:
     assert capacity(bundles, "free", replace(CONFIG, pool_columns=100, max_context=90)) == (128, 90)
     assert capacity(bundles, "free", replace(CONFIG, pool_columns=64)) == (64, 65)
     assert capacity(bundles, "fixed", CONFIG) == (112, 113)  # the widest past, in whole pages
+
+
+def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stages = ["manifest", "shapes", "graphs and pools", "pass times", "scheduler"]
+    with caplog.at_level(logging.DEBUG, "hexserve.worker"):
+        assemble(replace(CONFIG, bundle=str(bundles("fixed")))).runtime.close()
+    *begun, last = [record.message for record in caplog.records]
+    assert begun == [f"start: {stage}" for stage in stages]
+    times = re.fullmatch(r"started in \d+\.\d\d s: (.*)", last)
+    assert times is not None
+    assert [part.rsplit(" ", 1)[0] for part in times[1].split(", ")] == stages
+    caplog.clear()
+    for path in bundles("fixed").iterdir():
+        content = path.read_bytes()
+        (tmp_path / path.name).write_bytes(bytes(len(content)) if path.suffix == ".onnx" else content)
+    with caplog.at_level(logging.DEBUG, "hexserve.worker"), pytest.raises(BundleError, match="cannot be loaded"):
+        assemble(replace(CONFIG, bundle=str(tmp_path)))
+    assert [record.message for record in caplog.records] == [f"start: {stage}" for stage in stages[:3]]
 
 
 def test_fixed_shapes_decide_the_pool(bundles: Bundles) -> None:

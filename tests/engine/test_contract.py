@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import load_manifest, verify_hashes
-from engine.bundle.variant import PassShape, shape_table
+from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.graphs.batch import pack
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import cpu_provider
 from engine.plan import Segment, StepPlan
 from engine.request import FinishReason
 from tests.bundles import Bundles
-from tests.engine.simulation import by_hand, fixed, free, simulate
+from tests.engine.simulation import Simulation, by_hand, fixed, free, simulate
 
 WINDOW = fixed((1, 127), (128, 127))
 
@@ -64,6 +64,62 @@ def test_decode_is_one_row_the_newest_token_at_the_next_position() -> None:
         assert (batch.input_ids.tolist(), batch.positions.tolist()) == ([newest], [length - 1])
         assert int(batch.visible.sum()) == length  # every cached token and itself, nothing else
         assert len(sequence.tokens) == length + 1
+
+
+GENIE = fixed((1, 4095), (8, 4088), (64, 4032))  # 1, 8 and 64 rows on a key axis of 4096
+GENIE_COSTS = {PassShape(1, 4095): 40.0, PassShape(8, 4088): 41.0, PassShape(64, 4032): 48.0}
+
+
+def step(world: Simulation) -> tuple[str, int, int]:
+    """Run one pass of one sequence: its shape, the cached tokens it sees, the tokens it adds."""
+    world.step()
+    batch = world.runtime.passes[-1]
+    (first,) = batch.starts
+    return str(batch.shape), int(batch.visible[first, : batch.shape.past].sum()), batch.shape.rows - first
+
+
+CHUNKS = [("ar64_cl4096", 0, 64), ("ar64_cl4096", 64, 64), ("ar64_cl4096", 128, 64), ("ar8_cl4096", 192, 8)]
+
+
+@pytest.mark.parametrize(
+    ("length", "passes"), [(50, [("ar64_cl4096", 0, 50), ("ar1_cl4096", 50, 1)]), (200, CHUNKS)], ids=["50", "200"]
+)
+def test_passes_of_a_prompt_on_1_8_and_64_rows(length: int, passes: list[tuple[str, int, int]]) -> None:
+    world = simulate(GENIE, costs=GENIE_COSTS)
+    world.submit("a", prompt(length), 2)
+    assert [step(world) for _ in passes] == passes
+
+
+@pytest.mark.parametrize("shapes", [fixed((8, 240)), free(32, 256)], ids=["fixed", "free"])
+def test_any_earlier_token_is_a_checkpoint(shapes: ShapeTable) -> None:
+    """What is sent again up to any token goes on as it did; only what fills no page before it is computed again."""
+    world = simulate(shapes)
+    world.submit("whole", prompt(20), 60)
+    world.run()
+    tokens = (*prompt(20), *world.outputs["whole"])
+    for back in range(len(tokens) - 1, 0, -1):
+        world.submit(f"to {back}", tokens[:back], len(tokens) - back)
+        world.run()
+        assert world.outputs[f"to {back}"] == by_hand(tokens[:back], len(tokens) - back)
+        assert back < 20 or world.outputs[f"to {back}"] == list(tokens[back:])
+        assert world.cached[f"to {back}"] == (back - 1) // 16 * 16  # the last token is computed for its logits
+
+
+def test_every_step_adds_its_tokens_to_the_cache_and_stops_at_its_end() -> None:
+    world = simulate(fixed((8, 64)))
+    world.submit("a", prompt(20), 1000)
+    sequence = world.scheduler.find("a")
+    assert sequence is not None
+    while world.scheduler.has_work:
+        pages, before = list(sequence.pages), sequence.computed
+        world.step()
+        pages = list(sequence.pages) or pages  # given back at the end
+        added = world.runtime.passes[-1].shape.rows - world.runtime.passes[-1].starts[0]
+        assert sequence.computed == before + added <= world.scheduler.rules.capacity.columns
+        columns = [pages[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
+        cached = world.runtime._pools[0][columns].tolist()
+        assert cached == [[index, token] for index, token in enumerate(sequence.tokens[: sequence.computed])]
+    assert (sequence.computed, sequence.finish) == (64, FinishReason.LENGTH)
 
 
 def test_columns_are_filled_in_order_and_never_moved() -> None:
@@ -132,6 +188,14 @@ def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
     assert ((pool.keys != 5.0).all(axis=(1, 2, 3)) == written).all()  # [L, P]: the same columns in every layer
     assert ((pool.values != 6.0).all(axis=(1, 2, 4)) == written).all()
     assert (pool.keys[..., ~written] == 5.0).all() and (pool.values[..., ~written, :] == 6.0).all()
+
+
+def test_a_column_the_pool_does_not_have_is_refused(bundles: Bundles) -> None:
+    runtime = real(bundles, "fixed")
+    segment = Segment("a", (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
+    runtime.run(pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16))
+    with pytest.raises(AssertionError, match="column 128 of a pool of 127"):
+        runtime.keep(0, np.array([5]), np.array([128]))
 
 
 def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None:

@@ -69,6 +69,14 @@ def test_a_shared_binary_ends_with_a_sentence_not_a_crash(npu_bundle: Callable[[
         pass
 
 
+def test_a_folder_without_qnn_libraries_ends_with_a_sentence(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match=r"error: .*HEXSERVE_QNN_LIBRARY_DIR: there is no \S*QnnHtp\S* in"),
+        serving(str(npu_bundle("fp16")), "--qnn-library-dir", str(tmp_path), cache=tmp_path / "cache"),
+    ):
+        pass
+
+
 def test_a_damaged_binary_ends_with_a_sentence(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
     """The size is right, the content is not: only the trial in a process of its own can tell."""
     source = npu_bundle("fp16")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config import EngineConfig
+from engine.qnn.chosen import VARIABLES, as_variables
 from server.settings import ENGINE_BOUNDS, Settings, SettingsError, load_settings, options
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -83,6 +84,13 @@ def test_the_reference_page_has_every_setting_with_its_default() -> None:
         default = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
         shown = f"`{default}`" if default else "empty"
         assert f"| `{option.key}` | {shown} | {option.bounds.help} |" in page, option.key
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_the_variables_of_the_qnn_runtime_are_settings(variable: str) -> None:
+    """What the engine's processes read from the environment, `serve` must take from there as well."""
+    engine = load_settings({}, {variable: "x"}, None).engine
+    assert as_variables(engine)[variable] == "x"
 
 
 def test_a_resolved_bundle_brings_its_cost_folder(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Golden layouts: right-aligned rows, block-diagonal masks, pages in any order."""
 
 import numpy as np
+import pytest
 
 from engine.bundle.variant import PassShape
 from engine.graphs.batch import pack
@@ -30,6 +31,29 @@ def test_mask_is_own_columns_and_own_earlier_rows() -> None:
     expected[1, 65] = expected[2, 65] = expected[2, 66] = True
     expected[3, 32:48] = expected[3, 0:4] = expected[3, 67] = True  # page 2 whole, then 4 columns of page 0
     assert (visible == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"), [((40, 3), None), (None, 20), ((40, 3), 20)], ids=["prefill", "decode", "both"]
+)
+def test_mask_and_positions_say_what_is_active_and_how_long_it_is(
+    prefill: tuple[int, int] | None, decode: int | None
+) -> None:
+    """Per row: what it sees of the cache and of this pass, and where it stands. No other input tells of lengths."""
+    segments, expected = [], []
+    if prefill is not None:
+        start, count = prefill
+        segments.append(segment("p", (5, 6, 7)[:count], start, (1, 2, 3)))
+        expected += [(start, row + 1, start + row) for row in range(count)]
+    if decode is not None:
+        segments.append(segment("d", (9,), decode, (5, 0)))
+        expected.append((decode, 1, decode))
+    batch = pack(StepPlan(PassShape(8, 96), 0, tuple(segments)), 16)
+    seen = zip(batch.visible[:, :96].sum(axis=1), batch.visible[:, 96:].sum(axis=1), batch.positions, strict=True)
+    idle = [(0, 1, 0)] * (8 - len(expected))  # such a row sees itself alone
+    assert [tuple(map(int, row)) for row in seen] == idle + expected
+    ends = [7] if len(segments) == 1 else [6, 7]
+    assert batch.logit_rows.tolist() == ends
 
 
 def test_a_block_may_look_both_ways() -> None:

@@ -17,7 +17,7 @@ from engine.bundle.manifest import (
     load_manifest,
 )
 from engine.errors import BundleError
-from engine.graphs.onnx_qnn import HtpTarget, check_machine, device_name, open_session, parse_options, run_options
+from engine.graphs.onnx_qnn import HtpTarget, check_machine, device_name, open_session, run_options
 from engine.graphs.onnx_qnn_trial import check_bundle, try_load
 from engine.graphs.qnn_checks import check_binaries
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
@@ -76,9 +76,6 @@ def test_options_are_data() -> None:
     on_device = run_options(X_ELITE, "ARM64", "enable_htp_shared_memory_allocator=1")
     assert on_device["htp_performance_mode"] == "burst" and on_device["enable_htp_shared_memory_allocator"] == "1"
     assert "soc_model" not in on_device  # the driver knows its chip
-    assert parse_options("a=1, b=2=3") == {"a": "1", "b": "2=3"}
-    with pytest.raises(BundleError, match="must look like key=value"):
-        parse_options("burst")
     with pytest.raises(BundleError, match="enable_htp_shared_memory_allocator works on devices only"):
         run_options(X_ELITE, "AMD64", "enable_htp_shared_memory_allocator=1")
 

@@ -1,12 +1,16 @@
 """Tiny real graphs on the CPU provider: packing, poison, permutations, widths, the shelf, loading."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnxruntime as ort
 import pytest
+from safetensors.numpy import load_file
 
-from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.manifest import GraphKind, load_manifest, save_manifest
 from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch, pack
@@ -126,6 +130,59 @@ def test_a_failed_pass_leaves_the_pool_untouched(bundles: Bundles) -> None:
     assert np.isfinite(clean).all()
 
 
+class Witness:
+    """A session that tells the shapes of what went in and what came out."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def run(self, names: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        outputs = list(self._session.run(names, feeds))
+        self.shapes.append((next(iter(feeds.values())).shape, outputs[0].shape))
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("layout", "widths"), [("free", [2, 1]), ("lut", [2, 1]), ("fixed", [8, 1])], ids=["free", "lut", "fixed"]
+)
+def test_only_rows_that_need_logits_go_through_the_head(bundles: Bundles, layout: str, widths: list[int]) -> None:
+    manifest = load_manifest(bundles(layout))
+    runtime = open_runtime(bundles(layout))
+    witnesses = []
+    for graph in manifest.graphs:
+        if graph.kind is GraphKind.LMHEAD:
+            witnesses.append(Witness(runtime._sessions[graph.name]))
+            runtime._sessions[graph.name] = witnesses[-1]
+    shape = shape_for(runtime, 12)
+    decode, chunk = segment("d", (4,), 0, (1,)), segment("p", VOCAB_PROMPT, 0, (0,))
+    assert run(runtime, shape, chunk, decode).shape == (2, 384)
+    assert run(runtime, shape, segment("p", OTHER, 11, (0, 2), 0), segment("d", (8,), 1, (1,))).shape == (1, 384)
+    assert run(runtime, shape, segment("p", OTHER, 18, (0, 2), 0)).shape == (0, 384)  # a chunk that is not the last
+    seen = sorted((shapes for witness in witnesses for shapes in witness.shapes), reverse=True)
+    assert seen == [((1, width, 64), (1, width, 384)) for width in widths]
+
+
+def test_an_embedding_graph_feeds_a_decoder_that_takes_no_ids(bundles: Bundles) -> None:
+    """The first part's output is the rows of the embedding table, and the decoder's only word of the tokens."""
+    folder = bundles("lut")
+    manifest = load_manifest(folder)
+    table, decoder, _ = manifest.graphs
+    assert (table.kind, [tensor.name for tensor in table.inputs]) == (GraphKind.LUT, ["input_ids"])
+    assert "input_ids" not in {tensor.name for tensor in decoder.inputs}
+    assert table.outputs[0].name in {tensor.name for tensor in decoder.inputs}
+    (file,) = bundles.source.glob("*.safetensors")
+    weights = load_file(file)["model.embed_tokens.weight"]
+    runtime = open_runtime(folder)
+    ids = np.array([VOCAB_PROMPT], np.int32)
+    (embedded,) = runtime._sessions[table.name].run(None, {"input_ids": ids})
+    np.testing.assert_array_equal(embedded[0], weights[list(VOCAB_PROMPT)].astype(np.float32))
+    whole = open_runtime(bundles("none"))
+    expected = run(whole, PassShape(11, 64), segment("a", VOCAB_PROMPT, 0, (0,)))
+    got = run(runtime, PassShape(11, 64), segment("a", VOCAB_PROMPT, 0, (0,)))
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_widths_change_without_moving_a_column(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     run(runtime, PassShape(11, 64), segment("a", VOCAB_PROMPT, 0, (2,)))
@@ -187,6 +244,26 @@ def test_a_manifest_that_lies_about_a_tensor_is_refused(bundles: Bundles, tmp_pa
     save_manifest(tmp_path, msgspec.structs.replace(manifest, graphs=graphs))
     with pytest.raises(BundleError, match=wrong.name):
         open_runtime(tmp_path)
+
+
+def test_open_close_and_open_again(bundles: Bundles) -> None:
+    """In one process: the same bits, and nothing of the first one stays."""
+    results = []
+    for _ in range(3):
+        runtime = open_runtime(bundles("fixed"))
+        logits = [run(runtime, PassShape(8, 56), segment("a", VOCAB_PROMPT[:8], 0, (0,)))]
+        logits.append(run(runtime, PassShape(1, 63), segment("a", (3,), 8, (0,))))
+        results.append(np.concatenate(logits))
+        assert runtime._last is not None
+        buffers = (runtime._pools[0].keys, runtime._pools[0].values, runtime._last.fresh.keys, runtime._last.output)
+        held = [weakref.ref(array) for array in buffers]
+        held += [weakref.ref(session) for session in runtime._sessions.values()]
+        del buffers
+        assert all(reference() is not None for reference in held)
+        runtime.close()
+        gc.collect()
+        assert [reference for reference in held if reference() is not None] == []
+    assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
 
 
 def test_close_is_clean_and_final(bundles: Bundles) -> None:

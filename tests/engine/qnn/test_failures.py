@@ -19,6 +19,8 @@ from engine.qnn.failures import explain
         ("/lib/libc.so.6: version `GLIBC_2.35' not found", "glibc 2.35"),
         ("EPContext node x is not compatible with any execution provider", "no provider took"),
         ("cannot open /dev/fastrpc-cdsp: permission denied", "fastrpc"),
+        ("Unable to load backend, error: /x/libQnnHtp.so: cannot open shared object", "HEXSERVE_QNN_LIBRARY_DIR"),
+        ("Failed to register op package to backend. QNN_BACKEND_ERROR_NOT_SUPPORTED", "HEXSERVE_QNN_OP_PACKAGES"),
         ("No module named 'onnxruntime_qnn'", "pip install 'hexserve[qnn]'"),
     ],
 )

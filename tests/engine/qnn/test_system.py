@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import BundleError
 from engine.qnn.binary import BinaryTensor, Encoding
-from engine.qnn.library import library_name, library_path
+from engine.qnn.library import library_path
 from engine.qnn.memory import LayoutError
 from engine.qnn.reader import describe_binary, runtime_version
 from engine.qnn.rename import padded, rename_graphs
@@ -107,11 +107,6 @@ def test_unknown_layouts_are_refused(case: str, message: str) -> None:
     memory = Memory()
     with pytest.raises(LayoutError, match=message):
         described(broken(memory, case), "1.15.0")
-
-
-def test_library_names() -> None:
-    assert library_name("QnnSystem", "win32") == "QnnSystem.dll"
-    assert library_name("QnnSystem", "linux") == "libQnnSystem.so"
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs onnxruntime-qnn")

@@ -1,6 +1,8 @@
 """Sharing rows and pricing shapes, by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.bundle.variant import PassShape, ShapeTable, pin
 from engine.scheduling.admission import Capacity, fits_now, pages_for
@@ -28,6 +30,23 @@ SHAPES = fixed((1, 128), (32, 128), (128, 128))
 def test_share_rows(decodes: int, prefill: int, gap: float, rows: int, useful: int) -> None:
     share = share_rows(SHAPES, COSTS, Demand(decodes, prefill), Extent(64, 64, 128), gap)
     assert (share.shape.rows, share.useful) == (rows, useful)
+
+
+SIZES = st.sets(st.integers(1, 200), min_size=1, max_size=4).map(sorted)
+
+
+@given(SIZES, SIZES, st.integers(1, 400), st.floats(0.0, 1.0))
+def test_the_smallest_variant_that_fits_else_the_largest(
+    rows: list[int], pasts: list[int], wanted: int, place: float
+) -> None:
+    """Where a pass costs little more the wider it is, so that another pass is dearer than any width."""
+    cached = round(place * pasts[-1])  # what no context holds is refused before it comes here
+    shapes = fixed(*((count, past) for count in rows for past in pasts))
+    costs = CostTable({shape: 1.0 + 1e-6 * shape.rows + 1e-5 * shape.past for shape in shapes.fixed})
+    share = share_rows(shapes, costs, Demand(0, wanted), Extent(cached, cached, pasts[-1]), 1e9)
+    assert share.shape.past == next(past for past in pasts if past >= cached)
+    assert share.shape.rows == next((count for count in rows if count >= wanted), rows[-1])
+    assert share.prefill_rows == min(wanted, share.shape.rows)
 
 
 def test_starved_prefill_gets_a_quarter() -> None:

@@ -46,6 +46,22 @@ def test_decodes_and_prefill_share_a_pass() -> None:
     assert world.outputs["late"] == by_hand(prompt(40, 9), 5)
 
 
+def test_a_pass_of_decodes_only() -> None:
+    shapes = fixed((4, 252), (16, 240))
+    world = simulate(shapes, costs={PassShape(4, 252): 40.0, PassShape(16, 240): 48.0})
+    for index in range(4):
+        world.submit(f"d{index}", prompt(3, index), 5)
+    while any(not tokens for tokens in world.outputs.values()):
+        world.step()
+    before = world.loop.stats()
+    world.step()
+    batch, after = world.runtime.passes[-1], world.loop.stats()
+    assert (batch.shape.rows, batch.starts, batch.logit_rows.tolist()) == (4, (0, 1, 2, 3), [0, 1, 2, 3])
+    assert (after.decode_rows - before.decode_rows, after.prefill_rows - before.prefill_rows) == (4, 0)
+    world.run()
+    assert all(world.outputs[f"d{index}"] == by_hand(prompt(3, index), 5) for index in range(4))
+
+
 def test_prefill_is_chunked_to_the_row_budget() -> None:
     world = simulate(fixed((64, 448)))
     world.submit("a", prompt(200), 2)
