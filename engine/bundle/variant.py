@@ -28,7 +28,8 @@ class PassShape:
 class ShapeTable:
     """Either the fixed shapes of a bundle, or `free`: any rows up to max_rows and any past up to max_past.
 
-    A free past is rounded up to `past_step` columns so that buffers are not re-laid for every token.
+    A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
+    to a 16th of the next power of two, so that no more than an eighth of it is in vain.
     """
 
     fixed: tuple[PassShape, ...]
@@ -46,7 +47,7 @@ class ShapeTable:
         if not self.free:
             fitting = [shape.past for shape in self.fixed if shape.past >= columns]
             return min(fitting) if fitting else self.max_past
-        step = self.past_step if columns <= 16 * self.past_step else max(self.past_step, self.max_past // 16)
+        step = max(self.past_step, (1 << max(0, columns - 1).bit_length()) // 16)
         return min(self.max_past, max(1, -(-columns // step)) * step)
 
     def candidates(self, columns: int) -> tuple[PassShape, ...]:

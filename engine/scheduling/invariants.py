@@ -33,6 +33,9 @@ def _pool_violations(scheduler: Scheduler) -> Iterator[str]:
                 yield f"pool {index} page {page} is kept without a key"
         if len(set(pool.keys.values())) != len(pool.keys):
             yield f"pool {index}: two pages share a key"
+    for index, (promised, available) in enumerate(scheduler.promises()):
+        if promised > available:
+            yield f"pool {index}: {promised} pages promised, {available} available"
 
 
 def _sequence_violations(scheduler: Scheduler) -> Iterator[str]:

@@ -10,6 +10,7 @@ from engine.plan import MoveKind, PageMove
 from engine.scheduling.admission import pages_for
 from engine.scheduling.policy import Extent
 from engine.sequence import Sequence as Generation
+from engine.sequence import Status
 
 
 class Lane:
@@ -47,22 +48,56 @@ class Lane:
             self._stow(page, key)
         return claimed[0]
 
+    @property
+    def promised(self) -> int:
+        """Pages that prompts under way will still take. They take them pass by pass, and always the lowest: a pass
+        spans every column up to the highest page that is written."""
+        return sum(self._promised_to(sequence) for sequence in self.prefill_queue.values())
+
+    def _promised_to(self, sequence: Generation) -> int:
+        return pages_for(len(sequence.tokens), self.pages.page_columns) - len(sequence.pages)
+
     def grow(self, sequence: Generation, pages: int) -> bool:
-        """Give a sequence `pages` pages in all; False when there are not enough."""
+        """Give a sequence `pages` pages in all; False when those not promised to others are too few."""
         missing = pages - len(sequence.pages)
-        fresh = self.allocate(missing) if missing > 0 else ()
+        if missing <= 0:
+            return True
+        own = self._promised_to(sequence) if sequence.status is Status.PREFILL else 0
+        fresh = self.allocate(missing) if missing + self.promised - own <= self.pages.available else None
         sequence.pages.extend(fresh or ())
         return fresh is not None
 
-    def restore(self, keys: Sequence[PageKey], pages: Sequence[int]) -> int:
-        """Order copies from the shelf into fresh pages; how many pages at the front of them are thereby computed."""
-        count = 0
-        while count < len(keys) and keys[count] in self._shelf and not self.pages.lookup(keys[count : count + 1]):
-            self._shelf.touch(keys[count])
-            self.pages.register(pages[count], keys[count])
-            self._moves.append(PageMove(MoveKind.RESTORE, keys[count], self.index, pages[count]))
-            count += 1
-        return count
+    def known(self, keys: Sequence[PageKey]) -> list[int | None]:
+        """The longest prefix of `keys` that is computed: the page of each key, None where a copy is on the shelf."""
+        found: list[int | None] = []
+        for key in keys:
+            page = self.pages.lookup((key,))
+            if not page and key not in self._shelf:
+                break
+            found.append(page[0] if page else None)
+        return found
+
+    def restore(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> tuple[list[int], int]:
+        """Order copies from the shelf into fresh pages: all pages so far, and how many at their front are computed.
+
+        known: of these keys, its pages acquired by the caller, who has also seen that there are enough fresh ones.
+        """
+        missing = known.count(None)
+        for key, page in zip(keys, known, strict=False):
+            if page is None:
+                self._shelf.touch(key)
+        fresh = list(self.allocate(missing) or ())
+        assert len(fresh) == missing
+        pages: list[int] = []
+        for key, page in zip(keys, known, strict=False):
+            if page is None and key not in self._shelf:  # making room for the others has cost this copy
+                break
+            pages.append(fresh.pop(0) if page is None else page)
+            if page is None:
+                self.pages.register(pages[-1], key)
+                self._moves.append(PageMove(MoveKind.RESTORE, key, self.index, pages[-1]))
+        self.pages.release(page for page in known[len(pages) :] if page is not None)
+        return [*pages, *fresh], len(pages)
 
     def narrow(self, past: int) -> None:
         """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one."""

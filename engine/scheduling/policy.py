@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.scheduling.costs import CostTable
 
-FREE_ROW_STEPS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True)

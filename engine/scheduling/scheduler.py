@@ -133,6 +133,10 @@ class Scheduler:
         """The page pools, for gauges and checks."""
         return tuple(lane.pages for lane in self._lanes)
 
+    def promises(self) -> tuple[tuple[int, int], ...]:
+        """For each pool the pages that prompts under way will still take, and those that are there; for checks."""
+        return tuple((lane.promised, lane.pages.available) for lane in self._lanes)
+
     def sequences(self) -> tuple[Sequence, ...]:
         """All unfinished sequences, for checks."""
         return (*self._waiting.values(), *(s for lane in self._lanes for s in lane.running()))
@@ -160,6 +164,9 @@ class Scheduler:
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
         lane.prefill_starved = bool(lane.prefill_queue) and not prefills
         drafts = self._draft(lane, decodes, share)
+        for sequence, rows in prefills:
+            promised = self._grow(lane, sequence, sequence.computed + rows)
+            assert promised, f"{sequence.request.request_id}: the pages of its prompt were promised to it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
         segments += [self._segment(sequence, 1, drafts.get(sequence.request.request_id, ())) for sequence in decodes]
         self._drafts = drafts
@@ -219,9 +226,7 @@ class Scheduler:
     def _prefix_is_coming(self, sequence: Sequence, pending: dict[PageKey, tuple[int, int]]) -> bool:
         """A prefill that goes first will soon have computed the next page this one needs: waiting saves those rows."""
         keys = self._usable_keys(sequence)
-        known = max(len(lane.pages.lookup(keys)) for lane in self._lanes)
-        while known < len(keys) and keys[known] in self._shelf:
-            known += 1
+        known = max(len(lane.known(keys)) for lane in self._lanes)
         return known < len(keys) and keys[known] in pending and pending[keys[known]] < sequence.rank
 
     def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
@@ -230,25 +235,24 @@ class Scheduler:
 
     def _admit_one(self, sequence: Sequence) -> bool:
         keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
-        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.pages.lookup(keys)), -lane.pages.available)):
-            shared = lane.pages.lookup(keys)
+        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.known(keys)), -lane.pages.available)):
+            known = lane.known(keys)
+            shared = [page for page in known if page is not None]
             lane.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), lane.pages.page_columns) - len(shared)
-            fresh = lane.allocate(needed) if fits_now(needed, lane.pages.available, lane.population) else None
-            if fresh is None:
+            if not fits_now(needed + lane.promised, lane.pages.available, lane.population):
                 lane.pages.release(shared)
                 continue
-            shelved = lane.restore(keys[len(shared) :], fresh)
-            self._start(sequence, lane, [*shared, *fresh], len(shared) + shelved)
+            self._start(sequence, lane, *lane.restore(keys, known))
             return True
         return False
 
-    def _start(self, sequence: Sequence, lane: Lane, pages: list[int], shared: int) -> None:
+    def _start(self, sequence: Sequence, lane: Lane, pages: list[int], computed: int) -> None:
         del self._waiting[sequence.request.request_id]
         sequence.pool = lane.index
         sequence.pages = pages
-        sequence.computed = shared * lane.pages.page_columns
-        sequence.registered = shared
+        sequence.computed = computed * lane.pages.page_columns
+        sequence.registered = computed
         if not sequence.preemptions:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)

@@ -217,6 +217,21 @@ def test_a_kept_prefix_goes_to_the_shelf_and_comes_back() -> None:
     assert world.scheduler.counters.prefix_hits == 592
 
 
+def test_prompts_take_columns_as_they_go() -> None:
+    """A pass spans the columns up to the highest that is written: prompts that wait must not push decodes up."""
+    world = simulate(free(16, 2048), prefix_cache=False)
+    for index in range(8):
+        world.submit(f"r{index}", prompt(160, index), 40)
+    while not world.finishes:
+        world.step()
+    for batch in world.runtime.passes:
+        seen = batch.visible[:, : batch.shape.past].any(axis=0).sum()
+        assert batch.shape.past < seen + 64 + 8 * 16  # rounding, and pages that are not full yet
+    assert world.scheduler.promises()[0][0] > 0
+    world.run()
+    assert world.outputs == {f"r{index}": by_hand(prompt(160, index), 40) for index in range(8)}
+
+
 def test_the_cache_can_be_cleared() -> None:
     world = simulate(free(64, 2048), shelf_pages=100)
     world.submit("long", prompt(600, 5), 4)
@@ -275,8 +290,10 @@ def test_abort_frees_rows_and_columns_before_the_next_pass() -> None:
     world.submit("gone", prompt(40), 50)
     world.submit("stays", prompt(5, 2), 6)
     world.step()
+    assert world.scheduler.promises() == ((2 + 1, 7),)
     world.scheduler.abort("gone")
-    assert world.scheduler.pools[0].referenced == 1
+    assert world.scheduler.pools[0].referenced == 0
+    assert world.scheduler.promises() == ((1, 8),)
     world.run()
     assert world.outputs["stays"] == by_hand(prompt(5, 2), 6)
     assert world.scheduler.pools[0].referenced == 0
