@@ -59,6 +59,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     infos = {name: describe(path) for name, path in binaries.items()}
     for name, info in infos.items():
         check_age(name, info, runtime)
+    _check_names(infos)
     model = load_optional(folder / "config.json")
     vocabulary = config.vocabulary or model.integer("vocab_size", 1, 1 << 24, 0)
     parts = [read_part(graph, name, vocabulary) for name, info in infos.items() for graph in info.graphs]
@@ -108,6 +109,17 @@ def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
             raise BundleError(f"ctx-bins names {relative.name} twice")
         found[relative.name] = path
     return found
+
+
+def _check_names(infos: Mapping[str, BinaryInfo]) -> None:
+    """The provider finds a graph of a shared binary by its name alone, among those of all binaries."""
+    owners: dict[str, str] = {}
+    is_shared = any(len(info.graphs) > 1 for info in infos.values())
+    for binary, info in infos.items():
+        for graph in info.graphs:
+            owner = owners.setdefault(graph.name, binary)
+            if is_shared and owner != binary:
+                raise BundleError(f"graph {graph.name} is in {owner} and in {binary}; their names must differ")
 
 
 def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper]:
@@ -202,7 +214,8 @@ def _renamed(spec: TensorSpec, name: str) -> TensorSpec:
 def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) -> ModelSpec:
     first = variants[0]
     keys = [slot.spec for slot in cache_inputs(first) if slot.meaning.role is Role.KEY]
-    kv_heads, head_dim = _dims(keys[0], 0, 2)
+    layers = [layer for part in first.body for layer in part.layers]
+    heads_each, head_dim = _dims(keys[0], 0, 2)
     cos = next(part.input_of(Role.COS) for part in first.body if part.input_of(Role.COS))
     chain = [*first.body, *([first.head] if first.head else [])]
     logits = chain[-1].output_of(Role.LOGITS)
@@ -211,12 +224,16 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
     hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role is Role.HIDDEN]
     widest = max(variant.context for variant in variants)
     rotary = int(cos.spec.shape[-1]) * 2
+    if rotary > head_dim:
+        raise BundleError(
+            f"tensor {cos.name} has {rotary // 2} columns; heads of {head_dim} turn at most {head_dim // 2} pairs"
+        )
     return ModelSpec(
         family=model.text("model_type", "unknown"),
-        layers=len(keys),
+        layers=len(layers),
         hidden=int(hidden[0].shape[-1]) if hidden else model.integer("hidden_size", 1, 1 << 20, 0),
         heads=model.integer("num_attention_heads", 1, 4096, 0),
-        kv_heads=kv_heads,
+        kv_heads=heads_each * len(keys) // len(layers),
         head_dim=head_dim,
         ffn=model.integer("intermediate_size", 1, 1 << 24, 0),
         vocab=int(logits.spec.shape[-1]),

@@ -21,6 +21,11 @@ class Variant:
     body: tuple[Part, ...]
     head: Part | None
 
+    @property
+    def is_scatter(self) -> bool:
+        """Whether its graphs write fresh columns into the past ones."""
+        return any(part.is_scatter for part in self.body)
+
     def __str__(self) -> str:
         return f"ar{self.rows}_cl{self.context}"
 
@@ -81,6 +86,12 @@ def _check_chain(variant: Variant, name: str) -> None:
     missing = sorted(set(range(max(layers, default=-1) + 1)) - set(layers))
     if missing:
         raise BundleError(f"{name}: layer {missing[0]} is in no graph (are all parts in ctx-bins?)")
+    _check_heads(variant, name)
+    with_layers = [part for part in variant.body if part.layers]
+    for part in with_layers:
+        if part.is_scatter != with_layers[0].is_scatter:
+            takes, lacks = (part, with_layers[0]) if part.is_scatter else (with_layers[0], part)
+            raise BundleError(f"{name}: tensor cache_index is an input of {takes.graph}, but not of {lacks.graph}")
     chain = [*variant.body, *([variant.head] if variant.head else [])]
     for before, after in pairwise(chain):
         given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
@@ -91,6 +102,17 @@ def _check_chain(variant: Variant, name: str) -> None:
                 f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
                 f"{_text(given.spec)} and {_text(taken.spec)}"
             )
+
+
+def _check_heads(variant: Variant, name: str) -> None:
+    """Every layer has the same heads, for keys and for values, each in one tensor or all in one."""
+    found: dict[tuple[Role, int], set[int]] = {}
+    for slot in cache_inputs(variant):
+        found.setdefault((slot.meaning.role, slot.meaning.layer), set()).add(slot.meaning.head)
+    first = next(iter(found.values()), {-1})
+    for (role, layer), heads in found.items():
+        if heads != first or heads not in ({-1}, set(range(len(heads)))):
+            raise BundleError(f"{name}: the {role.value} caches of layer {layer} are not one for each head, from 0 on")
 
 
 def _only(outputs: Sequence[Slot], graph: str) -> Slot:
@@ -106,6 +128,11 @@ def _check_alike(variants: Sequence[Variant]) -> None:
     """All variants read and write one pool, so every cache must look alike in all of them."""
     seen: dict[str, tuple[Slot, Variant]] = {}
     for variant in variants:
+        if variant.is_scatter != variants[0].is_scatter:
+            raise BundleError(
+                f"variants {variants[0]} and {variant}: one has the input cache_index, the other has not, so their "
+                "caches have different layouts"
+            )
         slots = [slot for part in variant.body for slot in part.outputs if slot.meaning.layer >= 0]
         for slot in slots:
             first, where = seen.setdefault(slot.name, (slot, variant))

@@ -13,7 +13,7 @@ from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch
 from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs, zero_codes
 from engine.graphs.encoding import Array, Encoding, encoding_of
-from engine.graphs.layout import is_scatter, layer_graphs, layer_of, spans
+from engine.graphs.layout import is_scatter, layer_graphs, place_of, spans
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 
@@ -175,14 +175,14 @@ class OnnxRuntime:
         session = self._sessions[graph.name]
         bound = _Binding(session, session.io_binding(), [])
         for tensor in graph.inputs:
-            place = layer_of(tensor.name, "_in")
-            array = inputs.buffer(tensor) if place is None else (pool.keys, pool.values)[place[0]][place[1]]
+            place = place_of(tensor.name, "_in")
+            array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
             _bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)
         for tensor in graph.outputs:
-            place = layer_of(tensor.name, "_out")
-            array = fresh.others[tensor.name] if place is None else (fresh.keys, fresh.values)[place[0]][place[1]]
+            place = place_of(tensor.name, "_out")
+            array = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
             _bind(bound, bound.binding.bind_output, tensor.name, array)
         return bound
 
