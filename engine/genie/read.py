@@ -126,21 +126,21 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
     """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only."""
     count = 2 if variant.head else 1
     body = [*variant.body]
-    names = _joints(body, "" if variant.head else LOGITS)
+    names = _joints(body, "" if variant.head or variant.is_silent else LOGITS)
     nodes = [_node(part, names[index], names[index + 1], infos) for index, part in enumerate(body)]
     inputs = _unique(slot.spec for part in body for slot in part.inputs if slot.meaning.role is not Role.HIDDEN)
-    result = _renamed(_result(body[-1]).spec, names[-1])
+    result = () if variant.is_silent else (_renamed(_result(body[-1]).spec, names[-1]),)
     caches = [slot.spec for part in body for slot in part.outputs if slot.meaning.layer >= 0]
     layers = [layer for part in body for layer in part.layers]
     stem = f"ar{variant.rows}_cl{variant.context}"
     graph = GraphSpec(
         name=f"{stem}_1_of_{count}",
         file=f"{stem}_1_of_{count}.onnx",
-        kind=GraphKind.DECODER if variant.head else GraphKind.DEFAULT,
+        kind=_kind(variant),
         part=1,
         parts=count,
         inputs=inputs,
-        outputs=(result, *caches),
+        outputs=(*result, *caches),
         rows=variant.rows,
         context=variant.context,
         first_layer=min(layers),
@@ -149,6 +149,12 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
     between = tuple(_renamed(_result(part).spec, name) for part, name in zip(body[:-1], names[1:-1], strict=True))
     found = [Wrapper(graph, tuple(nodes), between)]
     return found if variant.head is None else [*found, _head_wrapper(variant.head, infos)]
+
+
+def _kind(variant: Variant) -> GraphKind:
+    if variant.is_silent:
+        return GraphKind.DECODER_PREFILL
+    return GraphKind.DECODER if variant.head else GraphKind.DEFAULT
 
 
 def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
@@ -173,6 +179,7 @@ def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
 def _joints(body: list[Part], last: str) -> list[str]:
     """Value names before, between and after the parts: the binaries' own wherever both sides agree on one.
 
+    "" after a part that gives keys and values only.
     The provider binds other names by position, which works, but only their own can be checked. last "" = its own.
     """
     names = [Role.IDS.value]
@@ -182,6 +189,8 @@ def _joints(body: list[Part], last: str) -> list[str]:
         assert taken is not None
         agreed = given == taken.name and given not in names
         names.append(given if agreed else f"{HIDDEN}_{len(names)}")
+    if body[-1].kind is GraphKind.DECODER_PREFILL:
+        return [*names, ""]
     own = _result(body[-1]).name
     return [*names, last or (f"{HIDDEN}_{len(names)}" if own in names else own)]
 
@@ -247,7 +256,7 @@ def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:
 
 def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:
     """Tokens of one sequence: the last one needs no column of the past."""
-    widest = max(variant.context - variant.rows for variant in variants) + 1
+    widest = max(variant.context - variant.rows for variant in variants if not variant.is_silent) + 1
     return min(widest, config.context_tokens) if config.context_tokens else widest
 
 

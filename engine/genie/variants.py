@@ -9,7 +9,8 @@ from engine.errors import BundleError
 from engine.genie.parts import Part, Slot
 from engine.genie.tensors import Role
 
-WITH_LAYERS = (GraphKind.DECODER, GraphKind.DEFAULT)
+WITH_RESULT = (GraphKind.DECODER, GraphKind.DEFAULT)
+WITH_LAYERS = (*WITH_RESULT, GraphKind.DECODER_PREFILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class Variant:
     context: int
     body: tuple[Part, ...]
     head: Part | None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether keys and values are all it gives: no logits, and nothing that a head could take."""
+        return self.body[-1].kind is GraphKind.DECODER_PREFILL
 
     @property
     def is_scatter(self) -> bool:
@@ -33,16 +39,18 @@ class Variant:
 def find_variants(parts: Sequence[Part]) -> tuple[Variant, ...]:
     """Every complete variant, ascending. BundleError when parts are missing, double or do not fit each other.
 
-    KV-only prefill graphs are left out where a graph with logits serves the same shape.
+    Those that give logits come first. KV-only graphs are left out where another graph has their layers and shape.
     """
     shapes = {(part.rows, part.context) for part in parts if part.context is not None and part.kind in WITH_LAYERS}
     if not shapes:
-        if any(part.kind is GraphKind.DECODER_PREFILL for part in parts):
-            raise BundleError("the bundle has prefill graphs only: none of them gives logits")
         raise BundleError("the bundle has no graph with layers and an attention mask")
-    variants = tuple(_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending))
+    variants = [_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending)]
+    variants.sort(key=lambda variant: variant.is_silent)
+    if variants[0].is_silent:
+        graph = variants[0].body[-1].graph
+        raise BundleError(f"graph {graph} gives keys and values only, and no graph of another shape gives logits")
     _check_alike(variants)
-    return variants
+    return tuple(variants)
 
 
 def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:
@@ -52,7 +60,10 @@ def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:
 
 def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     same = [part for part in parts if part.rows == rows]
-    layers = [part for part in same if part.context == context and part.kind in WITH_LAYERS]
+    fitting = [part for part in same if part.context == context]
+    layers = [part for part in fitting if part.kind in WITH_RESULT]
+    covered = {layer for part in layers for layer in part.layers}
+    layers += [part for part in fitting if part.kind is GraphKind.DECODER_PREFILL and not covered & {*part.layers}]
     layers.sort(key=lambda part: part.layers)
     first, last = layers[0], layers[-1]
     name = f"variant ar{rows}_cl{context}"
@@ -63,7 +74,7 @@ def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
             *body,
         ]
     head = None
-    if last.output_of(Role.LOGITS) is None:
+    if last.output_of(Role.LOGITS) is None and last.kind is not GraphKind.DECODER_PREFILL:
         head = _one(same, GraphKind.LMHEAD, context, f"{name}: no part gives logits")
     variant = Variant(rows, context, tuple(body), head)
     _check_chain(variant, name)

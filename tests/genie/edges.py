@@ -91,6 +91,14 @@ def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> o
     return made
 
 
+def drop_result(model: onnx.ModelProto) -> None:
+    """Leave keys and values as the only outputs."""
+    graph = model.graph
+    kept = [value for value in graph.output if value.name.startswith("past_")]
+    del graph.output[:]
+    graph.output.extend(kept)
+
+
 def scatter_edges(model: onnx.ModelProto, shape: PassShape, index: str = "int32") -> onnx.ModelProto:
     """Caches as wide as the context, the fresh columns at `cache_index`: other columns and the mask are turned round.
 

@@ -28,7 +28,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
 from engine.qnn.binary import Encoding as QnnEncoding
-from tests.genie.edges import HEAD, Encoding, calibrate, encode_edges, scatter_edges, split_heads
+from tests.genie.edges import HEAD, Encoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
@@ -58,6 +58,7 @@ class Recipe:
     same_hidden_names: neighbouring parts agree on the hidden state's name, as exporters do most of the time.
     scatter, index: fresh columns are written at `cache_index` of that type. heads: what stands before a head's number
     in its own cache's name, "" = all heads in one. ssd: a dialog that speculates on its forecast prefix.
+    silent_rows: the variants of so many rows end with keys and values.
     one_graph_per_binary: what the emulator can load.
     """
 
@@ -70,6 +71,7 @@ class Recipe:
     index: str = "int32"
     heads: str = ""
     ssd: bool = False
+    silent_rows: tuple[int, ...] = ()
     logits: str = "uint16"
     caches: str = "uint8"
     mask_depth: float = 100.0
@@ -151,7 +153,11 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
     encodings = _encodings(source, recipe)
     for number in range(1, recipe.parts + 1):
         graphs = {name: shape for shape in recipe.shapes for name in [graph_name(recipe, shape, number)]}
-        models = {name: _model(source, number, shape, name, recipe, encodings) for name, shape in graphs.items()}
+        models = {
+            name: _model(source, number, shape, name, recipe, encodings)
+            for name, shape in graphs.items()
+            if source.parts[number - 1].layers or number == 1 or shape.rows not in recipe.silent_rows
+        }
         binary = ERAS[recipe.era].binary.format(model="tiny", i=number, n=recipe.parts)
         if recipe.one_graph_per_binary:
             for name, model in models.items():
@@ -189,6 +195,9 @@ def _model(
 ) -> onnx.ModelProto:
     inner = {"w4a16": "float32", "w4": "float16", "twin": "float32"}[recipe.precision]
     model = part_model(source, number, shape, inner, name)
+    last = max(part.number for part in source.parts if part.layers)
+    if number == last and shape.rows in recipe.silent_rows:
+        drop_result(model)
     model = encode_edges(model, encodings)
     if recipe.scatter:
         model = scatter_edges(model, shape, recipe.index)

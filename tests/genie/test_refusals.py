@@ -319,6 +319,13 @@ def test_parts_that_are_missing(checkpoint: Path, tmp_path: Path, binaries: list
 
 
 def test_prefill_graphs_alone(checkpoint: Path, tmp_path: Path) -> None:
-    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=2))
-    with pytest.raises(BundleError, match="the bundle has prefill graphs only"):
-        read(made, changed(made, lambda tensor: None if tensor.name == "logits" else tensor, "part2_of_2.bin"))
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=2, silent_rows=(1, 8)))
+    with pytest.raises(BundleError, match="graph token_ar1_cl64_2_of_2 gives keys and values only, and no graph of an"):
+        read(made, made.infos)
+
+
+def test_keys_and_values_only_in_the_middle(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3))
+    hidden = "_model_model_layers_1_Add_1_output_0"
+    with pytest.raises(BundleError, match=r"graph token_ar1_cl64_2_of_3 must have one output beside the caches"):
+        read(made, changed(made, lambda tensor: None if tensor.name == hidden else tensor))

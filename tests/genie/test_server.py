@@ -75,8 +75,12 @@ SSD = Recipe(
 
 @pytest.mark.parametrize(
     ("recipe", "rows"),
-    [(Recipe(era="0.46", parts=2, shapes=SHAPES, context_tokens=256), (32, 1)), (SSD, (64, 32))],
-    ids=["concat", "a folder for self-speculation"],
+    [
+        (Recipe(era="0.46", parts=2, shapes=SHAPES, context_tokens=256), (32, 1)),
+        (SSD, (64, 32)),
+        (Recipe(head_alone=True, shapes=SHAPES, context_tokens=256, silent_rows=(32,)), (32, 1)),
+    ],
+    ids=["concat", "a folder for self-speculation", "prefill without logits"],
 )
 def test_on_the_cpu(tmp_path: Path, recipe: Recipe, rows: tuple[int, int]) -> None:
     folder = convert_to_twin(generate(demo_folder(), tmp_path / "bundle", recipe), tmp_path / "cache")
