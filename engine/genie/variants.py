@@ -116,9 +116,16 @@ def _check_chain(variant: Variant, name: str) -> None:
 
 
 def _check_heads(variant: Variant, name: str) -> None:
-    """Every layer has the same heads, for keys and for values, each in one tensor or all in one."""
+    """Every layer has the same heads of one size, for keys and for values, each in one tensor or all in one."""
+    caches = cache_inputs(variant)
+    for slot in caches:
+        if _heads(slot) != _heads(caches[0]):
+            raise BundleError(
+                f"{name}: tensor {slot.name} has shape {list(slot.spec.shape)}, {caches[0].name} has "
+                f"{list(caches[0].spec.shape)}: caches of several sizes are not supported"
+            )
     found: dict[tuple[Role, int], set[int]] = {}
-    for slot in cache_inputs(variant):
+    for slot in caches:
         found.setdefault((slot.meaning.role, slot.meaning.layer), set()).add(slot.meaning.head)
     first = next(iter(found.values()), {-1})
     for (role, layer), heads in found.items():
@@ -169,8 +176,12 @@ def _form(spec: TensorSpec) -> tuple[object, ...]:
 
 
 def _cache_form(slot: Slot) -> tuple[object, ...]:
-    spec, size_axis = slot.spec, 2 if slot.meaning.role is Role.KEY else 3
-    return spec.dtype, spec.scale, spec.zero_point, spec.shape[0], spec.shape[size_axis]
+    return slot.spec.dtype, slot.spec.scale, slot.spec.zero_point, _heads(slot)
+
+
+def _heads(slot: Slot) -> tuple[object, object]:
+    """Heads of a cache and the size of one."""
+    return slot.spec.shape[0], slot.spec.shape[2 if slot.meaning.role is Role.KEY else 3]
 
 
 def _text(spec: TensorSpec) -> str:

@@ -73,7 +73,7 @@ def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> o
     graph, before, after = made.graph, [], []
     inputs = {value.name for value in graph.input}
     for value in [*graph.input, *graph.output]:
-        encoding = encodings.get(value.name)
+        encoding = encodings.get(HEAD.sub("", value.name))
         if encoding is None:
             continue
         integer = np.dtype(encoding.dtype)

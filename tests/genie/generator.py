@@ -198,11 +198,11 @@ def _model(
     last = max(part.number for part in source.parts if part.layers)
     if number == last and shape.rows in recipe.silent_rows:
         drop_result(model)
+    if recipe.heads:
+        model = split_heads(model, recipe.heads)
     model = encode_edges(model, encodings)
     if recipe.scatter:
         model = scatter_edges(model, shape, recipe.index)
-    if recipe.heads:
-        model = split_heads(model, recipe.heads)
     if not recipe.same_hidden_names and number > 1:
         _rename_input(model, source.parts[number - 1].source, f"hidden_into_{number}")
     return model

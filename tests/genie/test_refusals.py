@@ -233,6 +233,15 @@ def test_heads_that_are_missing(checkpoint: Path, tmp_path: Path) -> None:
         read(made, infos)
 
 
+def test_caches_of_several_sizes(made: Generated) -> None:
+    def wider(tensor: BinaryTensor) -> BinaryTensor:
+        is_value = tensor.name.startswith("past_value_1")
+        return msgspec.structs.replace(tensor, shape=(*tensor.shape[:3], 64)) if is_value else tensor
+
+    with pytest.raises(BundleError, match=r"past_value_1_in has shape \[2, 1, 63, 64\], .*: caches of several sizes"):
+        read(made, changed(made, wider))
+
+
 def test_one_name_in_two_binaries(made: Generated) -> None:
     info = made.infos[LAYERS]
     taken = made.infos["part1_of_3.bin"].graphs[0].name

@@ -39,6 +39,11 @@ def test_plain_in_both_places() -> None:
     np.testing.assert_allclose(rope(config(), {"rope_theta": 10000.0})[0], expected, rtol=1e-6)
 
 
+def test_linear() -> None:
+    position = {"rope-theta": 10000, "rope-scaling": {"rope-type": "linear", "factor": 4.0}}
+    np.testing.assert_allclose(rope(config(position))[0], rope(config(theta=1e4))[0] / 4, rtol=1e-6)
+
+
 def test_llama3_in_both_files() -> None:
     scaling = {key.replace("-", "_"): value for key, value in LLAMA3.items()}
     model = LlamaConfig(head_dim=HEAD, rope_theta=500000.0, rope_scaling=scaling, max_position_embeddings=131072)
