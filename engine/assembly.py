@@ -72,7 +72,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         masks = MaskDesk(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
         loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
     stages.finish()
-    variants = ("free",) if shapes.free else tuple(str(shape) for shape in shapes.fixed)
+    variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
     ready = Ready(
         bundle=manifest.name,
         device=runtime.device,

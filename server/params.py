@@ -133,7 +133,7 @@ def _decoding(
     return Decoding(
         choices=choices,
         max_tokens=max_tokens,
-        stop=_stop(body.stop),
+        stop=_stop(body, engine),
         stop_token_ids=_stop_ids(body, engine),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
@@ -172,10 +172,10 @@ def _keep(body: GenerationBody, window: int, max_tokens: int | None) -> int | No
     return asked if asked > 0 else max(1, window - max(1, max_tokens or 1))
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    if stop is None:
-        return ()
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+def _stop(body: GenerationBody, engine: EngineLike) -> tuple[str, ...]:
+    asked = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    own = () if body.ignore_eos else engine.info.manifest.text.stop_texts
+    return tuple(dict.fromkeys((*own, *asked)))
 
 
 def _stop_ids(body: GenerationBody, engine: EngineLike) -> tuple[int, ...]:

@@ -87,6 +87,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything needed to turn text into tokens and back. Files are relative to the bundle.
 
     markers: what opens and closes a part of an answer, for 'reasoning' and 'tool_call', where the template has them.
+    stop_texts: what ends an answer beside `stop_ids`, where no single token stands for it.
     """
 
     tokenizer: str
@@ -96,6 +97,7 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     eos_token: str | None = None
     add_bos: bool = False
     markers: dict[str, tuple[str, str]] = {}
+    stop_texts: tuple[str, ...] = ()
 
 
 class FileEntry(msgspec.Struct, frozen=True):

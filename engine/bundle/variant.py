@@ -1,5 +1,6 @@
 """The shapes a bundle can run, and which of them fits. Pure arithmetic."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
@@ -30,12 +31,14 @@ class ShapeTable:
 
     A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
     to a 16th of the next power of two, so that no more than an eighth of it is in vain.
+    prefill: further fixed shapes, whose graphs give keys and values only, for passes without logits.
     """
 
     fixed: tuple[PassShape, ...]
     max_rows: int
     max_past: int
     past_step: int = FREE_PAST_STEP
+    prefill: tuple[PassShape, ...] = ()
 
     @property
     def free(self) -> bool:
@@ -52,11 +55,19 @@ class ShapeTable:
 
     def candidates(self, columns: int) -> tuple[PassShape, ...]:
         """Fixed shapes able to hold `columns`, fewest rows first and, for equal rows, the narrowest past only."""
-        narrowest: dict[int, PassShape] = {}
-        for shape in sorted(self.fixed):
-            if shape.past >= columns and shape.rows not in narrowest:
-                narrowest[shape.rows] = shape
-        return tuple(narrowest.values())
+        return _narrowest(self.fixed, columns)
+
+    def prefill_candidates(self, columns: int) -> tuple[PassShape, ...]:
+        """The same of the shapes without logits."""
+        return _narrowest(self.prefill, columns)
+
+
+def _narrowest(shapes: Iterable[PassShape], columns: int) -> tuple[PassShape, ...]:
+    found: dict[int, PassShape] = {}
+    for shape in sorted(shapes):
+        if shape.past >= columns:
+            found.setdefault(shape.rows, shape)
+    return tuple(found.values())
 
 
 def shape_of(graph: GraphSpec) -> PassShape | None:
@@ -73,10 +84,12 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
         raise BundleError("the bundle has no decoder graph")
     shapes = {shape_of(graph) for graph in layers}
     fixed = tuple(sorted(shape for shape in shapes if shape is not None))
+    silent = {shape_of(graph) for graph in manifest.graphs if graph.kind is GraphKind.DECODER_PREFILL}
+    prefill = tuple(sorted(shape for shape in silent - shapes if shape is not None))
     if None in shapes and fixed:
         raise BundleError("the bundle mixes free and fixed graphs")
     if fixed:
-        return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed))
+        return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed), prefill=prefill)
     return ShapeTable((), max_rows, -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP)
 
 

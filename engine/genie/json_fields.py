@@ -50,12 +50,13 @@ class Fields:
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """An integer or a list of them, none negative; () when absent."""
+        """An integer or a list of them, none negative; () when absent. -1, which means none, is left out."""
         value = self.values.get(key)
-        items = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in items):
+        every: list[object] = value if isinstance(value, list) else [] if value is None else [value]
+        items = [item for item in every if isinstance(item, int) and not isinstance(item, bool) and item >= -1]
+        if len(items) < len(every):
             raise BundleError(f"{self._name(key)} must be an integer or a list of them, it is {value!r}")
-        return tuple(items)
+        return tuple(item for item in items if item >= 0)
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; () when absent."""

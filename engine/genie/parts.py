@@ -5,7 +5,7 @@ Legend: N rows (AR), C key columns (CL), P = C - N past columns, K KV heads, D h
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GRAPH_NAME, GraphKind, TensorSpec
@@ -48,7 +48,12 @@ class Part:
     @property
     def layers(self) -> tuple[int, ...]:
         """The absolute layers it computes, ascending."""
-        return tuple(sorted(slot.meaning.layer for slot in self.outputs if slot.meaning.role is Role.KEY))
+        return tuple(sorted({slot.meaning.layer for slot in self.outputs if slot.meaning.role is Role.KEY}))
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether it writes its fresh columns into the past ones."""
+        return self.input_of(Role.CACHE_INDEX) is not None
 
     @property
     def named_context(self) -> int | None:
@@ -56,13 +61,13 @@ class Part:
         match = re.match(GRAPH_NAME, self.graph)
         return int(match[2]) if match else None
 
-    def input_of(self, role: Role, layer: int = -1) -> Slot | None:
+    def input_of(self, role: Role) -> Slot | None:
         """The input of a role."""
-        return _find(self.inputs, role, layer)
+        return _find(self.inputs, Meaning(role))
 
-    def output_of(self, role: Role, layer: int = -1) -> Slot | None:
+    def output_of(self, role: Role) -> Slot | None:
         """The output of a role."""
-        return _find(self.outputs, role, layer)
+        return _find(self.outputs, Meaning(role))
 
 
 def read_part(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
@@ -84,6 +89,7 @@ def _read(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
         _check_tensor(tensor, role)
     rows, context = _shape(inputs)
     _check_inputs(inputs, kind, rows)
+    _check_outputs(results)
     past = None if context is None else context if _is_scatter(inputs) else context - rows
     part = Part(
         graph=graph.name,
@@ -104,8 +110,8 @@ def _logits_name(tensor: BinaryTensor, vocabulary: int) -> str:
     return Role.LOGITS.value if is_wide else tensor.name
 
 
-def _find(slots: Sequence[Slot], role: Role, layer: int) -> Slot | None:
-    return next((slot for slot in slots if slot.meaning.role is role and slot.meaning.layer == layer), None)
+def _find(slots: Sequence[Slot], wanted: Meaning) -> Slot | None:
+    return next((slot for slot in slots if slot.meaning == wanted), None)
 
 
 def _is_scatter(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> bool:
@@ -158,7 +164,7 @@ def _hidden(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> BinaryTensor | No
 
 
 def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKind, rows: int) -> None:
-    names = {role.role: tensor.name for tensor, role in inputs}
+    names = {role.role: tensor for tensor, role in inputs}
     hidden = None if Role.IDS in names else _hidden(inputs)
     if hidden is None and Role.IDS not in names:
         raise BundleError("it takes neither token ids nor a hidden state")
@@ -166,12 +172,31 @@ def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKin
         is_hidden = tensor is hidden and tensor.shape[-2] == rows
         if role.role is Role.HIDDEN and not is_hidden:
             raise BundleError(f"tensor {tensor.name} is an extra input {list(tensor.shape)} that is not known here")
+    _check_rows(names)
     if kind is GraphKind.NONE:
         raise BundleError(f"its tensors ({', '.join(tensor.name for tensor, _ in inputs)}) fit no part of a decoder")
-    if any(role.role in (Role.KEY, Role.VALUE) for _, role in inputs):
+
+
+def _check_rows(names: Mapping[Role, BinaryTensor]) -> None:
+    """What describes the rows: mask and rotation beside past keys and values, and never one without the other."""
+    mask, cos, sin = (names.get(role) for role in (Role.MASK, Role.COS, Role.SIN))
+    if mask is not None and Role.KEY not in names and Role.VALUE not in names:
+        raise BundleError(
+            f"tensor {mask.name} is {list(mask.shape)} and there are no past keys and values: a graph that computes "
+            "the whole context again at every step (AR == CL) is not supported"
+        )
+    if Role.KEY in names or Role.VALUE in names:
         for wanted in (Role.MASK, Role.COS, Role.SIN):
             if wanted not in names:
                 raise BundleError(f"input {wanted.value} is missing")
+    if cos is not None and sin is not None and cos.shape != sin.shape:
+        raise BundleError(f"tensor {sin.name} has shape {list(sin.shape)}, {cos.name} has {list(cos.shape)}")
+
+
+def _check_outputs(results: Sequence[tuple[BinaryTensor, Meaning]]) -> None:
+    found = [tensor.name for tensor, role in results if role.layer < 0]
+    if len(found) > 1:
+        raise BundleError(f"it gives {' and '.join(found)}; one output beside the caches is expected")
 
 
 def _slot(tensor: BinaryTensor, role: Meaning, rows: int, context: int | None, columns: int | None) -> Slot:
@@ -213,6 +238,8 @@ def _cache_shape(tensor: BinaryTensor, role: Meaning, columns: int | None) -> tu
     if len(shape) != 4 or 1 not in shape[:2]:
         raise BundleError(f"tensor {tensor.name} has shape {list(shape)}; [heads, 1, ...] of rank 4 is expected")
     heads = shape[0] * shape[1]
+    if role.head >= 0 and heads != 1:
+        raise BundleError(f"tensor {tensor.name} has shape {list(shape)}: several heads under the name of one")
     size, found = (shape[2], shape[3]) if role.role is Role.KEY else (shape[3], shape[2])
     if found != columns:
         raise BundleError(f"tensor {tensor.name} has {found} columns in {list(shape)}; {columns} are expected")
@@ -221,18 +248,13 @@ def _cache_shape(tensor: BinaryTensor, role: Meaning, columns: int | None) -> tu
 
 def _check_caches(part: Part) -> None:
     """Every cache goes in and out, in one encoding: fresh bytes are stored as they come."""
-    names = {
-        (slot.meaning.role, slot.meaning.layer) for slot in [*part.inputs, *part.outputs] if slot.meaning.layer >= 0
-    }
-    for role, layer in sorted(names, key=lambda item: (item[1], item[0].value)):
-        taken, given = part.input_of(role, layer), part.output_of(role, layer)
+    caches = {slot.meaning: slot.name for slot in [*part.inputs, *part.outputs] if slot.meaning.layer >= 0}
+    for cache in sorted(caches, key=lambda item: (item.layer, item.head, item.role.value)):
+        taken, given = _find(part.inputs, cache), _find(part.outputs, cache)
         if given is None:
-            raise BundleError(f"tensor past_{role.value}_{layer}_out is missing")
+            raise BundleError(f"tensor {caches[cache].removesuffix('_in')}_out is missing")
         if taken is None:
-            raise BundleError(
-                f"tensor past_{role.value}_{layer}_in is missing: a graph that reads the whole context "
-                "at every step is not supported"
-            )
+            raise BundleError(f"tensor {caches[cache].removesuffix('_out')}_in is missing: what is cached must be read")
         if _encoding(taken) != _encoding(given):
             raise BundleError(
                 f"tensors {taken.name} and {given.name} have different encodings "

@@ -59,6 +59,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     infos = {name: describe(path) for name, path in binaries.items()}
     for name, info in infos.items():
         check_age(name, info, runtime)
+    _check_names(infos)
     model = load_optional(folder / "config.json")
     vocabulary = config.vocabulary or model.integer("vocab_size", 1, 1 << 24, 0)
     parts = [read_part(graph, name, vocabulary) for name, info in infos.items() for graph in info.graphs]
@@ -110,25 +111,36 @@ def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
     return found
 
 
+def _check_names(infos: Mapping[str, BinaryInfo]) -> None:
+    """The provider finds a graph of a shared binary by its name alone, among those of all binaries."""
+    owners: dict[str, str] = {}
+    is_shared = any(len(info.graphs) > 1 for info in infos.values())
+    for binary, info in infos.items():
+        for graph in info.graphs:
+            owner = owners.setdefault(graph.name, binary)
+            if is_shared and owner != binary:
+                raise BundleError(f"graph {graph.name} is in {owner} and in {binary}; their names must differ")
+
+
 def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper]:
     """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only."""
     count = 2 if variant.head else 1
     body = [*variant.body]
-    names = _joints(body, "" if variant.head else LOGITS)
+    names = _joints(body, "" if variant.head or variant.is_silent else LOGITS)
     nodes = [_node(part, names[index], names[index + 1], infos) for index, part in enumerate(body)]
     inputs = _unique(slot.spec for part in body for slot in part.inputs if slot.meaning.role is not Role.HIDDEN)
-    result = _renamed(_result(body[-1]).spec, names[-1])
+    result = () if variant.is_silent else (_renamed(_result(body[-1]).spec, names[-1]),)
     caches = [slot.spec for part in body for slot in part.outputs if slot.meaning.layer >= 0]
     layers = [layer for part in body for layer in part.layers]
     stem = f"ar{variant.rows}_cl{variant.context}"
     graph = GraphSpec(
         name=f"{stem}_1_of_{count}",
         file=f"{stem}_1_of_{count}.onnx",
-        kind=GraphKind.DECODER if variant.head else GraphKind.DEFAULT,
+        kind=_kind(variant),
         part=1,
         parts=count,
         inputs=inputs,
-        outputs=(result, *caches),
+        outputs=(*result, *caches),
         rows=variant.rows,
         context=variant.context,
         first_layer=min(layers),
@@ -137,6 +149,12 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
     between = tuple(_renamed(_result(part).spec, name) for part, name in zip(body[:-1], names[1:-1], strict=True))
     found = [Wrapper(graph, tuple(nodes), between)]
     return found if variant.head is None else [*found, _head_wrapper(variant.head, infos)]
+
+
+def _kind(variant: Variant) -> GraphKind:
+    if variant.is_silent:
+        return GraphKind.DECODER_PREFILL
+    return GraphKind.DECODER if variant.head else GraphKind.DEFAULT
 
 
 def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
@@ -161,6 +179,7 @@ def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
 def _joints(body: list[Part], last: str) -> list[str]:
     """Value names before, between and after the parts: the binaries' own wherever both sides agree on one.
 
+    "" after a part that gives keys and values only.
     The provider binds other names by position, which works, but only their own can be checked. last "" = its own.
     """
     names = [Role.IDS.value]
@@ -170,6 +189,8 @@ def _joints(body: list[Part], last: str) -> list[str]:
         assert taken is not None
         agreed = given == taken.name and given not in names
         names.append(given if agreed else f"{HIDDEN}_{len(names)}")
+    if body[-1].kind is GraphKind.DECODER_PREFILL:
+        return [*names, ""]
     own = _result(body[-1]).name
     return [*names, last or (f"{HIDDEN}_{len(names)}" if own in names else own)]
 
@@ -202,7 +223,8 @@ def _renamed(spec: TensorSpec, name: str) -> TensorSpec:
 def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) -> ModelSpec:
     first = variants[0]
     keys = [slot.spec for slot in cache_inputs(first) if slot.meaning.role is Role.KEY]
-    kv_heads, head_dim = _dims(keys[0], 0, 2)
+    layers = [layer for part in first.body for layer in part.layers]
+    heads_each, head_dim = _dims(keys[0], 0, 2)
     cos = next(part.input_of(Role.COS) for part in first.body if part.input_of(Role.COS))
     chain = [*first.body, *([first.head] if first.head else [])]
     logits = chain[-1].output_of(Role.LOGITS)
@@ -211,12 +233,16 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
     hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role is Role.HIDDEN]
     widest = max(variant.context for variant in variants)
     rotary = int(cos.spec.shape[-1]) * 2
+    if rotary > head_dim:
+        raise BundleError(
+            f"tensor {cos.name} has {rotary // 2} columns; heads of {head_dim} turn at most {head_dim // 2} pairs"
+        )
     return ModelSpec(
         family=model.text("model_type", "unknown"),
-        layers=len(keys),
+        layers=len(layers),
         hidden=int(hidden[0].shape[-1]) if hidden else model.integer("hidden_size", 1, 1 << 20, 0),
         heads=model.integer("num_attention_heads", 1, 4096, 0),
-        kv_heads=kv_heads,
+        kv_heads=heads_each * len(keys) // len(layers),
         head_dim=head_dim,
         ffn=model.integer("intermediate_size", 1, 1 << 24, 0),
         vocab=int(logits.spec.shape[-1]),
@@ -230,7 +256,7 @@ def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:
 
 def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:
     """Tokens of one sequence: the last one needs no column of the past."""
-    widest = max(variant.context - variant.rows for variant in variants) + 1
+    widest = max(variant.context - variant.rows for variant in variants if not variant.is_silent) + 1
     return min(widest, config.context_tokens) if config.context_tokens else widest
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from engine.bundle.manifest import GraphKind
 from engine.errors import BundleError
+from engine.graphs.layout import Place, place_of
 
 
 class Role(StrEnum):
@@ -25,26 +26,30 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Role of a tensor and, for keys and values, its absolute layer. scatter: written in place by `cache_index`."""
+    """Role of a tensor and, for keys and values, its absolute layer; head: -1 = all of them in one tensor."""
 
     role: Role
     layer: int = -1
-    scatter: bool = False
+    head: int = -1
 
 
 FIXED_NAMES = {
     **{role.value: role for role in (Role.IDS, Role.MASK, Role.COS, Role.SIN, Role.CACHE_INDEX, Role.LOGITS)}
 }
-_CACHE = re.compile(r"^past_(nativekvcache__)?(key|value)_(\d+)_(in|out)$")
+_SIDES = (Role.KEY, Role.VALUE)
 
-# Cut before anything else: a name that fits here is never a hidden state.
+# Looked for before anything else but caches: a name that fits here is never a hidden state.
 UNSERVED = (
     (re.compile(r"(^|_)(recurrent|conv|ssm)_state"), "is the state of a recurrent layer, which cannot be shared"),
     (re.compile(r"(^|_)swa_"), "belongs to sliding window attention, which is not supported"),
     (re.compile(r"^per_layer_inputs"), "is an extra embedding for each layer, which is not supported"),
-    (re.compile(r"(key|value)_\d+_h(ead)?_?\d+_(in|out)$"), "is the cache of one head; export it with joined heads"),
-    (re.compile(r"(key|value).*_head_\d+_(in|out)$"), "is the cache of one head; export it with joined heads"),
+    (re.compile(r"(^|_)(key|value)_\d+.*_(in|out)$"), "is a cache under a name that is not known here"),
     (re.compile(r"^inputs?_embeds"), "takes embeddings in place of token ids, which is not supported"),
+    (
+        re.compile(r"^(lm_?head[._])?weight$"),
+        "is the LM head's weight matrix; no key of genie_config.json names the file it is in. "
+        "Export the head with its weights inside",
+    ),
     (re.compile(r"^(deepstack|visual|vision|image_embed)"), "carries image features, which are not supported"),
 )
 _IMAGE = re.compile(r"^(pixel_values|image|images|image_patches|vision_input)")
@@ -52,13 +57,12 @@ _IMAGE = re.compile(r"^(pixel_values|image|images|image_patches|vision_input)")
 
 def meaning(name: str) -> Meaning:
     """What a tensor of this name is. BundleError for names of contracts that cannot be served."""
+    place = _place(name)
+    if place is not None:
+        return Meaning(_SIDES[place.side], place.layer, -1 if place.head is None else place.head)
     for pattern, reason in UNSERVED:
         if pattern.search(name):
             raise BundleError(f"tensor {name} {reason}")
-    match = _CACHE.match(name)
-    if match:
-        role = Role.KEY if match[2] == "key" else Role.VALUE
-        return Meaning(role, int(match[3]), match[1] is not None)
     return Meaning(FIXED_NAMES.get(name, Role.HIDDEN))
 
 
@@ -81,7 +85,9 @@ def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
 
 
 def _role(name: str) -> Role:
-    match = _CACHE.match(name)
-    if match:
-        return Role.KEY if match[2] == "key" else Role.VALUE
-    return FIXED_NAMES.get(name, Role.HIDDEN)
+    place = _place(name)
+    return FIXED_NAMES.get(name, Role.HIDDEN) if place is None else _SIDES[place.side]
+
+
+def _place(name: str) -> Place | None:
+    return place_of(name, "_in") or place_of(name, "_out")

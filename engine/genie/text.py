@@ -52,6 +52,7 @@ def read_text(folder: Path, config: GenieConfig) -> GenieText:
         eos_token=eos or next((names[number] for number in config.eos_ids if number in names), None),
         add_bos=_adds_bos(settings, load_fields(path), bos),
         markers=find_markers(template or ""),
+        stop_texts=tuple(text for text in config.stop_sequences if text and text not in ids),
     )
     return GenieText(path, template, spec)
 

@@ -9,7 +9,8 @@ from engine.errors import BundleError
 from engine.genie.parts import Part, Slot
 from engine.genie.tensors import Role
 
-WITH_LAYERS = (GraphKind.DECODER, GraphKind.DEFAULT)
+WITH_RESULT = (GraphKind.DECODER, GraphKind.DEFAULT)
+WITH_LAYERS = (*WITH_RESULT, GraphKind.DECODER_PREFILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,16 @@ class Variant:
     body: tuple[Part, ...]
     head: Part | None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether keys and values are all it gives: no logits, and nothing that a head could take."""
+        return self.body[-1].kind is GraphKind.DECODER_PREFILL
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether its graphs write fresh columns into the past ones."""
+        return any(part.is_scatter for part in self.body)
+
     def __str__(self) -> str:
         return f"ar{self.rows}_cl{self.context}"
 
@@ -28,16 +39,18 @@ class Variant:
 def find_variants(parts: Sequence[Part]) -> tuple[Variant, ...]:
     """Every complete variant, ascending. BundleError when parts are missing, double or do not fit each other.
 
-    KV-only prefill graphs are left out where a graph with logits serves the same shape.
+    Those that give logits come first. KV-only graphs are left out where another graph has their layers and shape.
     """
     shapes = {(part.rows, part.context) for part in parts if part.context is not None and part.kind in WITH_LAYERS}
     if not shapes:
-        if any(part.kind is GraphKind.DECODER_PREFILL for part in parts):
-            raise BundleError("the bundle has prefill graphs only: none of them gives logits")
         raise BundleError("the bundle has no graph with layers and an attention mask")
-    variants = tuple(_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending))
+    variants = [_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending)]
+    variants.sort(key=lambda variant: variant.is_silent)
+    if variants[0].is_silent:
+        graph = variants[0].body[-1].graph
+        raise BundleError(f"graph {graph} gives keys and values only, and no graph of another shape gives logits")
     _check_alike(variants)
-    return variants
+    return tuple(variants)
 
 
 def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:
@@ -47,7 +60,10 @@ def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:
 
 def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     same = [part for part in parts if part.rows == rows]
-    layers = [part for part in same if part.context == context and part.kind in WITH_LAYERS]
+    fitting = [part for part in same if part.context == context]
+    layers = [part for part in fitting if part.kind in WITH_RESULT]
+    covered = {layer for part in layers for layer in part.layers}
+    layers += [part for part in fitting if part.kind is GraphKind.DECODER_PREFILL and not covered & {*part.layers}]
     layers.sort(key=lambda part: part.layers)
     first, last = layers[0], layers[-1]
     name = f"variant ar{rows}_cl{context}"
@@ -58,7 +74,7 @@ def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
             *body,
         ]
     head = None
-    if last.output_of(Role.LOGITS) is None:
+    if last.output_of(Role.LOGITS) is None and last.kind is not GraphKind.DECODER_PREFILL:
         head = _one(same, GraphKind.LMHEAD, context, f"{name}: no part gives logits")
     variant = Variant(rows, context, tuple(body), head)
     _check_chain(variant, name)
@@ -81,6 +97,12 @@ def _check_chain(variant: Variant, name: str) -> None:
     missing = sorted(set(range(max(layers, default=-1) + 1)) - set(layers))
     if missing:
         raise BundleError(f"{name}: layer {missing[0]} is in no graph (are all parts in ctx-bins?)")
+    _check_heads(variant, name)
+    with_layers = [part for part in variant.body if part.layers]
+    for part in with_layers:
+        if part.is_scatter != with_layers[0].is_scatter:
+            takes, lacks = (part, with_layers[0]) if part.is_scatter else (with_layers[0], part)
+            raise BundleError(f"{name}: tensor cache_index is an input of {takes.graph}, but not of {lacks.graph}")
     chain = [*variant.body, *([variant.head] if variant.head else [])]
     for before, after in pairwise(chain):
         given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
@@ -91,6 +113,24 @@ def _check_chain(variant: Variant, name: str) -> None:
                 f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
                 f"{_text(given.spec)} and {_text(taken.spec)}"
             )
+
+
+def _check_heads(variant: Variant, name: str) -> None:
+    """Every layer has the same heads of one size, for keys and for values, each in one tensor or all in one."""
+    caches = cache_inputs(variant)
+    for slot in caches:
+        if _heads(slot) != _heads(caches[0]):
+            raise BundleError(
+                f"{name}: tensor {slot.name} has shape {list(slot.spec.shape)}, {caches[0].name} has "
+                f"{list(caches[0].spec.shape)}: caches of several sizes are not supported"
+            )
+    found: dict[tuple[Role, int], set[int]] = {}
+    for slot in caches:
+        found.setdefault((slot.meaning.role, slot.meaning.layer), set()).add(slot.meaning.head)
+    first = next(iter(found.values()), {-1})
+    for (role, layer), heads in found.items():
+        if heads != first or heads not in ({-1}, set(range(len(heads)))):
+            raise BundleError(f"{name}: the {role.value} caches of layer {layer} are not one for each head, from 0 on")
 
 
 def _only(outputs: Sequence[Slot], graph: str) -> Slot:
@@ -106,6 +146,11 @@ def _check_alike(variants: Sequence[Variant]) -> None:
     """All variants read and write one pool, so every cache must look alike in all of them."""
     seen: dict[str, tuple[Slot, Variant]] = {}
     for variant in variants:
+        if variant.is_scatter != variants[0].is_scatter:
+            raise BundleError(
+                f"variants {variants[0]} and {variant}: one has the input cache_index, the other has not, so their "
+                "caches have different layouts"
+            )
         slots = [slot for part in variant.body for slot in part.outputs if slot.meaning.layer >= 0]
         for slot in slots:
             first, where = seen.setdefault(slot.name, (slot, variant))
@@ -131,8 +176,12 @@ def _form(spec: TensorSpec) -> tuple[object, ...]:
 
 
 def _cache_form(slot: Slot) -> tuple[object, ...]:
-    spec, size_axis = slot.spec, 2 if slot.meaning.role is Role.KEY else 3
-    return spec.dtype, spec.scale, spec.zero_point, spec.shape[0], spec.shape[size_axis]
+    return slot.spec.dtype, slot.spec.scale, slot.spec.zero_point, _heads(slot)
+
+
+def _heads(slot: Slot) -> tuple[object, object]:
+    """Heads of a cache and the size of one."""
+    return slot.spec.shape[0], slot.spec.shape[2 if slot.meaning.role is Role.KEY else 3]
 
 
 def _text(spec: TensorSpec) -> str:

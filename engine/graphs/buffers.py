@@ -14,7 +14,7 @@ from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
 from engine.bundle.variant import PassShape
 from engine.graphs.batch import PackedBatch
 from engine.graphs.encoding import Array, Encoding, encoding_of
-from engine.graphs.layout import layer_of
+from engine.graphs.layout import place_of
 from engine.graphs.rotary import RotaryTable
 
 ROTARY = {"position_ids_cos": True, "position_ids_sin": False}
@@ -23,7 +23,7 @@ ROTARY = {"position_ids_cos": True, "position_ids_sin": False}
 class Pool:
     """Past keys [L, K, 1, D, W] and values [L, K, 1, W, D]; unwritten columns hold an encoded zero.
 
-    `zeros` are the codes of zero, [2, L]: for keys and values of each layer.
+    `zeros` are the codes of zero, [2, L, K]: for keys and values of each layer and head.
     """
 
     def __init__(self, manifest: Manifest, width: int, zeros: NDArray[np.int64]) -> None:
@@ -33,8 +33,8 @@ class Pool:
         self._zeros = zeros
         self.keys: Array = np.empty((*lead, model.head_dim, width), dtype)
         self.values: Array = np.empty((*lead, width, model.head_dim), dtype)
-        self.keys[...] = zeros[0].reshape(-1, 1, 1, 1, 1)
-        self.values[...] = zeros[1].reshape(-1, 1, 1, 1, 1)
+        self.keys[...] = zeros[0][..., None, None, None]
+        self.values[...] = zeros[1][..., None, None, None]
 
     @property
     def width(self) -> int:
@@ -56,13 +56,13 @@ class Pool:
 
 
 def zero_codes(manifest: Manifest) -> NDArray[np.int64]:
-    """[2, L]: what zero is stored as in the keys and values of each layer."""
-    codes = np.zeros((2, manifest.model.layers), np.int64)
+    """[2, L, K]: what zero is stored as in the keys and values of each layer and head."""
+    codes = np.zeros((2, manifest.model.layers, manifest.model.kv_heads), np.int64)
     for graph in manifest.graphs:
         for tensor in graph.inputs:
-            place = layer_of(tensor.name, "_in")
+            place = place_of(tensor.name, "_in")
             if place is not None and not encoding_of(tensor).is_float:
-                codes[place] = encoding_of(tensor).zero_point
+                place.of(codes[0], codes[1])[...] = encoding_of(tensor).zero_point
     return codes
 
 
@@ -97,7 +97,7 @@ class Fresh:
         self.last: TensorSpec | None = None
         for graph in graphs:
             for tensor in graph.outputs:
-                if layer_of(tensor.name, "_out") is None:
+                if place_of(tensor.name, "_out") is None:
                     shape = tuple(dim if isinstance(dim, int) else rows for dim in tensor.shape)
                     self.others[tensor.name] = arena.array(tensor.name, shape, np.dtype(tensor.dtype))
                     self.last = tensor

@@ -21,7 +21,7 @@ BUDGET_S = 20.0
 def shapes_to_time(shapes: ShapeTable) -> list[PassShape]:
     """Every fixed shape, or a grid that free shapes are interpolated from; cheapest first."""
     if not shapes.free:
-        return sorted(shapes.fixed)
+        return sorted((*shapes.fixed, *shapes.prefill))
     pasts = sorted({min(past, shapes.max_past) for past in FREE_PASTS})
     rows = sorted({min(count, shapes.max_rows) for count in (*FREE_ROWS, shapes.max_rows)})
     return [PassShape(count, past) for past in pasts for count in rows]
@@ -34,7 +34,7 @@ def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, flo
     for shape in shapes_to_time(runtime.shapes):
         if times and clock() - began > BUDGET_S:
             break
-        batch = _empty_batch(shape)
+        batch = _empty_batch(shape, logit_rows=0 if shape in runtime.shapes.prefill else 1)
         runtime.run(batch)
         runs = []
         for _ in range(2):
@@ -61,15 +61,15 @@ def is_complete(shapes: ShapeTable, times: dict[PassShape, float]) -> bool:
     return all(shape in times for shape in shapes_to_time(shapes))
 
 
-def _empty_batch(shape: PassShape) -> PackedBatch:
-    """Rows that see all columns and ask for one row of logits: the work of a decode pass over a full pool."""
+def _empty_batch(shape: PassShape, logit_rows: int) -> PackedBatch:
+    """Rows that see all columns, of which the last one asks for logits: the work of a decode pass over a full pool."""
     return PackedBatch(
         shape,
         0,
         np.zeros(shape.rows, np.int32),
         np.zeros(shape.rows, np.int32),
         np.ones((shape.rows, shape.context), np.bool_),
-        np.array([shape.rows - 1], np.int64),
+        np.arange(shape.rows - logit_rows, shape.rows),
         (),
     )
 

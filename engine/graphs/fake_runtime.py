@@ -62,6 +62,7 @@ class FakeRuntime:
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """One-hot logits [R, vocab] of the hand-computable token."""
         assert batch.visible.shape == (batch.shape.rows, batch.shape.context)
+        assert batch.shape not in self._shapes.prefill or not len(batch.logit_rows), f"{batch.shape} gives no logits"
         if self.fail_at == len(self.passes):
             self.fail_at = None
             raise PassFailed("the fake runtime was told to fail")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,21 @@ from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 
 Array = NDArray[np.generic]
-PAST_NAME = re.compile(r"past_(?:nativekvcache__)?(key|value)_(\d+)(_in|_out)")
+PAST_NAME = re.compile(r"past_(?:nativekvcache__)?(key|value)_(\d+)(?:_h(?:ead_)?(\d+))?(_in|_out)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies in the caches. side: 0 for keys, 1 for values; head: None for all heads of the layer."""
+
+    side: int
+    layer: int
+    head: int | None = None
+
+    def of(self, keys: Array, values: Array) -> Array:
+        """The view of arrays [L, K, ...]: [K, ...], for one head [1, ...]."""
+        array: Array = (keys, values)[self.side][self.layer]
+        return array if self.head is None else array[self.head : self.head + 1]
 
 
 def layer_graphs(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]:
@@ -30,12 +45,12 @@ def _serves(graph: GraphSpec, shape: PassShape | None) -> bool:
     return shape_of(graph) == shape
 
 
-def layer_of(name: str, suffix: str) -> tuple[int, int] | None:
-    """(0 for keys or 1 for values, layer) of past_key_<layer>_in and its kin; None for any other tensor."""
+def place_of(name: str, suffix: str) -> Place | None:
+    """The place of past_key_<layer>_in, past_key_<layer>_h<head>_in and their kin; None for any other tensor."""
     found = PAST_NAME.fullmatch(name)
-    if found is None or found[3] != suffix:
+    if found is None or found[4] != suffix:
         return None
-    return (0 if found[1] == "key" else 1, int(found[2]))
+    return Place(0 if found[1] == "key" else 1, int(found[2]), int(found[3]) if found[3] else None)
 
 
 def is_scatter(graphs: Iterable[GraphSpec]) -> bool:

@@ -13,7 +13,7 @@ from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch
 from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs, zero_codes
 from engine.graphs.encoding import Array, Encoding, encoding_of
-from engine.graphs.layout import is_scatter, layer_graphs, layer_of, spans
+from engine.graphs.layout import is_scatter, layer_graphs, place_of, spans
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 
@@ -31,13 +31,15 @@ class _Binding:
 
 @dataclass(slots=True)
 class _Pass:
-    """Everything a shape needs to run over one pool: row inputs, outputs, and the bound parts in order."""
+    """Everything a shape needs to run over one pool: row inputs, outputs, and the bound parts in order.
+
+    output: the last part's, with its encoding; None where keys and values are all that the graphs give.
+    """
 
     inputs: RowInputs
     fresh: Fresh
     parts: list[_Binding]
-    output: Array
-    encoding: Encoding
+    output: tuple[Array, Encoding] | None
 
 
 class OnnxRuntime:
@@ -169,22 +171,24 @@ class OnnxRuntime:
         graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
         inputs = RowInputs(self._arena, self._manifest, shape)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
-        assert fresh.last is not None, "a decoder has an output beside its KV"
         parts = [self._bind_part(graph, inputs, fresh, self._pools[pool]) for graph in graphs]
-        return _Pass(inputs, fresh, parts, fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh))
+        if graphs[-1].kind is GraphKind.DECODER_PREFILL:
+            return _Pass(inputs, fresh, parts, None)
+        assert fresh.last is not None, "a decoder has an output beside its KV"
+        return _Pass(inputs, fresh, parts, (fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)))
 
     def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh, pool: Pool) -> _Binding:
         session = self._sessions[graph.name]
         bound = _Binding(session, session.io_binding(), [])
         for tensor in graph.inputs:
-            place = layer_of(tensor.name, "_in")
-            array = inputs.buffer(tensor) if place is None else (pool.keys, pool.values)[place[0]][place[1]]
+            place = place_of(tensor.name, "_in")
+            array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
             _bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)
         for tensor in graph.outputs:
-            place = layer_of(tensor.name, "_out")
-            array = fresh.others[tensor.name] if place is None else (fresh.keys, fresh.values)[place[0]][place[1]]
+            place = place_of(tensor.name, "_out")
+            array = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
             _bind(bound, bound.binding.bind_output, tensor.name, array)
         return bound
 
@@ -192,10 +196,12 @@ class OnnxRuntime:
         """Rows [R, V] of the last part's output, through the head graph when there is one."""
         if not len(rows):
             return np.empty((0, self._manifest.model.vocab), np.float32)
-        chosen = bound.output[0, rows]
+        assert bound.output is not None, "logits of a shape that gives none"
+        output, encoding = bound.output
+        chosen = output[0, rows]
         found = self._head(len(rows))
         if found is None:
-            return bound.encoding.decode(chosen)
+            return encoding.decode(chosen)
         head, width = found
         encoding = encoding_of(head.outputs[0])
         pieces = []

@@ -67,6 +67,7 @@ ORT_TYPES = {
     "tensor(int64)": "int64",
     "tensor(uint8)": "uint8",
     "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
 }
 
 

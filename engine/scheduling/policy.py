@@ -11,11 +11,15 @@ FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 11
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Rows wanted from one pool: sequences with one row each, and all prefill rows together."""
+    """Rows wanted from one pool: sequences with one row each, and all prefill rows together.
+
+    silent_rows: the prefill rows that may be computed before one whose logits are wanted.
+    """
 
     decodes: int
     prefill_rows: int
     prefill_first: bool = False  # the last mixed pass had no room for prefill: reserve some now
+    silent_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,9 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     push it over the bound; where the decodes alone are over it, prefill gets a pass of twice their gap in turns.
     """
     options = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
+    options += [
+        Share(shape, 0, min(demand.silent_rows, shape.rows)) for shape in _silent_options(shapes, demand, extent)
+    ]
     price = {share: costs.milliseconds(share.shape) + costs.switch_ms(extent.width, share.shape) for share in options}
     if demand.decodes:
         gap = {share: price[share] * -(-demand.decodes // share.decodes) for share in options if share.decodes}
@@ -72,6 +79,12 @@ def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[Pas
         return [PassShape(rows, past) for rows in [*steps, wanted]]
     roomy, tight = shapes.candidates(extent.wanted), shapes.candidates(extent.referenced)
     return roomy if roomy and roomy[-1].rows >= tight[-1].rows else tight
+
+
+def _silent_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:
+    if not demand.silent_rows:
+        return ()
+    return shapes.prefill_candidates(extent.wanted) or shapes.prefill_candidates(extent.referenced)
 
 
 def _split(shape: PassShape, demand: Demand) -> Share:

@@ -25,6 +25,11 @@ def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> 
     return found
 
 
+def silent_rows(wanted: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+    """Of the rows each prefill may take, those before the first whose logits are read."""
+    return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in wanted]
+
+
 def take_prefill(wanted: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
     """In the order given each takes what it may of the rows that are left."""
     taken = []

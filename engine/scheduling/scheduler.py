@@ -14,7 +14,7 @@ from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.lane import Lane
 from engine.scheduling.policy import Demand, Share, share_rows
-from engine.scheduling.queues import open_rows, take_prefill, without
+from engine.scheduling.queues import open_rows, silent_rows, take_prefill, without
 from engine.sequence import Sequence, Status
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
@@ -158,11 +158,14 @@ class Scheduler:
             return None
         scored = SCORED_ROWS if ready else self.shapes.max_rows
         wanted = open_rows(lane.prefill_queue.values(), held, scored)
-        share = self._share(lane, len(ready), sum(rows for _, rows in wanted))
+        silent = silent_rows(wanted) if self.shapes.prefill else []
+        share = self._share(lane, len(ready), wanted, silent)
         lane.narrow(share.shape.past)
-        prefills = take_prefill(wanted, share.prefill_rows)
+        prefills = take_prefill(silent if share.shape in self.shapes.prefill else wanted, share.prefill_rows)
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
-        lane.prefill_starved = bool(lane.prefill_queue) and not prefills
+        # A shape without logits never decodes, so it has its turn after every pass that does.
+        is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in silent)
+        lane.prefill_starved = bool(lane.prefill_queue) and (not prefills or is_due)
         drafts = self._draft(lane, decodes, share)
         for sequence, rows in prefills:
             promised = self._grow(lane, sequence, sequence.computed + rows)
@@ -292,8 +295,11 @@ class Scheduler:
         self.counters.preemptions += 1
         self._waiting[sequence.request.request_id] = sequence
 
-    def _share(self, lane: Lane, decodes: int, prefill_rows: int) -> Share:
-        demand = Demand(decodes, prefill_rows, lane.prefill_starved)
+    def _share(
+        self, lane: Lane, decodes: int, wanted: Iterable[tuple[Sequence, int]], silent: Iterable[tuple[Sequence, int]]
+    ) -> Share:
+        rows, before_logits = sum(rows for _, rows in wanted), sum(max(0, rows) for _, rows in silent)
+        demand = Demand(decodes, rows, lane.prefill_starved, before_logits)
         return share_rows(self.shapes, self.costs, demand, lane.extent(self.shapes), self.rules.max_gap_ms)
 
     def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:

@@ -19,10 +19,10 @@ VOCAB = 50
 PAGE = 16
 
 
-def fixed(*shapes: tuple[int, int]) -> ShapeTable:
-    """A table of (rows, past) shapes."""
-    made = tuple(sorted(PassShape(rows, past) for rows, past in shapes))
-    return ShapeTable(made, max(s.rows for s in made), max(s.past for s in made))
+def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -> ShapeTable:
+    """A table of (rows, past) shapes; `prefill` ones give no logits."""
+    made, silent = (tuple(sorted(PassShape(rows, past) for rows, past in part)) for part in (shapes, prefill))
+    return ShapeTable(made, max(s.rows for s in made), max(s.past for s in made), prefill=silent)
 
 
 def free(max_rows: int, columns: int) -> ShapeTable:

@@ -1,5 +1,6 @@
 """Turns floating point parts into ones with the contract's integer tensors, and concat caches into scatter caches."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from engine.bundle.variant import PassShape
 
 MASK_DEPTH = 100.0
+HEAD = re.compile(r"_h(?:ead_)?\d+(?=_(?:in|out)$)")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ FIXED = {
 }
 
 
-def calibrate(models: Sequence[onnx.ModelProto], shape: PassShape, vocabulary: int, logits: str) -> dict[str, Encoding]:
+def calibrate(
+    models: Sequence[onnx.ModelProto], shape: PassShape, vocabulary: int, logits: str, caches: str
+) -> dict[str, Encoding]:
     """Run the parts on random tokens and give every tensor an encoding that holds what was seen, with some room."""
     generator = np.random.default_rng(1)
     angles = np.arange(shape.rows)[:, None] * 0.1
@@ -49,15 +53,15 @@ def calibrate(models: Sequence[onnx.ModelProto], shape: PassShape, vocabulary: i
         results = session.run(names, {item.name: values[item.name] for item in session.get_inputs()})
         for name, result in zip(names, results, strict=True):
             values[name] = result
-            found[name] = _encoding(name, result, logits)
+            kind = caches if name.startswith("past_") else logits if name == "logits" else "uint16"
+            found[name] = _encoding(kind, result)
             if name.startswith("past_"):
                 found[name.replace("_out", "_in")] = found[name]
     return found
 
 
-def _encoding(name: str, seen: np.ndarray, logits: str) -> Encoding:
+def _encoding(dtype: str, seen: np.ndarray) -> Encoding:
     peak = 1.5 * float(np.abs(seen).max())
-    dtype = "uint8" if name.startswith("past_") else logits if name == "logits" else "uint16"
     half = 127 if dtype == "uint8" else 32767
     return Encoding(dtype, peak / half, half + 1)
 
@@ -69,7 +73,7 @@ def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> o
     graph, before, after = made.graph, [], []
     inputs = {value.name for value in graph.input}
     for value in [*graph.input, *graph.output]:
-        encoding = encodings.get(value.name)
+        encoding = encodings.get(HEAD.sub("", value.name))
         if encoding is None:
             continue
         integer = np.dtype(encoding.dtype)
@@ -87,7 +91,15 @@ def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> o
     return made
 
 
-def scatter_edges(model: onnx.ModelProto, shape: PassShape) -> onnx.ModelProto:
+def drop_result(model: onnx.ModelProto) -> None:
+    """Leave keys and values as the only outputs."""
+    graph = model.graph
+    kept = [value for value in graph.output if value.name.startswith("past_")]
+    del graph.output[:]
+    graph.output.extend(kept)
+
+
+def scatter_edges(model: onnx.ModelProto, shape: PassShape, index: str = "int32") -> onnx.ModelProto:
     """Caches as wide as the context, the fresh columns at `cache_index`: other columns and the mask are turned round.
 
     Turned by cache_index + rows, the fresh columns come last, which is where the concat graph has them.
@@ -106,9 +118,13 @@ def scatter_edges(model: onnx.ModelProto, shape: PassShape) -> onnx.ModelProto:
         ("scatter/past", np.array([past], np.int64)),
     ):
         graph.initializer.append(numpy_helper.from_array(value, name))
-    graph.input.append(helper.make_tensor_value_info("cache_index", TensorProto.INT32, [1]))
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(index))
+    graph.input.append(helper.make_tensor_value_info("cache_index", element, [1]))
+    before.append(
+        helper.make_node("Cast", ["cache_index"], ["scatter/index"], name="scatter/cast", to=TensorProto.INT32)
+    )
     steps = (
-        ("Add", ["cache_index", "scatter/rows"], "scatter/shift"),
+        ("Add", ["scatter/index", "scatter/rows"], "scatter/shift"),
         ("Add", ["scatter/columns", "scatter/shift"], "scatter/sum"),
         ("Mod", ["scatter/sum", "scatter/count"], "scatter/turned"),
         ("Slice", ["scatter/turned", "scatter/zero", "scatter/past"], "scatter/others"),
@@ -127,6 +143,29 @@ def scatter_edges(model: onnx.ModelProto, shape: PassShape) -> onnx.ModelProto:
             new = value.name.replace("past_", "past_nativekvcache__")
             rename(graph, value.name, new)
             value.name = new
+    return made
+
+
+def split_heads(model: onnx.ModelProto, infix: str) -> onnx.ModelProto:
+    """One tensor for each head of a cache, as `past_key_0` + infix + `1_in`; the graph inside stays as it is."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, before, after = made.graph, [], []
+    for values, is_input in ((graph.input, True), (graph.output, False)):
+        joined = [value for value in values if value.name.startswith("past_")]
+        for value in joined:
+            stem, _, side = value.name.rpartition("_")
+            heads, *dims = (dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            names = [f"{stem}{infix}{head}_{side}" for head in range(heads)]
+            element = value.type.tensor_type.elem_type
+            values.remove(value)
+            values.extend(helper.make_tensor_value_info(name, element, [1, *dims]) for name in names)
+            label = f"{stem}/{side}"
+            if is_input:
+                before.append(helper.make_node("Concat", names, [value.name], name=label, axis=0))
+            else:
+                after.append(helper.make_node("Split", [value.name], names, name=label, axis=0, num_outputs=heads))
+    _put_around(graph, before, after)
     return made
 
 

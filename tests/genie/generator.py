@@ -5,14 +5,16 @@ The network is computed in floating point; quantised tensors exist at the graphs
 
 import json
 import shutil
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import helper
 
-from engine.bundle.manifest import GraphKind
+from engine.bundle.manifest import GraphKind, ModelSpec
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint, read_json
@@ -26,7 +28,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
 from engine.qnn.binary import Encoding as QnnEncoding
-from tests.genie.edges import Encoding, calibrate, encode_edges, scatter_edges
+from tests.genie.edges import HEAD, Encoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
@@ -54,6 +56,9 @@ class Recipe:
     """What to generate. precision w4a16: u16 activations and u8 caches; w4: everything float16; twin: float32.
 
     same_hidden_names: neighbouring parts agree on the hidden state's name, as exporters do most of the time.
+    scatter, index: fresh columns are written at `cache_index` of that type. heads: what stands before a head's number
+    in its own cache's name, "" = all heads in one. ssd: a dialog that speculates on its forecast prefix.
+    silent_rows: the variants of so many rows end with keys and values.
     one_graph_per_binary: what the emulator can load.
     """
 
@@ -63,7 +68,13 @@ class Recipe:
     shapes: tuple[PassShape, ...] = (PassShape(1, 63), PassShape(8, 56))
     precision: str = "w4a16"
     scatter: bool = False
+    index: str = "int32"
+    heads: str = ""
+    ssd: bool = False
+    silent_rows: tuple[int, ...] = ()
     logits: str = "uint16"
+    caches: str = "uint8"
+    mask_depth: float = 100.0
     same_hidden_names: bool = True
     one_graph_per_binary: bool = False
     context_tokens: int = 64
@@ -142,7 +153,11 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
     encodings = _encodings(source, recipe)
     for number in range(1, recipe.parts + 1):
         graphs = {name: shape for shape in recipe.shapes for name in [graph_name(recipe, shape, number)]}
-        models = {name: _model(source, number, shape, name, recipe, encodings) for name, shape in graphs.items()}
+        models = {
+            name: _model(source, number, shape, name, recipe, encodings)
+            for name, shape in graphs.items()
+            if source.parts[number - 1].layers or number == 1 or shape.rows not in recipe.silent_rows
+        }
         binary = ERAS[recipe.era].binary.format(model="tiny", i=number, n=recipe.parts)
         if recipe.one_graph_per_binary:
             for name, model in models.items():
@@ -171,7 +186,8 @@ def _encodings(source: Source, recipe: Recipe) -> dict[str, Encoding]:
         return {}
     shape = PassShape(16, 16)
     models = [part_model(source, number, shape, "float32", "calibration") for number in range(1, recipe.parts + 1)]
-    return calibrate(models, shape, source.network.spec.vocab, recipe.logits)
+    found = calibrate(models, shape, source.network.spec.vocab, recipe.logits, recipe.caches)
+    return {**found, "attention_mask": Encoding("uint16", recipe.mask_depth / 65535, 65535)}
 
 
 def _model(
@@ -179,9 +195,14 @@ def _model(
 ) -> onnx.ModelProto:
     inner = {"w4a16": "float32", "w4": "float16", "twin": "float32"}[recipe.precision]
     model = part_model(source, number, shape, inner, name)
+    last = max(part.number for part in source.parts if part.layers)
+    if number == last and shape.rows in recipe.silent_rows:
+        drop_result(model)
+    if recipe.heads:
+        model = split_heads(model, recipe.heads)
     model = encode_edges(model, encodings)
     if recipe.scatter:
-        model = scatter_edges(model, shape)
+        model = scatter_edges(model, shape, recipe.index)
     if not recipe.same_hidden_names and number > 1:
         _rename_input(model, source.parts[number - 1].source, f"hidden_into_{number}")
     return model
@@ -202,7 +223,7 @@ def describe(
 
     def tensor(value: onnx.ValueInfoProto) -> BinaryTensor:
         kind = value.type.tensor_type
-        key = value.name.replace("nativekvcache__", "")
+        key = HEAD.sub("", value.name.replace("nativekvcache__", ""))
         known = encodings.get(aliases.get(key, key))
         encoding = QnnEncoding((known.scale,), (-known.zero_point,)) if known else None
         dtype = str(helper.tensor_dtype_to_np_dtype(kind.elem_type))
@@ -211,13 +232,33 @@ def describe(
     return BinaryGraph(name, tuple(map(tensor, model.graph.input)), tuple(map(tensor, model.graph.output)))
 
 
+def add_forecast(dialog: dict[str, Any], folder: Path, spec: ModelSpec) -> None:
+    """What self-speculation adds to a folder: its settings and a file of cached keys and values."""
+    tokens = 16
+    dialog["type"] = "ssd-q1"
+    dialog["ssd-q1"] = {
+        "version": 1,
+        "ssd-version": 1,
+        "forecast-token-count": 4,
+        "forecast-prefix": tokens,
+        "forecast-prefix-name": "forecast-prefix",
+        "branches": [3, 2],
+        "n-streams": 1,
+        "p-threshold": 0.0,
+    }
+    head = struct.pack("<IIBxHHH", 2 * spec.layers, 0xC0DE, 8, spec.kv_heads, spec.head_dim, tokens)
+    path = folder / "forecast-prefix" / "kv-cache.primary.qnn-htp"
+    path.parent.mkdir()
+    path.write_bytes(head + bytes([128]) * (2 * spec.layers * spec.kv_heads * spec.head_dim * tokens))
+
+
 def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network, binaries: tuple[str, ...]) -> None:
     """Everything but the binaries."""
     for name in TEXT_FILES:
         if (checkpoint / name).is_file():
             shutil.copyfile(checkpoint / name, folder / name)
     spec = network.spec
-    config = {
+    config: dict[str, Any] = {
         "dialog": {
             "version": 1,
             "type": "basic",
@@ -255,6 +296,8 @@ def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network
             },
         }
     }
+    if recipe.ssd:
+        add_forecast(config["dialog"], folder, spec)
     (folder / "genie_config.json").write_text(json.dumps(config, indent=1))
     devices = [{"soc_model": 60, "dsp_arch": "v73", "cores": [{"core_id": 0, "perf_profile": "burst"}]}]
     (folder / "htp_backend_ext_config.json").write_text(json.dumps({"devices": devices}))

@@ -12,7 +12,10 @@ Run = Callable[[str, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 @dataclass
 class PlainLoop:
-    """run(graph name, inputs) -> outputs. Every variant must have the same number of rows as asked for."""
+    """run(graph name, inputs) -> outputs. Every variant must have the same number of rows as asked for.
+
+    Where prompts are computed without logits, that is for all of their tokens but the last.
+    """
 
     manifest: Manifest
     run: Run
@@ -23,14 +26,16 @@ class PlainLoop:
         tokens, done = list(prompt), 0
         while len(tokens) < len(prompt) + count:
             rows = prompt_rows if len(tokens) - done > 1 else decode_rows
-            fresh = tokens[done : done + rows]
+            is_silent = self._graph(rows, done).kind is GraphKind.DECODER_PREFILL
+            fresh = tokens[done : min(done + rows, len(tokens) - is_silent)]
             logits = self._pass(rows, fresh, done, caches)
             done += len(fresh)
             if done == len(tokens):
+                assert logits is not None
                 tokens.append(int(logits[0, len(fresh) - 1].argmax()))
         return tokens[len(prompt) :]
 
-    def _pass(self, rows: int, fresh: list[int], done: int, caches: dict[str, np.ndarray]) -> np.ndarray:
+    def _pass(self, rows: int, fresh: list[int], done: int, caches: dict[str, np.ndarray]) -> np.ndarray | None:
         graph = self._graph(rows, done)
         context = graph.context
         assert context is not None
@@ -57,6 +62,8 @@ class PlainLoop:
                 kept = np.take(out[spec.name], np.arange(len(fresh)), axis)
                 name = spec.name.replace("_out", "_in")
                 caches[name] = np.concatenate([caches[name], kept], axis) if name in caches else kept
+        if graph.kind is GraphKind.DECODER_PREFILL:
+            return None
         head = next(
             (graph for graph in self.manifest.graphs if graph.kind is GraphKind.LMHEAD and graph.rows == rows), None
         )

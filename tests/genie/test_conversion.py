@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 
 from engine.bundle.manifest import GraphKind, load_manifest
 from engine.bundle.resolve import resolve_bundle
-from engine.bundle.variant import PassShape, shape_table
+from engine.bundle.variant import PassShape, pin, shape_table
 from engine.errors import BundleError
 from engine.genie.convert import Toolbox, convert_folder
+from engine.genie.read import read_genie
 from tests.genie.generator import Generated, Recipe, generate
 
 
@@ -44,6 +46,40 @@ def test_the_precision_is_the_exporters(checkpoint: Path, tmp_path: Path) -> Non
     made = generate(checkpoint, tmp_path / "qwen", Recipe())
     (made.folder / "metadata.json").write_text('{"precision": "W8A16"}')
     assert load_manifest(convert_folder(made.folder, tmp_path / "cache", tools(made))).quant == "w8a16"
+
+
+def test_a_folder_without_anything_but_the_tokenizer_and_genies_own_file(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bare", Recipe(era="serialized", parts=5, head_alone=True))
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "htp_backend_ext_config.json"):
+        (made.folder / name).unlink(missing_ok=True)
+    manifest = load_manifest(convert_folder(made.folder, tmp_path / "cache", tools(made)))
+    assert (manifest.text.stop_ids, manifest.text.chat_template, manifest.target) == ((2,), None, "x-elite")
+    assert (manifest.model.layers, manifest.model.hidden, manifest.model.kv_heads) == (3, 64, 2)
+
+
+def test_variants_without_logits(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe(parts=4, head_alone=True, silent_rows=(8,)))
+    manifest = load_manifest(convert_folder(made.folder, tmp_path / "cache", tools(made)))
+    kinds = {graph.name: graph.kind for graph in manifest.graphs}
+    assert kinds == {
+        "ar1_cl64_1_of_2": GraphKind.DECODER,
+        "ar1_cl1_2_of_2": GraphKind.LMHEAD,
+        "ar8_cl64_1_of_1": GraphKind.DECODER_PREFILL,
+    }
+    shapes = shape_table(manifest, 0)
+    assert (shapes.fixed, shapes.prefill, shapes.max_rows) == ((PassShape(1, 63),), (PassShape(8, 56),), 1)
+    assert pin(shapes, 8).prefill == ()
+
+
+def test_a_graph_without_logits_beside_one_that_gives_them(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", Recipe())
+    silent = generate(checkpoint, tmp_path / "silent", Recipe(silent_rows=(8,))).infos["part3_of_3.bin"].graphs
+    last = made.infos["part3_of_3.bin"]
+    extra = tuple(msgspec.structs.replace(graph, name=f"kv_{graph.name}") for graph in silent if "ar8" in graph.name)
+    infos = {**made.infos, "part3_of_3.bin": msgspec.structs.replace(last, graphs=(*extra, *last.graphs))}
+    plain, both = (read_genie(made.folder, lambda path, known=known: known[path.name]) for known in (made.infos, infos))
+    assert both.manifest.graphs == plain.manifest.graphs
+    assert both.wrappers == plain.wrappers
 
 
 def test_it_is_made_once_until_the_source_changes(checkpoint: Path, tmp_path: Path) -> None:

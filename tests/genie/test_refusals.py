@@ -59,7 +59,21 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "convolution state": (renamed(KEY, "conv_state_0_in"), "tensor conv_state_0_in is the state of a recurrent"),
     "sliding window": (renamed(KEY, "swa_key_0_in"), "tensor swa_key_0_in belongs to sliding window"),
-    "cache for each head": (renamed(KEY, "past_key_0_h0_in"), "tensor past_key_0_h0_in is the cache of one head"),
+    "several heads as one": (
+        renamed(KEY, "past_key_0_h0_in"),
+        r"tensor past_key_0_h0_in has shape \[2, 1, 32, \d+\]: several heads under the name of one",
+    ),
+    "another name for a cache": (
+        renamed(KEY, "past_group1__key_0_in"),
+        "past_group1__key_0_in is a cache under a name",
+    ),
+    "embeddings in place of ids": (renamed("attention_mask", "inputs_embeds"), "inputs_embeds takes embeddings in"),
+    "positions in place of rotation": (renamed("position_ids_cos", "position_ids"), "position_ids is an extra input"),
+    "signed caches": (with_(KEY, dtype="int8"), "tensor past_key_0_in is int8; uint8 or uint16 or"),
+    "rotation without its other half": (
+        with_("position_ids_sin", shape=(1, 1, 8, 32)),
+        r"tensor position_ids_sin has shape \[1, 1, 8, 32\], position_ids_cos has \[1, 1, [18], 16\]",
+    ),
     "encodings in and out": (
         with_(KEY, encoding=Encoding((0.5,), (-128,))),
         r"tensors past_key_0_in and past_key_0_out have different encodings \(uint8 scale 0\.5 zero point 128 and",
@@ -85,7 +99,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "whole context each time": (
         lambda tensor: None if tensor.name == KEY else tensor,
-        "tensor past_key_0_in is missing: a graph that reads the whole context",
+        "tensor past_key_0_in is missing: what is cached must be read",
     ),
     "a batch axis": (with_(KEY, shape=(2, 2, 32, 63)), r"tensor past_key_0_in has shape \[2, 2, 32, 63\]"),
     "another width": (
@@ -122,12 +136,142 @@ def test_extra_inputs(made: Generated, name: str, shape: tuple[int, ...], messag
         read(made, {**made.infos, LAYERS: msgspec.structs.replace(info, graphs=graphs)})
 
 
+def test_rotation_of_more_than_a_head(made: Generated) -> None:
+    def wide(tensor: BinaryTensor) -> BinaryTensor:
+        is_rotation = tensor.name.startswith("position_ids")
+        return msgspec.structs.replace(tensor, shape=(*tensor.shape[:-1], 32)) if is_rotation else tensor
+
+    infos = {**changed(made, wide), "part3_of_3.bin": changed(made, wide, "part3_of_3.bin")["part3_of_3.bin"]}
+    with pytest.raises(BundleError, match=r"position_ids_cos has 32 columns; heads of 32 turn at most 16 pairs"):
+        read(made, infos)
+
+
+LOGITS: dict[str, tuple[Change, str]] = {
+    "of the last row only": (
+        with_("logits", shape=(1, 1, 384)),
+        r"tensor logits has shape \[1, 1, 384\]; \[1, 8, 384\]",
+    ),
+    "for each channel": (
+        with_("logits", encoding=Encoding((1.0, 1.0), (0, 0), 2)),
+        "logits has a scale for each channel",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOGITS)
+def test_logits(made: Generated, case: str) -> None:
+    change, message = LOGITS[case]
+    with pytest.raises(BundleError, match=message):
+        read(made, changed(made, change, "part3_of_3.bin"))
+
+
+def each_graph(made: Generated, binary: str, change: Callable[[BinaryGraph], BinaryGraph]) -> dict[str, BinaryInfo]:
+    info = made.infos[binary]
+    return {**made.infos, binary: msgspec.structs.replace(info, graphs=tuple(map(change, info.graphs)))}
+
+
+def test_a_second_output_beside_the_caches(made: Generated) -> None:
+    def also_hidden(graph: BinaryGraph) -> BinaryGraph:
+        hidden = BinaryTensor("last_hidden_states", "float16", (1, 8, 64))
+        return msgspec.structs.replace(graph, outputs=(*graph.outputs, hidden))
+
+    with pytest.raises(BundleError, match="it gives logits and last_hidden_states; one output beside the caches"):
+        read(made, each_graph(made, "part3_of_3.bin", also_hidden))
+
+
+def without_caches(graph: BinaryGraph) -> BinaryGraph:
+    keep = [
+        [tensor for tensor in side if not tensor.name.startswith("past_")] for side in (graph.inputs, graph.outputs)
+    ]
+    return BinaryGraph(graph.name, tuple(keep[0]), tuple(keep[1]))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_graphs_that_read_the_whole_context_each_time(checkpoint: Path, tmp_path: Path, parts: int) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=parts, shapes=(PassShape(16, 0),)))
+    infos = {
+        name: msgspec.structs.replace(info, graphs=tuple(map(without_caches, info.graphs)))
+        for name, info in made.infos.items()
+    }
+    with pytest.raises(BundleError, match=r"tensor attention_mask is \[1, 1, 16, 16\] and there are no past keys and"):
+        read(made, infos)
+
+
+def test_a_cache_index_for_some_graphs_only(made: Generated, checkpoint: Path, tmp_path: Path) -> None:
+    in_place = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, scatter=True))
+
+    def plain(tensor: BinaryTensor) -> BinaryTensor:
+        return msgspec.structs.replace(tensor, name=tensor.name.replace("nativekvcache__", ""))
+
+    def named(info: BinaryInfo) -> BinaryInfo:
+        graphs = [
+            BinaryGraph(graph.name, tuple(map(plain, graph.inputs)), tuple(map(plain, graph.outputs)))
+            for graph in info.graphs
+        ]
+        return msgspec.structs.replace(info, graphs=tuple(graphs))
+
+    with pytest.raises(BundleError, match=r"cache_index is an input of .*_2_of_3, but not of .*_3_of_3"):
+        read(made, {**made.infos, LAYERS: named(in_place.infos[LAYERS])})
+    mixed = {
+        name: msgspec.structs.replace(
+            info,
+            graphs=tuple(
+                graph if "ar1_" in graph.name else next(g for g in made.infos[name].graphs if g.name == graph.name)
+                for graph in named(info).graphs
+            ),
+        )
+        for name, info in in_place.infos.items()
+    }
+    with pytest.raises(BundleError, match="variants ar1_cl64 and ar8_cl64: one has the input cache_index, the other"):
+        read(made, mixed)
+
+
+def test_heads_that_are_missing(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, heads="_head_"))
+    infos = changed(made, lambda tensor: None if "_0_head_0_" in tensor.name else tensor)
+    with pytest.raises(BundleError, match="caches of layer 0 are not one for each head, from 0 on"):
+        read(made, infos)
+
+
+def test_caches_of_several_sizes(made: Generated) -> None:
+    def wider(tensor: BinaryTensor) -> BinaryTensor:
+        is_value = tensor.name.startswith("past_value_1")
+        return msgspec.structs.replace(tensor, shape=(*tensor.shape[:3], 64)) if is_value else tensor
+
+    with pytest.raises(BundleError, match=r"past_value_1_in has shape \[2, 1, 63, 64\], .*: caches of several sizes"):
+        read(made, changed(made, wider))
+
+
+def test_one_name_in_two_binaries(made: Generated) -> None:
+    info = made.infos[LAYERS]
+    taken = made.infos["part1_of_3.bin"].graphs[0].name
+    graphs = (msgspec.structs.replace(info.graphs[0], name=taken), *info.graphs[1:])
+    with pytest.raises(BundleError, match=rf"graph {taken} is in part1_of_3\.bin and in part2_of_3\.bin"):
+        read(made, {**made.infos, LAYERS: msgspec.structs.replace(info, graphs=graphs)})
+
+
+def test_axes_of_length_one_do_not_matter(made: Generated) -> None:
+    """Other exporters write masks of rank 3 and caches as [1, heads, ...]: the bytes are the same."""
+
+    def other(tensor: BinaryTensor) -> BinaryTensor:
+        if tensor.name == "attention_mask":
+            return msgspec.structs.replace(tensor, shape=tensor.shape[1:])
+        if tensor.name.startswith("past_"):
+            heads, one, *rest = tensor.shape
+            return msgspec.structs.replace(tensor, shape=(one, heads, *rest))
+        return tensor
+
+    bundle = read_genie(made.folder, lambda path: changed(made, other, path.name)[path.name])
+    plain = read_genie(made.folder, lambda path: made.infos[path.name])
+    assert bundle.manifest.graphs == plain.manifest.graphs
+
+
 def test_a_head_that_takes_its_weights(checkpoint: Path, tmp_path: Path) -> None:
     made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, head_alone=True))
     info = made.infos["part3_of_3.bin"]
     weight = BinaryTensor("weight", "float16", (384, 64))
     graphs = tuple(msgspec.structs.replace(graph, inputs=(*graph.inputs, weight)) for graph in info.graphs)
-    with pytest.raises(BundleError, match="tensor weight is an extra input"):
+    with pytest.raises(BundleError, match="tensor weight is the LM head's weight matrix; no key of genie_config"):
         read(made, {**made.infos, "part3_of_3.bin": msgspec.structs.replace(info, graphs=graphs)})
 
 
@@ -183,9 +327,14 @@ def test_parts_that_are_missing(checkpoint: Path, tmp_path: Path, binaries: list
         read(made, made.infos)
 
 
-def test_prefill_graphs_alone(made: Generated) -> None:
-    infos = changed(made, lambda tensor: None if tensor.name == "logits" else tensor, "part3_of_3.bin")
-    infos = {name: info for name, info in infos.items() if name != LAYERS}
-    last = {"part1_of_3.bin": made.infos["part1_of_3.bin"], "part2_of_3.bin": infos["part3_of_3.bin"]}
-    with pytest.raises(BundleError, match="the bundle has prefill graphs only"):
-        read(made, {**last, "part3_of_3.bin": infos["part3_of_3.bin"]})
+def test_prefill_graphs_alone(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=2, silent_rows=(1, 8)))
+    with pytest.raises(BundleError, match="graph token_ar1_cl64_2_of_2 gives keys and values only, and no graph of an"):
+        read(made, made.infos)
+
+
+def test_keys_and_values_only_in_the_middle(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3))
+    hidden = "_model_model_layers_1_Add_1_output_0"
+    with pytest.raises(BundleError, match=r"graph token_ar1_cl64_2_of_3 must have one output beside the caches"):
+        read(made, changed(made, lambda tensor: None if tensor.name == hidden else tensor))

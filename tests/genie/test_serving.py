@@ -57,6 +57,31 @@ def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision:
     assert tokens(checkpoint, tmp_path, recipe, 8) == expected
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(heads="_h"),
+        Recipe(heads="_head_", scatter=True, index="uint32"),
+        Recipe(caches="uint16", mask_depth=50.0),
+        Recipe(mask_depth=1000.0, parts=2),
+        Recipe(silent_rows=(8,)),
+        Recipe(silent_rows=(8,), head_alone=True, parts=4, same_hidden_names=False),
+        Recipe(silent_rows=(8,), parts=1),
+    ],
+    ids=[
+        "a cache for each head",
+        "the same written in place",
+        "u16 caches and a shallow mask",
+        "a deep mask",
+        "prefill without logits",
+        "prefill without logits and a lone head",
+        "prefill without logits in one part",
+    ],
+)
+def test_what_exporters_did_differently(checkpoint: Path, tmp_path: Path, expected: list[int], recipe: Recipe) -> None:
+    assert tokens(checkpoint, tmp_path, recipe, 8) == expected
+
+
 def test_several_contexts(checkpoint: Path, tmp_path: Path, expected: list[int]) -> None:
     shapes = (PassShape(1, 15), PassShape(1, 63), PassShape(8, 8), PassShape(8, 56))
     assert tokens(checkpoint, tmp_path, Recipe(precision="twin", shapes=shapes), 8) == expected

@@ -8,14 +8,20 @@ from onnx import helper
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
 from engine.genie.convert import Toolbox, convert_folder
+from engine.graphs.qnn_checks import check_binaries
+from engine.qnn.bound import as_bound
 from engine.qnn.ep_context import read_wrapper
 from tests.genie.generator import Generated
 
 
 def convert_to_twin(made: Generated, cache: Path) -> Path:
-    """Convert a generated folder; the bundle it gives has ONNX graphs in place of context binaries."""
+    """Convert a generated folder; the bundle it gives has ONNX graphs in place of context binaries.
+
+    Before that it must pass what is checked of its binaries when it is loaded on a device.
+    """
     folder = convert_folder(made.folder, cache, Toolbox(lambda path: made.infos[path.name], ""))
     manifest = load_manifest(folder)
+    check_binaries(manifest, as_bound(folder, manifest, made.infos))
     files = dict(manifest.files)
     for graph in manifest.graphs:
         wrapper = onnx.load(str(folder / graph.file))

@@ -127,8 +127,12 @@ class ScriptedEngine:
 
     def think(self) -> None:
         """Serve a model that reasons."""
+        self.write(markers={"reasoning": ("<think>", "</think>")})
+
+    def write(self, **fields: Any) -> None:
+        """Serve a model of other text properties."""
         manifest = self._info.manifest
-        text = msgspec.structs.replace(manifest.text, markers={"reasoning": ("<think>", "</think>")})
+        text = msgspec.structs.replace(manifest.text, **fields)
         self._info = dataclasses.replace(self._info, manifest=msgspec.structs.replace(manifest, text=text))
 
     def hold(self, deltas: int = 0) -> None:

@@ -171,6 +171,13 @@ async def test_defaults_are_those_of_openai(client: httpx.AsyncClient, engine: S
     assert (params.stop_token_ids, stop, include_stop, skip_special) == ((2,), (), False, True)
 
 
+async def test_texts_that_end_the_models_answers(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.write(stop_texts=("User:",))
+    await chat(client, stop="a")
+    await chat(client, ignore_eos=True)
+    assert [stop for _, stop, _, _ in engine.submitted] == [("User:", "a"), ()]
+
+
 async def test_top_p_zero_means_the_likeliest_token(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     await chat(client, top_p=0, ignore_eos=True)
     params = engine.submitted[0][0].params

@@ -9,7 +9,7 @@ from engine.compile.layers import MASK_INPUT
 from engine.compile.lowering import COS_INPUT, SIN_INPUT
 from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
 from engine.graphs.encoding import Encoding
-from engine.graphs.layout import layer_of
+from engine.graphs.layout import place_of
 
 WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
 WIDE_CODES = 65535
@@ -85,7 +85,7 @@ def tied(graphs: Iterable[FloatGraph]) -> Groups:
     for graph in graphs:
         names = set(graph.activations())
         for name in names:
-            if layer_of(name, "_in") is not None:
+            if place_of(name, "_in") is not None:
                 groups.tie(name, name.removesuffix("_in") + "_out")
         for node in graph.model.graph.node:
             if node.op_type in MOVERS:
@@ -107,9 +107,9 @@ def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
     so what calibration saw of it says little: one column alone is as large as a value.
     """
     for node in graph.model.graph.node:
-        place = layer_of(node.input[1], "_in") or layer_of(node.input[1], "_out") if len(node.input) > 1 else None
-        if node.op_type == "MatMul" and place is not None and place[0] == 1:
-            yield node.output[0], f"past_value_{place[1]}_out"
+        place = place_of(node.input[1], "_in") or place_of(node.input[1], "_out") if len(node.input) > 1 else None
+        if node.op_type == "MatMul" and place is not None and place.side == 1:
+            yield node.output[0], f"past_value_{place.layer}_out"
 
 
 def _join(joined: dict[str, Range], root: str, seen: Range) -> None:
@@ -171,4 +171,4 @@ def _fixed(graph: FloatGraph, inputs: Mapping[str, Encoding]) -> Iterator[tuple[
 
 
 def _is_cache(name: str) -> bool:
-    return layer_of(name, "_in") is not None or layer_of(name, "_out") is not None
+    return place_of(name, "_in") is not None or place_of(name, "_out") is not None

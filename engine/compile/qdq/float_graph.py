@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from engine.bundle.manifest import TensorSpec
-from engine.graphs.layout import layer_of
+from engine.graphs.layout import place_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 WIDE = "_wide"  # a KV tensor before it is narrowed to the cache's type
@@ -74,7 +74,7 @@ def prepare(
         copy.output[:] = [renamed.get(name, name) for name in node.output]
         nodes.append(copy)
         for index, name in enumerate(copy.output):
-            if layer_of(name, "_out") is not None:
+            if place_of(name, "_out") is not None:
                 copy.output[index] = name + WIDE
                 nodes.append(helper.make_node("Identity", [name + WIDE], [name], name=f"narrow_{name}"))
     made = onnx.ModelProto()

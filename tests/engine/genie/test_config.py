@@ -10,6 +10,7 @@ import pytest
 from engine.errors import BundleError
 from engine.genie.config import is_genie_folder, read_config
 
+SPECULATING = ("spd", "lade", "multistream", "eaglet", "kv-share")
 CONFIG: dict[str, Any] = {
     "dialog": {
         "version": 1,
@@ -54,6 +55,11 @@ def test_an_end_token_may_be_a_number_and_bos_may_be_none(tmp_path: Path) -> Non
     assert (config.eos_ids, config.bos_id) == ((2,), None)
 
 
+@pytest.mark.parametrize("none", [-1, [-1], None, []])
+def test_there_may_be_no_end_token(tmp_path: Path, none: Any) -> None:
+    assert read_config(write(tmp_path, **{"context/eos-token": none, "context/eot-token": -1})).eos_ids == ()
+
+
 def test_speculating_dialogs_are_served_as_ordinary_ones(tmp_path: Path) -> None:
     assert read_config(write(tmp_path, **{"type": "ssd-q1", "ssd-q1": {"version": 1}})).binaries
 
@@ -68,7 +74,7 @@ def test_graph_switching_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("type", "spd", "dialogs of type 'spd' are not supported"),
+        *((("type", kind, f"dialogs of type '{kind}' are not supported")) for kind in SPECULATING),
         ("engine", [], "dialog.engine is a list"),
         ("engine/backend/type", "QnnGpu", "the back end is QnnGpu"),
         ("engine/backend/QnnHtp/kv-update-method", "shift-concat", "SHIFT_CONCAT is deprecated"),
@@ -81,6 +87,7 @@ def test_graph_switching_changes_nothing(tmp_path: Path) -> None:
         ("engine/longcontext", {"type": "sliding-window"}, r"longcontext \(sliding-window\) evicts"),
         ("context", 3, "dialog.context must be an object, it is 3"),
         ("context/size", 0, "dialog.context.size must be an integer from 1"),
+        ("context/eos-token", -2, "dialog.context.eos-token must be an integer or a list"),
         ("context/eos-token", ["x"], "dialog.context.eos-token must be an integer or a list"),
     ],
 )

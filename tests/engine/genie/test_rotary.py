@@ -39,6 +39,11 @@ def test_plain_in_both_places() -> None:
     np.testing.assert_allclose(rope(config(), {"rope_theta": 10000.0})[0], expected, rtol=1e-6)
 
 
+def test_linear() -> None:
+    position = {"rope-theta": 10000, "rope-scaling": {"rope-type": "linear", "factor": 4.0}}
+    np.testing.assert_allclose(rope(config(position))[0], rope(config(theta=1e4))[0] / 4, rtol=1e-6)
+
+
 def test_llama3_in_both_files() -> None:
     scaling = {key.replace("-", "_"): value for key, value in LLAMA3.items()}
     model = LlamaConfig(head_dim=HEAD, rope_theta=500000.0, rope_scaling=scaling, max_position_embeddings=131072)
@@ -47,6 +52,15 @@ def test_llama3_in_both_files() -> None:
     position = {"type": "rope", "rope-dim": 32, "rope-theta": 500000, "rope-scaling": LLAMA3}
     np.testing.assert_allclose(rope(config(position))[0], expected.numpy(), rtol=1e-6)
     np.testing.assert_allclose(rope(config(), {"rope_theta": 5e5, "rope_scaling": scaling})[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_a_scaling_of_config_json_is_not_passed_over(kind: str) -> None:
+    told = {"rope_scaling": {"rope_type": kind, "factor": 4.0}}
+    with pytest.raises(BundleError, match=f"rotary type '{kind}' is not supported"):
+        rope(config(theta=1e4), told)
+    explicit = config({"rope-theta": 10000, "rope-scaling": {"rope-type": "default"}})
+    np.testing.assert_allclose(rope(explicit, told)[0], rope(config(theta=1e4))[0])
 
 
 @pytest.mark.parametrize(("context", "table"), [(4096, "short"), (8192, "long")])
@@ -77,14 +91,27 @@ def test_longrope_by_compiled_context(context: int, table: str) -> None:
     found = rope(config(position), files, context)
     np.testing.assert_allclose(found[0], expected.numpy(), rtol=1e-6)
     assert found[1] == pytest.approx(factor)
-    telling = {**files, "rope_theta": 1e4, "rope_scaling": scaling, "original_max_position_embeddings": 4096}
-    np.testing.assert_allclose(rope(config(), telling, context)[0], expected.numpy(), rtol=1e-6)
+    telling = {**files, "rope_scaling": scaling, "original_max_position_embeddings": 4096}
+    for settings in (config(theta=1e4), config({"type": "rope", "rope-dim": 32, "rope-theta": 10000})):
+        found = rope(settings, telling, context)  # as exporters write it: theta for Genie, the rest in config.json
+        np.testing.assert_allclose(found[0], expected.numpy(), rtol=1e-6)
+        assert found[1] == pytest.approx(factor)
+    np.testing.assert_allclose(rope(config(), {**telling, "rope_theta": 1e4}, context)[0], expected.numpy(), rtol=1e-6)
+    with pytest.raises(BundleError, match=r"longrope has no factor, and config\.json has no max_position_embeddings"):
+        rope(config(position))
+    position["rope-scaling"]["factor"] = 32.0
+    assert rope(config(position))[1] == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (config(), "tells no rotation"),
+        (config({"type": "rope", "rope-dim": 32}), "neither positional-encoding nor QnnHtp has a rope-theta"),
+        (
+            config({"rope-theta": 1e4, "rope-scaling": {"factor": 8.0, "low-freq-factor": 1.0}}),
+            "rope-scaling has factor, low-freq-factor but no rope-type",
+        ),
         (config({"type": "alibi"}), "positional encoding 'alibi' is not supported"),
         (config({"rope-theta": 1e4, "rope-scaling": {"rope-type": "yarn"}}), "rotary scaling 'yarn' is not supported"),
         (config({"rope-theta": 1e4, "rope-scaling": {"rope-type": "llama3"}}), "factor is missing"),

@@ -123,6 +123,7 @@ def test_everything_that_ends_an_answer(folder: Path) -> None:
     text = read_text(folder, config(eos_ids=(7,), stop_sequences=("<|endoftext|>", "not a token")))
     assert set(text.spec.stop_ids) == {3, 4, 5, 7, end, turn, tokenizer.token_to_id("<think>")}
     assert text.spec.eos_token == "<think>"
+    assert text.spec.stop_texts == ("not a token",)
 
 
 def test_bos_by_id_and_whether_text_starts_with_it(folder: Path) -> None:

@@ -254,8 +254,8 @@ def test_open_close_and_open_again(bundles: Bundles) -> None:
         logits = [run(runtime, PassShape(8, 56), segment("a", VOCAB_PROMPT[:8], 0, (0,)))]
         logits.append(run(runtime, PassShape(1, 63), segment("a", (3,), 8, (0,))))
         results.append(np.concatenate(logits))
-        assert runtime._last is not None
-        buffers = (runtime._pools[0].keys, runtime._pools[0].values, runtime._last.fresh.keys, runtime._last.output)
+        assert runtime._last is not None and runtime._last.output is not None
+        buffers = (runtime._pools[0].keys, runtime._pools[0].values, runtime._last.fresh.keys, runtime._last.output[0])
         held = [weakref.ref(array) for array in buffers]
         held += [weakref.ref(session) for session in runtime._sessions.values()]
         del buffers

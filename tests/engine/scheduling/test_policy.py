@@ -54,6 +54,27 @@ def test_starved_prefill_gets_a_quarter() -> None:
     assert (share.decodes, share.prefill_rows) == (6, 2)
 
 
+SILENT = fixed((1, 255), (8, 248), prefill=((128, 128),))
+
+
+@pytest.mark.parametrize(
+    ("demand", "columns", "expected"),
+    [
+        (Demand(0, 200, silent_rows=199), 64, (128, 0, 128)),
+        (Demand(0, 2, silent_rows=1), 64, (8, 0, 2)),  # nothing is gained without logits
+        (Demand(0, 200, silent_rows=0), 64, (8, 0, 8)),  # all of them are scored
+        (Demand(0, 200, silent_rows=199), 200, (8, 0, 8)),  # the columns in use do not fit beside 128 rows
+        (Demand(3, 200, silent_rows=199), 64, (8, 3, 5)),
+        (Demand(3, 200, prefill_first=True, silent_rows=199), 64, (128, 0, 128)),
+    ],
+)
+def test_a_shape_without_logits_computes_what_comes_before_them(
+    demand: Demand, columns: int, expected: tuple[int, int, int]
+) -> None:
+    share = share_rows(SILENT, CostTable({}), demand, Extent(columns, columns, 255), 100.0)
+    assert (share.shape.rows, share.decodes, share.prefill_rows) == expected
+
+
 def test_kept_pages_may_cost_width_but_never_rows() -> None:
     shapes = fixed((1, 255), (128, 128))
     roomy = share_rows(shapes, CostTable({}), Demand(0, 200), Extent(16, 240, 255), 1.0)

@@ -19,7 +19,11 @@ def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
     return tuple((i * 7 + salt * 13 + 3) % 50 for i in range(length))
 
 
-@pytest.mark.parametrize("shapes", [FIXED, SAME_PAST, free(32, 256)], ids=["concat", "buckets", "free"])
+@pytest.mark.parametrize(
+    "shapes",
+    [FIXED, SAME_PAST, free(32, 256), fixed((1, 127), prefill=((8, 120), (32, 96)))],
+    ids=["concat", "buckets", "free", "prefill without logits"],
+)
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 33, 64, 100])
 def test_one_sequence_is_its_definition(shapes: ShapeTable, length: int) -> None:
     world = simulate(shapes)
@@ -70,6 +74,44 @@ def test_prefill_is_chunked_to_the_row_budget() -> None:
     world.run()
     # 200 = 64 + 64 + 64 + 8, then one decode pass: five in all, and only the last chunk asks for logits.
     assert [len(batch.logit_rows) for batch in world.runtime.passes] == [0, 0, 0, 1, 1]
+
+
+SILENT = fixed((1, 255), prefill=((16, 240),))
+
+
+def test_all_of_a_prompt_but_its_last_token_needs_no_logits() -> None:
+    world = simulate(SILENT)
+    world.submit("a", prompt(40), 3)
+    world.run()
+    assert [batch.shape.rows for batch in world.runtime.passes] == [16, 16, 16, 1, 1, 1]  # 16 + 16 + 7, then the last
+    assert [len(batch.logit_rows) for batch in world.runtime.passes] == [0, 0, 0, 1, 1, 1]
+    assert world.outputs["a"] == by_hand(prompt(40), 3)
+
+
+@pytest.mark.parametrize("shapes", [SILENT, fixed((1, 255), (4, 252), prefill=((16, 240),))])
+def test_passes_without_logits_take_turns_with_decodes(shapes: ShapeTable) -> None:
+    world = simulate(shapes)
+    world.submit("chat", prompt(1), 40)
+    world.step()
+    world.submit("late", prompt(60, 3), 5)
+    world.submit("last", prompt(50, 4), 5)
+    rows = []
+    for _ in range(6):
+        world.step()
+        rows.append(world.runtime.passes[-1].shape.rows)
+    assert rows.count(16) == 3 and 16 not in (rows[0], rows[2], rows[4])
+    world.run()
+    assert world.outputs["chat"] == by_hand(prompt(1), 40)
+    assert world.outputs["late"] == by_hand(prompt(60, 3), 5)
+    assert world.outputs["last"] == by_hand(prompt(50, 4), 5)
+
+
+def test_scored_prompts_use_no_pass_without_logits() -> None:
+    world = simulate(SILENT)
+    world.submit("scored", prompt(20), 2, prompt_logprobs=0)
+    world.run()
+    assert {batch.shape.rows for batch in world.runtime.passes} == {1}
+    assert len(world.prompt_logprobs["scored"]) == 19
 
 
 def test_smallest_fitting_variant_by_cost() -> None:
@@ -344,6 +386,7 @@ WORLDS = {
     "tight": lambda: simulate(fixed((4, 112)), max_running=6),
     "foreign": lambda: simulate(fixed((1, 127), (32, 96)), columns=127),
     "buckets": lambda: simulate(SAME_PAST),
+    "prefill without logits": lambda: simulate(fixed((1, 127), (4, 124), prefill=((8, 120), (32, 96))), max_running=5),
     "two pools": lambda: simulate(fixed((8, 112)), pools=2),
     "free": lambda: simulate(free(24, 256), keep_limit=4),
     "shelf": lambda: simulate(free(24, 2048), shelf_pages=6),

@@ -22,7 +22,7 @@ from engine.compile.qdq.encodings import (
 )
 from engine.compile.qdq.float_graph import FloatGraph
 from engine.graphs.encoding import Encoding, encoding_of
-from engine.graphs.layout import layer_of
+from engine.graphs.layout import place_of
 
 Make = Callable[..., tuple[Path, Manifest]]
 
@@ -120,7 +120,7 @@ def test_a_manifest_has_the_contracts_types_and_every_encoding(integer_bundle: M
             if tensor.name == "input_ids":
                 assert tensor.dtype == "int32"
                 continue
-            is_cache = layer_of(tensor.name, "_in") or layer_of(tensor.name, "_out")
+            is_cache = place_of(tensor.name, "_in") or place_of(tensor.name, "_out")
             assert tensor.dtype == ("uint8" if is_cache else "uint16")
             assert encoding_of(tensor) == encoding_of(seen.setdefault(tensor.name, tensor)), "variants differ"
     assert encoding_of(seen["attention_mask"]) == mask_encoding(-100.0)
@@ -130,7 +130,7 @@ def test_a_manifest_has_the_contracts_types_and_every_encoding(integer_bundle: M
             fresh, cached = seen[f"past_{kind}_{layer}_out"], seen[f"past_{kind}_{layer}_in"]
             assert encoding_of(fresh) == encoding_of(cached)
             assert fresh.zero_point == 128
-    scales = {tensor.scale for name, tensor in seen.items() if layer_of(name, "_in")}
+    scales = {tensor.scale for name, tensor in seen.items() if place_of(name, "_in")}
     assert len(scales) == 2 * manifest.model.layers  # each layer, keys and values apart
 
 
