@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
-MAX_STOPS = 4
+MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 512
 MAX_BIASES = 300
 MAX_MESSAGES = 4096

@@ -15,7 +15,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"frequency_penalty": 2.0, "presence_penalty": -2.0},
     {"logit_bias": {"5": -100, "300": 5}},
     {"seed": -(2**63)},
-    {"stop": ["a", "e", "i", "o"]},
+    {"stop": [*"aeioubcdfghjklmn"]},
     {"n": 3, "temperature": 1.0},
     {"logprobs": True, "top_logprobs": 20},
     {"reasoning_effort": "none"},

@@ -46,7 +46,7 @@ CHAT_ROWS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"top_logprobs": 2}, "invalid_value", "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "integer_above_max_value", "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 10**6}, "integer_above_max_value", "top_logprobs"),
-    ({"stop": ["a"] * 5}, "array_above_max_length", "stop"),
+    ({"stop": ["a"] * 17}, "array_above_max_length", "stop"),
     ({"stop": ["a"] * 10_000}, "array_above_max_length", "stop"),
     ({"stop": ["a", ""]}, "string_below_min_length", "stop[1]"),
     ({"stop": "x" * 513}, "string_above_max_length", "stop"),
