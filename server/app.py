@@ -6,6 +6,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from engine.errors import HexserveError
 from server import chat, completions, document, responses, status, tokens
@@ -19,9 +20,7 @@ from server.guard.rates import Rates
 from server.service import Service
 from server.settings import Settings, listed
 from server.telemetry import Telemetry
-from server.trail import Trail
-
-CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
+from server.trail import CLIENT_LEFT_STATUS, Trail
 
 
 def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None, takes_tools: bool = False) -> FastAPI:
@@ -35,14 +34,16 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
     telemetry = Telemetry(engine, settings.model_name)
     app.state.settings = settings
     app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
-    for router in (chat.router, completions.router, responses.router, tokens.router, status.router):
-        app.include_router(router)
+    routers = [chat.router, completions.router, responses.router, tokens.router, status.router]
     keys = read_keys(settings.api_keys, settings.api_key_file)
     if settings.docs:
-        app.include_router(document.router)
+        routers.append(document.router)
         app.state.document = document.Document(app, has_keys=len(keys) > 0)
+    for router in routers:
+        app.include_router(router)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
-    app.add_middleware(Trail, logs_access=settings.access_log)
+    routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
+    app.add_middleware(Trail, answered=telemetry.answered, routes=routes, logs_access=settings.access_log)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HexserveError, _engine_error)

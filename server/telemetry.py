@@ -120,6 +120,17 @@ class Telemetry:
             "vllm:admission_rejections", "Requests refused because of load.", ("reason",), registry=self._registry
         )
 
+        self.answers = Counter(
+            "http_requests",
+            "Answered HTTP requests, refused ones included; other: a path that is not served.",
+            ("method", "handler", "status"),
+            registry=self._registry,
+        )
+
+    def answered(self, method: str, handler: str, status: int) -> None:
+        """An HTTP request was answered, or its client left before (status 499)."""
+        self.answers.labels(method, handler, str(status)).inc()
+
     def rejected(self, reason: str) -> None:
         """A request was answered 503; vLLM's reasons are max_num_queued_reqs and max_num_queued_tokens."""
         self.rejections.labels(reason).inc()

@@ -4,9 +4,10 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import INTERNAL, bounded
@@ -17,13 +18,19 @@ _access = logging.getLogger("hexserve.access")
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
 LOGGED_PATH = 200
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
+
+Answered = Callable[[str, str, int], None]
 
 
 class Trail:
     """ASGI layer around the whole app. Prompts never reach the log; control characters never do."""
 
-    def __init__(self, app: ASGIApp, logs_access: bool = True) -> None:
+    def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], logs_access: bool = True) -> None:
         self._app = app
+        self._answered = answered
+        self._routes = routes
         self._logs_access = logs_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,6 +47,7 @@ class Trail:
                 raise  # the answer has begun: only closing the connection tells the client
             await walk.send_internal_error()
         finally:
+            self._answered(*walk.label(self._routes))
             if self._logs_access:
                 _access.info("%s", walk.line())
 
@@ -78,6 +86,12 @@ class _Walk:
 
     async def send_internal_error(self) -> None:
         await send_error(self.send, INTERNAL)
+
+    def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
+        """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""
+        method, path = self._scope["method"], self._scope["path"]
+        handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
+        return method if method in METHODS else "other", handler, self.status or CLIENT_LEFT_STATUS
 
     def line(self) -> str:
         path = bounded(self._scope["path"], LOGGED_PATH)

@@ -93,6 +93,27 @@ async def test_a_full_server_says_so_before_tokenising(client: httpx.AsyncClient
     assert metrics['vllm:admission_rejections_total{reason="max_num_queued_reqs"}'] == 1
 
 
+async def test_every_answer_is_counted_and_nobody_makes_up_labels(engine: ScriptedEngine) -> None:
+    settings = Settings(EngineConfig("unused"), api_keys="anna:a-secret-of-anna")
+    transport = httpx.ASGITransport(create_app(settings, engine))
+    key = {"Authorization": "Bearer a-secret-of-anna"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=key) as client:
+        await client.post("/v1/chat/completions", json=HELLO)
+        await client.post("/v1/chat/completions", json=HELLO, headers={"Authorization": "Bearer wrong"})
+        await client.post("/v1/chat/completions", json={})
+        await client.get("/v1/models/of-my-own")
+        await client.get("/v1/of-my-own")
+        await client.request("MINE", "/health")
+        metrics = await scrape(client)
+    counted = {name: value for name, value in metrics.items() if name.startswith("http_requests_total")}
+    chat = 'http_requests_total{handler="/v1/chat/completions",method="POST",status='
+    assert (counted[chat + '"200"}'], counted[chat + '"401"}'], counted[chat + '"400"}']) == (1, 1, 1)
+    assert counted['http_requests_total{handler="/v1/models/{model_id:path}",method="GET",status="404"}'] == 1
+    assert counted['http_requests_total{handler="other",method="GET",status="404"}'] == 1
+    assert counted['http_requests_total{handler="/health",method="other",status="405"}'] == 1
+    assert len(counted) == 6
+
+
 async def test_the_engine_can_be_full_of_tokens(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     engine.refusal = Busy("too many tokens wait", 7.2)
     answer = await client.post("/v1/completions", json={"model": NAME, "prompt": "a", "n": 2})
