@@ -25,7 +25,7 @@ from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
 from engine.scheduling.admission import Capacity
-from engine.scheduling.costs import CostTable
+from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.scheduling.scheduler import Rules, Scheduler
 
 log = logging.getLogger("hexserve.worker")
@@ -33,7 +33,6 @@ log = logging.getLogger("hexserve.worker")
 DEFAULT_COLUMNS = 4096
 POOL_BUDGET_BYTES = 4 * 1024**3
 PINNED_ROWS = 32
-COPY_BYTES_PER_MS = 4e6  # of a strided copy; only the order of magnitude matters
 
 
 OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
