@@ -1,6 +1,7 @@
 """One pool and the sequences that live in it: queues, pages, width, and the copies to and from the shelf."""
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.pages import PagePool
@@ -15,9 +16,10 @@ from engine.sequence import Sequence as Generation
 class Lane:
     """A pass serves one lane. `shelf` and `moves` are shared by all; moves are carried out before the next pass."""
 
-    def __init__(self, index: int, pages: PagePool, shelf: Shelf, moves: list[PageMove]) -> None:
+    def __init__(self, index: int, pages: PagePool, shapes: ShapeTable, shelf: Shelf, moves: list[PageMove]) -> None:
         self.index = index
         self.pages = pages
+        self._shapes = shapes
         self.prefill_queue: dict[str, Generation] = {}
         self.decode_queue: dict[str, Generation] = {}
         self.last_pass = -1
@@ -36,13 +38,34 @@ class Lane:
         yield from self.prefill_queue.values()
         yield from self.decode_queue.values()
 
-    def allocate(self, count: int) -> tuple[int, ...] | None:
+    def lookup(self, keys: Sequence[PageKey]) -> tuple[int, ...]:
+        """Pages of the longest known prefix that a newcomer may share."""
+        limit = self._page_limit(newcomers=1)
+        return tuple(takewhile(lambda page: page < limit, self.pages.lookup(keys)))
+
+    def available(self, newcomers: int = 0) -> int:
+        """Pages that may be taken now; none for a newcomer while another needs columns that are not to be shared."""
+        limit = self._page_limit(newcomers)
+        if (
+            newcomers
+            and limit < self.pages.page_count
+            and self.pages.high_water(False) > limit * self.pages.page_columns
+        ):
+            return 0
+        return self.pages.available_below(limit)
+
+    def _page_limit(self, newcomers: int = 0) -> int:
+        """Pages beyond would leave only variants with too few rows for everyone: at worst one row for all."""
+        return min(self.pages.page_count, self._shapes.reach(self.population + newcomers) // self.pages.page_columns)
+
+    def allocate(self, count: int, newcomers: int = 0) -> tuple[int, ...] | None:
         """Fresh pages, or None. With a shelf the lowest: what is kept there is copied away, so that pools stay low."""
-        if not self._shelf.limit:
-            return self.pages.allocate(count)
-        claimed = self.pages.claim_lowest(count)
-        if claimed is None:
+        if count > self.available(newcomers):
             return None
+        if not self._shelf.limit:
+            return self.pages.allocate(count, self._page_limit(newcomers))
+        claimed = self.pages.claim_lowest(count)
+        assert claimed is not None
         for page, key in claimed[1].items():
             self._stow(page, key)
         return claimed[0]
@@ -74,12 +97,12 @@ class Lane:
         self.pages.trim(past)
         self.width = past
 
-    def extent(self, shapes: ShapeTable) -> Extent:
+    def extent(self) -> Extent:
         """With a shelf, kept pages ask for no width; then a pool is re-laid narrower only for half of it or less."""
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._shelf.limit:
             return Extent(referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width)
-        wanted = max(referenced, self.width) if 2 * shapes.round_past(referenced) > self.width else referenced
+        wanted = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
         return Extent(referenced, wanted, self.width)
 
     def _written(self, sequence: Generation) -> int:

@@ -65,7 +65,7 @@ class Scheduler:
         self._mode = mode
         self._shelf = Shelf(rules.shelf_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the lanes append
-        self._lanes = [Lane(index, pages, self._shelf, self._moves) for index, pages in enumerate(pools)]
+        self._lanes = [Lane(index, pages, shapes, self._shelf, self._moves) for index, pages in enumerate(pools)]
         self._waiting: dict[str, Sequence] = {}
         self._drafts: dict[str, tuple[int, ...]] = {}
         self._passes = 0
@@ -230,11 +230,11 @@ class Scheduler:
 
     def _admit_one(self, sequence: Sequence) -> bool:
         keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
-        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.pages.lookup(keys)), -lane.pages.available)):
-            shared = lane.pages.lookup(keys)
+        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.lookup(keys)), -lane.available(1))):
+            shared = lane.lookup(keys)
             lane.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), lane.pages.page_columns) - len(shared)
-            fresh = lane.allocate(needed) if fits_now(needed, lane.pages.available, lane.population) else None
+            fresh = lane.allocate(needed, 1) if fits_now(needed, lane.available(1), lane.population) else None
             if fresh is None:
                 lane.pages.release(shared)
                 continue
@@ -290,7 +290,7 @@ class Scheduler:
 
     def _share(self, lane: Lane, decodes: int, prefill_rows: int) -> Share:
         demand = Demand(decodes, prefill_rows, lane.prefill_starved)
-        return share_rows(self.shapes, self.costs, demand, lane.extent(self.shapes), self.rules.max_gap_ms)
+        return share_rows(self.shapes, self.costs, demand, lane.extent(), self.rules.max_gap_ms)
 
     def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
         """Fill rows that would be padding with guesses; a pass never grows for them."""

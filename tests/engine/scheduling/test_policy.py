@@ -114,3 +114,11 @@ def test_shape_tables() -> None:
     # One context for all rows, as in an NPU bundle: one row has the widest past, but would serve one client at a time.
     same_context = ShapeTable((PassShape(1, 255), PassShape(32, 224), PassShape(128, 128)), 128, 255)
     assert pin(same_context, 32).fixed == (PassShape(32, 224),)
+
+
+def test_how_far_a_pool_is_shared() -> None:
+    stock = fixed((1, 4095), (32, 4064), (128, 3968), (1, 1023), (128, 896))
+    assert [stock.reach(sequences) for sequences in (1, 2, 32, 33, 128, 999)] == [4095, 4064, 4064, 3968, 3968, 3968]
+    assert fixed((1, 512), (32, 512)).reach(2) == 512
+    assert fixed((1, 4095), (128, 896)).reach(2) == 4095  # rows are not worth three quarters of the pool
+    assert free(64, 4096).reach(99) == 4096
