@@ -24,6 +24,7 @@ class Lane:
         self.decode_queue: dict[str, Generation] = {}
         self.last_pass = -1
         self.width = 0  # past columns of its last pass
+        self.forgone_ms = 0.0  # by staying at that width
         self.prefill_starved = False
         self._shelf = shelf
         self._moves = moves
@@ -87,23 +88,29 @@ class Lane:
             count += 1
         return count
 
-    def narrow(self, past: int) -> None:
-        """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one."""
+    def narrow(self, past: int, forgone_ms: float = 0.0) -> None:
+        """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one.
+
+        forgone_ms: what it loses for not having another width; 0 once it has the best one.
+        """
         if self._shelf.limit:
             for page in self.pages.kept_above(past):
                 key = self.pages.key(page)
                 assert key is not None
                 self._stow(page, key)
         self.pages.trim(past)
+        self.forgone_ms = self.forgone_ms + forgone_ms if past == self.width and forgone_ms else 0.0
         self.width = past
 
     def extent(self) -> Extent:
         """With a shelf, kept pages ask for no width; then a pool is re-laid narrower only for half of it or less."""
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._shelf.limit:
-            return Extent(referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width)
+            return Extent(
+                referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width, self.forgone_ms
+            )
         wanted = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
-        return Extent(referenced, wanted, self.width)
+        return Extent(referenced, wanted, self.width, self.forgone_ms)
 
     def _written(self, sequence: Generation) -> int:
         """Columns up to the end of the highest page that holds something; pages reserved for later hold nothing yet."""

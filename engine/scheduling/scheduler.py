@@ -155,7 +155,7 @@ class Scheduler:
         scored = SCORED_ROWS if ready else self.shapes.max_rows
         wanted = open_rows(lane.prefill_queue.values(), held, scored)
         share = self._share(lane, len(ready), sum(rows for _, rows in wanted))
-        lane.narrow(share.shape.past)
+        lane.narrow(share.shape.past, share.forgone_ms)
         prefills = take_prefill(wanted, share.prefill_rows)
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
         lane.prefill_starved = bool(lane.prefill_queue) and not prefills

@@ -93,6 +93,16 @@ def test_relaying_a_pool_is_charged() -> None:
     assert share_rows(shapes, CostTable(measured), Demand(0, 9), Extent(10, 10, 1000), 1e9).shape.rows == 128
 
 
+def test_what_staying_costs_pays_for_re_laying() -> None:
+    shapes = fixed((1, 1000), (128, 900))
+    costs = CostTable({PassShape(1, 1000): 40.0, PassShape(128, 900): 60.0}, column_ms=0.1)  # re-laying takes 90 ms
+    shares = [share_rows(shapes, costs, Demand(1, 0), Extent(10, 10, 900, forgone), 1e9) for forgone in (0, 69, 71)]
+    assert [(share.shape.rows, share.forgone_ms) for share in shares] == [(128, 20.0), (128, 20.0), (1, 0.0)]
+    assert share_rows(shapes, costs, Demand(1, 0), Extent(10, 10, 1000), 1e9).forgone_ms == 0.0
+    # Two rows at 60 ms are better than one at 40: that pass of one row does the work of 30 ms.
+    assert share_rows(shapes, costs, Demand(2, 0), Extent(10, 10, 1000), 1e9).forgone_ms == pytest.approx(10.0)
+
+
 def test_capacity_and_admission() -> None:
     assert Capacity(64, 1000).tokens_per_sequence == 65
     assert Capacity(64, 40).tokens_per_sequence == 40

@@ -46,13 +46,14 @@ def test_time_passes_without_work_until_the_next_client_comes() -> None:
 
 
 @pytest.mark.parametrize("rows", [(1, 128), (1, 32, 128)])
-def test_one_request_is_served_as_serially(rows: tuple[int, ...]) -> None:
-    published = find("Llama-3.2-3B", "x-elite")[0]
-    times = price(published, lay_out(rows, 4096, same_context=False))
+@pytest.mark.parametrize(("same_context", "slower"), [(False, 0.0), (True, 0.02)])
+def test_one_request_is_served_as_serially(rows: tuple[int, ...], same_context: bool, slower: float) -> None:
+    (published,) = find("Llama-3.2-3B", "x-elite")
+    times = price(published, lay_out(rows, 4096, same_context))
     table = Prices(fixed_table(times), times, published.kv_bytes)
     found = {name: play(policies(table)[name], everyone(1, 256, 128), 2.0) for name in ("serial", "continuous")}
-    assert found["continuous"].seconds == pytest.approx(found["serial"].seconds)
     assert found["continuous"].passes == found["serial"].passes == 2 + 127
+    assert 0.0 <= found["continuous"].seconds / found["serial"].seconds - 1 <= slower + 1e-9
 
 
 def test_a_policy_that_never_runs_a_pass_is_found_out() -> None:
