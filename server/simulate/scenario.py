@@ -109,7 +109,8 @@ def assumptions(scenario: Scenario, has_published: bool) -> list[str]:
     """What the figures rest on, a sentence or two each."""
     prices = (
         "A pass costs what was published for 128 rows and for 1 row (mllm: 32 and 1). Between them the cost is taken "
-        "as linear in rows, and fewer columns cost as much as all. Nothing was measured on a device for this."
+        "as linear in rows, and fewer columns cost as much as all. The two times are of different graphs. Nothing was "
+        "measured on a device for this, and no rate under concurrency has been published."
         if has_published
         else "A pass costs what your file says. A grid measured for free shapes is taken as so many fixed variants."
     )
