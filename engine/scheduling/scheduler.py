@@ -12,6 +12,7 @@ from engine.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
+from engine.scheduling.expectation import Expectation, room
 from engine.scheduling.lane import Lane
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.queues import open_rows, take_prefill, without
@@ -31,6 +32,7 @@ class Rules:
     prefix_cache: bool = True
     lookup_rows: int = 0
     shelf_pages: int = 0
+    reserve_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Scheduler:
         self.rules = rules
         self.counters = Counters()
         self._mode = mode
+        self._expectation = Expectation(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self._shelf = Shelf(rules.shelf_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the lanes append
         self._lanes = [Lane(index, pages, shapes, self._shelf, self._moves) for index, pages in enumerate(pools)]
@@ -234,7 +237,8 @@ class Scheduler:
             shared = lane.lookup(keys)
             lane.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), lane.pages.page_columns) - len(shared)
-            fresh = lane.allocate(needed, 1) if fits_now(needed, lane.available(1), lane.population) else None
+            promised = self._expectation.promised(sequence, lane.running())
+            fresh = lane.allocate(needed, 1) if fits_now(needed, lane.available(1), promised) else None
             if fresh is None:
                 lane.pages.release(shared)
                 continue
@@ -299,19 +303,12 @@ class Scheduler:
         if self.shapes.free or not self.rules.lookup_rows:
             return drafts
         for sequence in decodes:
-            limit = min(spare, self.rules.lookup_rows, self._room_for_guesses(sequence))
+            limit = min(spare, self.rules.lookup_rows, room(sequence, self.rules.capacity) - 1)
             guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
             if guess and self._grow(lane, sequence, sequence.computed + 1 + len(guess)):
                 drafts[sequence.request.request_id] = guess
                 spare -= len(guess)
         return drafts
-
-    def _room_for_guesses(self, sequence: Sequence) -> int:
-        left = min(
-            sequence.request.params.max_tokens - sequence.generated,
-            self.rules.capacity.tokens_per_sequence - len(sequence.tokens),
-        )
-        return left - 1
 
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._lanes[sequence.pool].pages.page_columns
@@ -393,6 +390,7 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish = reason
+        self._expectation.observe(sequence.generated)
         if sequence.status is Status.WAITING:
             del self._waiting[sequence.request.request_id]
         else:

@@ -71,6 +71,7 @@ def _scheduler(prices: Prices, column_ms: float, config: EngineConfig) -> Schedu
         capacity=Capacity(columns, prices.tokens_per_request),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
+        reserve_tokens=config.reserve_tokens,
         prefix_cache=config.prefix_cache,
         shelf_pages=config.shelf_mb * 1024**2 // (PAGE_COLUMNS * prices.kv_bytes),
     )

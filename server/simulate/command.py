@@ -46,14 +46,15 @@ def simulate(
     host_ms: Annotated[float, typer.Option(help="Time of the host for each pass.")] = 2.0,
     max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 250.0,
     pools: Annotated[int, typer.Option(help="The server's setting of that name.")] = 1,
+    reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """What the scheduler would do on a device: real decisions, published pass times, a simulated clock."""
     console = Console()
     try:
-        scenario = _checked(
-            Scenario(counts(clients, "--clients"), requests, prompt, output, rate, seed, host_ms, max_gap_ms, pools)
-        )
+        levels = counts(clients, "--clients")
+        own = (host_ms, max_gap_ms, pools, reserve_tokens)
+        scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own))
         if costs is None:
             _refuse({"--kv-bytes": kv_bytes}, "needs --costs: published models have their own")
             listed = counts(rows, "--rows") if rows else ()
@@ -87,6 +88,7 @@ def _checked(scenario: Scenario) -> Scenario:
     _within("--host-ms", scenario.host_ms, 0, 1_000_000)
     _within("--max-gap-ms", scenario.max_gap_ms, 1, 1_000_000)
     _within("--pools", scenario.pools, 1, 64)
+    _within("--reserve-tokens", scenario.reserve_tokens, 0, 2**20)
     return scenario
 
 

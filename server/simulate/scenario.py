@@ -41,6 +41,7 @@ class Scenario:
     host_ms: float
     max_gap_ms: float
     pools: int
+    reserve_tokens: int
 
     def load(self, clients: int) -> Load:
         """The load of so many clients."""
@@ -92,7 +93,9 @@ def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
 
 def play(scenario: Scenario, device: Device, clients: int, tell: Callable[[int], None]) -> list[Figures]:
     """Every policy under the same load; the first is what the others are compared with."""
-    config = EngineConfig("", pools=scenario.pools, max_gap_ms=scenario.max_gap_ms)
+    config = EngineConfig(
+        "", pools=scenario.pools, max_gap_ms=scenario.max_gap_ms, reserve_tokens=scenario.reserve_tokens
+    )
     policies: dict[str, Policy] = {
         SERIAL: Serial(device.prices),
         FUSION: Fusion(device.prices),

@@ -107,7 +107,7 @@ def test_capacity_and_admission() -> None:
     assert Capacity(64, 1000).tokens_per_sequence == 65
     assert Capacity(64, 40).tokens_per_sequence == 40
     assert [pages_for(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
-    assert fits_now(4, 4, running=0) and not fits_now(4, 4, running=1) and fits_now(3, 4, running=1)
+    assert fits_now(4, 4, promised=0) and not fits_now(4, 4, promised=1) and fits_now(3, 4, promised=1)
 
 
 def test_shape_tables() -> None:

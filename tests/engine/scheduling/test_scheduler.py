@@ -118,6 +118,30 @@ def test_columns_run_out_and_the_youngest_gives_way() -> None:
         assert world.outputs[f"s{index}"] == by_hand(prompt(14, index), 30)
 
 
+def test_columns_are_kept_free_for_what_running_answers_still_expect() -> None:
+    """Ten pages; each request takes one at first and three in the end."""
+    found = {}
+    for reserve_tokens in (0, 40):
+        world = simulate(fixed((8, 160)), prefix_cache=False, reserve_tokens=reserve_tokens)
+        for index in range(6):
+            world.submit(f"s{index}", prompt(8, index), 40)
+        world.step()
+        found[reserve_tokens] = world.scheduler.running
+        world.run()
+        assert (world.scheduler.counters.preemptions > 0) is (reserve_tokens == 0)
+        assert all(world.outputs[f"s{index}"] == by_hand(prompt(8, index), 40) for index in range(6))
+    assert found == {0: 5, 40: 3}
+
+
+def test_what_is_expected_never_keeps_a_lone_request_out() -> None:
+    world = simulate(fixed((8, 64)), reserve_tokens=1000)
+    for index in range(3):
+        world.submit(f"s{index}", prompt(30, index), 30)
+    world.run()
+    assert world.scheduler.counters.preemptions == 0
+    assert all(world.outputs[f"s{index}"] == by_hand(prompt(30, index), 30) for index in range(3))
+
+
 STOCK = fixed((1, 255), (64, 192))  # one context, as AI Hub exports it: 15 pages, of which wide passes span 12
 
 
@@ -359,6 +383,7 @@ WORLDS = {
     "shelf": lambda: simulate(free(24, 2048), shelf_pages=6),
     "shelf and buckets": lambda: simulate(SAME_PAST, shelf_pages=40),
     "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), shelf_pages=10),
+    "reserved": lambda: simulate(fixed((8, 112)), reserve_tokens=12),
     "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
     "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),
     "slow": lambda: simulate(free(24, 256), costs={PassShape(1, 64): 300.0, PassShape(24, 64): 900.0}),

@@ -19,3 +19,15 @@ def test_sixteen_clients_on_x_elite(published: Published) -> None:
     assert rate(ours) >= 7 * rate(serial)
     assert longest_gap(ours) <= 0.5
     assert rate(fusion) == pytest.approx(rate(serial), rel=0.02) and longest_gap(fusion) > 10
+
+
+@pytest.mark.parametrize("published", X_ELITE, ids=[row.model for row in X_ELITE])
+def test_sixteen_clients_whose_columns_do_not_fit_wait_before_they_begin_not_in_between(published: Published) -> None:
+    """16 x (256 + 128) of 3,968 columns; 7 times is not reached by every model."""
+    times = price(published, lay_out((1, 32, 128), 4096, same_context=False))
+    table = Prices(fixed_table(times), times, published.kv_bytes)
+    load = everyone(16, 256, 128, requests=4)
+    found = policies(table)
+    serial, ours = (play(found[name], load, host_ms=2.0) for name in ("serial", "continuous"))
+    assert rate(ours) >= 6 * rate(serial)
+    assert longest_gap(ours) <= 0.5
