@@ -25,7 +25,7 @@ from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
 from engine.scheduling.admission import Capacity
-from engine.scheduling.costs import CostTable
+from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.scheduling.scheduler import Rules, Scheduler
 from engine.stages import Stages
 
@@ -34,7 +34,6 @@ log = logging.getLogger("hexserve.worker")
 DEFAULT_COLUMNS = 4096
 POOL_BUDGET_BYTES = 4 * 1024**3
 PINNED_ROWS = 32
-COPY_BYTES_PER_MS = 4e6  # of a strided copy; only the order of magnitude matters
 
 
 OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
@@ -123,6 +122,7 @@ def make_scheduler(manifest: Manifest, config: EngineConfig, shapes: ShapeTable,
         capacity=Capacity(columns, context),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
+        reserve_tokens=config.reserve_tokens,
         prefix_cache=config.prefix_cache,
         lookup_rows=config.lookup_rows,
         shelf_pages=config.shelf_mb * 1024**2 // (PAGE_COLUMNS * manifest.kv_bytes_per_token),

@@ -12,6 +12,7 @@ class EngineConfig:
     bundle: folder path. threads: onnxruntime intra-op threads, 0 = its own choice.
     max_rows: most rows of a free-shape pass. max_context: tokens of one sequence, 0 = what the bundle allows.
     pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
+    reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     max_gap_ms: bound on the pass time while sequences decode. deterministic: one variant for every pass.
     shelf_mb: MiB of memory for prefixes that left the pools, 0 = none. cost_cache: folder of pass times, "" = none.
     lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
@@ -25,6 +26,7 @@ class EngineConfig:
     max_running: int = 256
     pools: int = 1
     pool_columns: int = 0
+    reserve_tokens: int = 128
     max_gap_ms: float = 250.0
     prefix_cache: bool = True
     shelf_mb: int = 1024

@@ -111,6 +111,14 @@ def _pull(context: typer.Context) -> None:
     _forward(pull, context)
 
 
+@app.command("simulate", context_settings=OWN_ARGUMENTS, add_help_option=False)
+def _simulate(context: typer.Context) -> None:
+    """Play the scheduler on published pass times of a device; `hexserve simulate --help` lists the options."""
+    from server.simulate.command import simulate  # noqa: PLC0415
+
+    _forward(simulate, context)
+
+
 def _forward(command: Callable[..., None], context: typer.Context) -> None:
     """Run a command whose options were not known when ours were declared."""
     inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

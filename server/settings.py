@@ -119,6 +119,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "max_running": Bounds("Most sequences that run at once.", 1),
         "pools": Bounds("Past-KV pools.", 1, 1024),
         "pool_columns": Bounds("Columns (tokens) of one pool; 0 = from the bundle.", 0),
+        "reserve_tokens": Bounds(
+            "First guess of an answer's length, for which columns are kept free while others run; 0 = none.",
+            0,
+        ),
         "max_gap_ms": Bounds("Bound on the time of one pass while sequences decode, in milliseconds.", 1),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
         "shelf_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),

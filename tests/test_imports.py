@@ -34,13 +34,28 @@ FORBIDDEN = {
     "engine/text/": ("engine.graphs", "engine.scheduling", "engine.cache", "engine.client", "engine.compile"),
     "engine/bundle/": ("engine.graphs", "engine.scheduling", "engine.cache", "engine.client", "engine.compile"),
     "engine/compile/": ("engine.scheduling", "engine.cache", "engine.client", "engine.worker", "server"),
+    "engine/simulate/": (
+        "engine.graphs",
+        "engine.grammar",
+        "engine.text",
+        "engine.client",
+        "engine.worker",
+        "engine.loop",
+        "engine.compile",
+    ),
     "engine/": ("server",),
     "server/": ("engine.worker", "engine.loop", "engine.graphs", "engine.scheduling", "engine.sampler"),
 }
 # What the serving process may import of the grammar side: nothing that compiles.
 SERVED_GRAMMAR = {"engine.grammar.asked", "engine.grammar.tool_formats", "engine.grammar.workshop"}
+# What only its own command needs.
+COMMANDS = {
+    "engine.simulate": ("engine/simulate/", "server/simulate/"),
+    "server.simulate": ("server/simulate/", "server/cli.py"),
+}
 PURE = (
     "engine/scheduling/",
+    "engine/simulate/",
     "engine/modes/",
     "engine/cache/",
     "engine/sequence.py",
@@ -82,6 +97,18 @@ def test_packages_import_only_what_the_table_allows() -> None:
         if file.startswith(prefix)
         for name in names
         if name.startswith(banned)
+    ]
+    assert wrong == []
+
+
+def test_a_command_s_own_modules_are_imported_by_it_alone() -> None:
+    wrong = [
+        f"{file} imports {name}"
+        for file, names in sources()
+        for package, owners in COMMANDS.items()
+        if not file.startswith(owners)
+        for name in names
+        if name.startswith(package)
     ]
     assert wrong == []
 

@@ -88,6 +88,13 @@ def test_bench_command(server: LiveServer) -> None:
     assert "rows" in out
 
 
+def test_simulate_command() -> None:
+    words = shlex.split(command(".venv/bin/hexserve simulate"))
+    out = run([sys.executable, "-m", "server", *words[1:], "--requests", "1"])
+    assert len(re.findall(r"(?m)^ +(?:1|4|8|16) +hexserve +[\d.]+ +[\d.]+x ", out)) == 4
+    assert "Assumed:" in out
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     used = {line.split()[1] for line in commands() if line.startswith("make ")}

@@ -53,6 +53,18 @@ class ShapeTable:
         step = max(self.past_step, (1 << max(0, columns - 1).bit_length()) // 16)
         return min(self.max_past, max(1, -(-columns // step)) * step)
 
+    def reach(self, sequences: int) -> int:
+        """Columns that so many sequences may share: as far as a variant goes that has a row for each of them.
+
+        Where none has so many rows it is one of most rows. Variants of less than half the widest past do not count:
+        rows are not worth half of a pool.
+        """
+        if self.free:
+            return self.max_past
+        wide = [shape for shape in self.fixed if 2 * shape.past >= self.max_past]
+        rows = min(sequences, max(shape.rows for shape in wide))
+        return max(shape.past for shape in wide if shape.rows >= rows)
+
     def candidates(self, columns: int) -> tuple[PassShape, ...]:
         """Fixed shapes able to hold `columns`, fewest rows first and, for equal rows, the narrowest past only."""
         return _narrowest(self.fixed, columns)

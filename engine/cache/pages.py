@@ -46,12 +46,23 @@ class PagePool:
         """Pages at least one sequence uses."""
         return self.page_count - self.available
 
-    def allocate(self, count: int) -> tuple[int, ...] | None:
-        """Take `count` pages with one reference each: lowest free first, then least recently used; None if short."""
-        if count > self.available:
+    def available_below(self, limit: int) -> int:
+        """The same, of the pages below number `limit`."""
+        if limit >= self.page_count:
+            return self.available
+        return sum(page < limit for page in self._free) + sum(page < limit for page in self._kept)
+
+    def allocate(self, count: int, limit: int | None = None) -> tuple[int, ...] | None:
+        """Take `count` pages with one reference each: lowest free first, then least recently used; None if short.
+
+        limit: pages of this number and above are left alone.
+        """
+        limit = self.page_count if limit is None else limit
+        if count > self.available_below(limit):
             return None
-        while len(self._free) < count:
-            self._forget(next(iter(self._kept)))
+        missing = count - sum(page < limit for page in self._free)
+        for page in [page for page in self._kept if page < limit][: max(0, missing)]:
+            self._forget(page)
         pages = tuple(heapq.heappop(self._free) for _ in range(count))
         for page in pages:
             self._references[page] = 1

@@ -21,6 +21,6 @@ def pages_for(tokens: int, page_columns: int) -> int:
     return -(-tokens // page_columns)
 
 
-def fits_now(needed: int, available: int, running: int) -> bool:
-    """Whether `needed` fresh pages may be taken, leaving a page to grow for each running sequence of the pool."""
-    return needed + running <= available if running else needed <= available
+def fits_now(needed: int, available: int, promised: int) -> bool:
+    """Whether `needed` fresh pages may be taken, leaving those that are promised to sequences of the pool."""
+    return needed + promised <= available

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from engine.bundle.variant import PassShape
 
 OBSERVED_SHARE = 0.05
+COPY_BYTES_PER_MS = 4e6  # of a strided copy; only the order of magnitude matters
 
 
 class CostTable:

@@ -16,13 +16,15 @@ from engine.sequence import Status
 class Lane:
     """A pass serves one lane. `shelf` and `moves` are shared by all; moves are carried out before the next pass."""
 
-    def __init__(self, index: int, pages: PagePool, shelf: Shelf, moves: list[PageMove]) -> None:
+    def __init__(self, index: int, pages: PagePool, shapes: ShapeTable, shelf: Shelf, moves: list[PageMove]) -> None:
         self.index = index
         self.pages = pages
+        self._shapes = shapes
         self.prefill_queue: dict[str, Generation] = {}
         self.decode_queue: dict[str, Generation] = {}
         self.last_pass = -1
         self.width = 0  # past columns of its last pass
+        self.forgone_ms = 0.0  # by staying at that width
         self.prefill_starved = False
         self._shelf = shelf
         self._moves = moves
@@ -37,13 +39,29 @@ class Lane:
         yield from self.prefill_queue.values()
         yield from self.decode_queue.values()
 
-    def allocate(self, count: int) -> tuple[int, ...] | None:
+    def available(self, newcomers: int = 0) -> int:
+        """Pages that may be taken now; none for a newcomer while another needs columns that are not to be shared."""
+        limit = self._page_limit(newcomers)
+        if (
+            newcomers
+            and limit < self.pages.page_count
+            and self.pages.high_water(False) > limit * self.pages.page_columns
+        ):
+            return 0
+        return self.pages.available_below(limit)
+
+    def _page_limit(self, newcomers: int = 0) -> int:
+        """Pages beyond would leave only variants with too few rows for everyone: at worst one row for all."""
+        return min(self.pages.page_count, self._shapes.reach(self.population + newcomers) // self.pages.page_columns)
+
+    def allocate(self, count: int, newcomers: int = 0) -> tuple[int, ...] | None:
         """Fresh pages, or None. With a shelf the lowest: what is kept there is copied away, so that pools stay low."""
-        if not self._shelf.limit:
-            return self.pages.allocate(count)
-        claimed = self.pages.claim_lowest(count)
-        if claimed is None:
+        if count > self.available(newcomers):
             return None
+        if not self._shelf.limit:
+            return self.pages.allocate(count, self._page_limit(newcomers))
+        claimed = self.pages.claim_lowest(count)
+        assert claimed is not None
         for page, key in claimed[1].items():
             self._stow(page, key)
         return claimed[0]
@@ -63,18 +81,19 @@ class Lane:
         if missing <= 0:
             return True
         own = self._promised_to(sequence) if sequence.status is Status.PREFILL else 0
-        fresh = self.allocate(missing) if missing + self.promised - own <= self.pages.available else None
+        fresh = self.allocate(missing) if missing + self.promised - own <= self.available() else None
         sequence.pages.extend(fresh or ())
         return fresh is not None
 
     def known(self, keys: Sequence[PageKey]) -> list[int | None]:
-        """The longest prefix of `keys` that is computed: the page of each key, None where a copy is on the shelf."""
+        """The longest computed prefix that a newcomer may share: the page of each key, None for a copy on the shelf."""
+        limit = self._page_limit(newcomers=1)
         found: list[int | None] = []
         for key in keys:
-            page = self.pages.lookup((key,))
-            if not page and key not in self._shelf:
+            page = next(iter(self.pages.lookup((key,))), limit)
+            if page >= limit and key not in self._shelf:
                 break
-            found.append(page[0] if page else None)
+            found.append(page if page < limit else None)
         return found
 
     def restore(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> tuple[list[int], int]:
@@ -86,7 +105,7 @@ class Lane:
         for key, page in zip(keys, known, strict=False):
             if page is None:
                 self._shelf.touch(key)
-        fresh = list(self.allocate(missing) or ())
+        fresh = list(self.allocate(missing, newcomers=1) or ())
         assert len(fresh) == missing
         pages: list[int] = []
         for key, page in zip(keys, known, strict=False):
@@ -99,23 +118,29 @@ class Lane:
         self.pages.release(page for page in known[len(pages) :] if page is not None)
         return [*pages, *fresh], len(pages)
 
-    def narrow(self, past: int) -> None:
-        """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one."""
+    def narrow(self, past: int, forgone_ms: float = 0.0) -> None:
+        """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one.
+
+        forgone_ms: what it loses for not having another width; 0 once it has the best one.
+        """
         if self._shelf.limit:
             for page in self.pages.kept_above(past):
                 key = self.pages.key(page)
                 assert key is not None
                 self._stow(page, key)
         self.pages.trim(past)
+        self.forgone_ms = self.forgone_ms + forgone_ms if past == self.width and forgone_ms else 0.0
         self.width = past
 
-    def extent(self, shapes: ShapeTable) -> Extent:
+    def extent(self) -> Extent:
         """With a shelf, kept pages ask for no width; then a pool is re-laid narrower only for half of it or less."""
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._shelf.limit:
-            return Extent(referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width)
-        wanted = max(referenced, self.width) if 2 * shapes.round_past(referenced) > self.width else referenced
-        return Extent(referenced, wanted, self.width)
+            return Extent(
+                referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width, self.forgone_ms
+            )
+        wanted = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
+        return Extent(referenced, wanted, self.width, self.forgone_ms)
 
     def _written(self, sequence: Generation) -> int:
         """Columns up to the end of the highest page that holds something; pages reserved for later hold nothing yet."""

@@ -1,7 +1,7 @@
 """Sharing out the rows of a pass: decodes first, then prefill, then guesses where rows would be padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.scheduling.costs import CostTable
@@ -24,11 +24,15 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The shape of a pass and how many of its rows go to decodes and to prefill."""
+    """The shape of a pass and how many of its rows go to decodes and to prefill.
+
+    forgone_ms: how much longer it takes than its rows would in the best shape, had the pool been laid for that one.
+    """
 
     shape: PassShape
     decodes: int
     prefill_rows: int
+    forgone_ms: float = 0.0
 
     @property
     def useful(self) -> int:
@@ -41,12 +45,13 @@ class Extent:
     """Columns of a pool. referenced: up to the end of the highest page in use; a pass must span them.
 
     wanted: what it had better span (pages kept for their contents, or the present width); it never costs rows.
-    width: as the pool is laid now.
+    width: as the pool is laid now. forgone_ms: what staying so has cost since another width became the better one.
     """
 
     referenced: int
     wanted: int
     width: int
+    forgone_ms: float = 0.0
 
 
 def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent, max_gap_ms: float) -> Share:
@@ -54,12 +59,16 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
 
     The gap of an option is its price times the passes it takes to serve every decode once. What prefill adds may not
     push it over the bound; where the decodes alone are over it, prefill gets a pass of twice their gap in turns.
+    Re-laying a pool costs less by what not doing it has cost so far, as in the ski rental problem
+    (Karlin et al., Competitive snoopy caching, 1988).
     """
     options = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
     options += [
         Share(shape, 0, min(demand.silent_rows, shape.rows)) for shape in _silent_options(shapes, demand, extent)
     ]
-    price = {share: costs.milliseconds(share.shape) + costs.switch_ms(extent.width, share.shape) for share in options}
+    run_ms = {share: costs.milliseconds(share.shape) for share in options}
+    switch_ms = {share: max(0.0, costs.switch_ms(extent.width, share.shape) - extent.forgone_ms) for share in options}
+    price = {share: run_ms[share] + switch_ms[share] for share in options}
     if demand.decodes:
         gap = {share: price[share] * -(-demand.decodes // share.decodes) for share in options if share.decodes}
         least = min(gap.values(), default=0.0)
@@ -68,7 +77,9 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
         options = [share for share in gap if gap[share] <= bound] + (turn if demand.prefill_first else [])
         progress = [share for share in options if share.prefill_rows]
         options = progress if demand.prefill_first and progress else options
-    return max(options, key=lambda share: (share.useful / price[share], share.useful))
+    chosen = max(options, key=lambda share: (share.useful / price[share], share.useful))
+    best = max(options, key=lambda share: (share.useful / run_ms[share], share.useful))
+    return replace(chosen, forgone_ms=max(0.0, run_ms[chosen] - run_ms[best] * chosen.useful / best.useful))
 
 
 def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:

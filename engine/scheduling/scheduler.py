@@ -12,6 +12,7 @@ from engine.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
+from engine.scheduling.expectation import Expectation, room
 from engine.scheduling.lane import Lane
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.queues import open_rows, silent_rows, take_prefill, without
@@ -31,6 +32,7 @@ class Rules:
     prefix_cache: bool = True
     lookup_rows: int = 0
     shelf_pages: int = 0
+    reserve_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,10 @@ class Scheduler:
         self.rules = rules
         self.counters = Counters()
         self._mode = mode
+        self._expectation = Expectation(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self._shelf = Shelf(rules.shelf_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the lanes append
-        self._lanes = [Lane(index, pages, self._shelf, self._moves) for index, pages in enumerate(pools)]
+        self._lanes = [Lane(index, pages, shapes, self._shelf, self._moves) for index, pages in enumerate(pools)]
         self._waiting: dict[str, Sequence] = {}
         self._drafts: dict[str, tuple[int, ...]] = {}
         self._passes = 0
@@ -135,7 +138,7 @@ class Scheduler:
 
     def promises(self) -> tuple[tuple[int, int], ...]:
         """For each pool the pages that prompts under way will still take, and those that are there; for checks."""
-        return tuple((lane.promised, lane.pages.available) for lane in self._lanes)
+        return tuple((lane.promised, lane.available()) for lane in self._lanes)
 
     def sequences(self) -> tuple[Sequence, ...]:
         """All unfinished sequences, for checks."""
@@ -160,7 +163,7 @@ class Scheduler:
         wanted = open_rows(lane.prefill_queue.values(), held, scored)
         silent = silent_rows(wanted) if self.shapes.prefill else []
         share = self._share(lane, len(ready), wanted, silent)
-        lane.narrow(share.shape.past)
+        lane.narrow(share.shape.past, share.forgone_ms)
         prefills = take_prefill(silent if share.shape in self.shapes.prefill else wanted, share.prefill_rows)
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
         # A shape without logits never decodes, so it has its turn after every pass that does.
@@ -238,12 +241,13 @@ class Scheduler:
 
     def _admit_one(self, sequence: Sequence) -> bool:
         keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
-        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.known(keys)), -lane.pages.available)):
+        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.known(keys)), -lane.available(1))):
             known = lane.known(keys)
             shared = [page for page in known if page is not None]
             lane.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), lane.pages.page_columns) - len(shared)
-            if not fits_now(needed + lane.promised, lane.pages.available, lane.population):
+            promised = lane.promised + self._expectation.promised(sequence, lane.running())
+            if not fits_now(needed, lane.available(1), promised):
                 lane.pages.release(shared)
                 continue
             self._start(sequence, lane, *lane.restore(keys, known))
@@ -300,7 +304,7 @@ class Scheduler:
     ) -> Share:
         rows, before_logits = sum(rows for _, rows in wanted), sum(max(0, rows) for _, rows in silent)
         demand = Demand(decodes, rows, lane.prefill_starved, before_logits)
-        return share_rows(self.shapes, self.costs, demand, lane.extent(self.shapes), self.rules.max_gap_ms)
+        return share_rows(self.shapes, self.costs, demand, lane.extent(), self.rules.max_gap_ms)
 
     def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
         """Fill rows that would be padding with guesses; a pass never grows for them."""
@@ -309,19 +313,12 @@ class Scheduler:
         if self.shapes.free or not self.rules.lookup_rows:
             return drafts
         for sequence in decodes:
-            limit = min(spare, self.rules.lookup_rows, self._room_for_guesses(sequence))
+            limit = min(spare, self.rules.lookup_rows, room(sequence, self.rules.capacity) - 1)
             guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
             if guess and self._grow(lane, sequence, sequence.computed + 1 + len(guess)):
                 drafts[sequence.request.request_id] = guess
                 spare -= len(guess)
         return drafts
-
-    def _room_for_guesses(self, sequence: Sequence) -> int:
-        left = min(
-            sequence.request.params.max_tokens - sequence.generated,
-            self.rules.capacity.tokens_per_sequence - len(sequence.tokens),
-        )
-        return left - 1
 
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._lanes[sequence.pool].pages.page_columns
@@ -403,6 +400,7 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish = reason
+        self._expectation.observe(sequence.generated)
         if sequence.status is Status.WAITING:
             del self._waiting[sequence.request.request_id]
         else:

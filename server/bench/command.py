@@ -17,6 +17,7 @@ from server.bench.prompts import BadPrompts, PromptSource, read_prompts
 from server.bench.report import print_report, turn_line, write_json
 from server.bench.rounds import Book, Load, TurnRecord, measure
 from server.bench.target import Target, Unreachable, root_address
+from server.counts import counts
 
 INTERRUPTED = 130
 ROUNDS_SIDE_BY_SIDE = 3
@@ -43,11 +44,11 @@ def bench(
     """Measure tokens per second and latencies under load; several URLs are compared side by side."""
     console = Console()
     try:
-        counts = client_counts(clients)
+        levels = counts(clients, "--clients")
         texts = read_prompts(prompts) if prompts else ()
         addresses = [root_address(address) for address in (*(urls or ()), *(url or ()))]
         rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
-        load = Load(counts, requests_per_client, max_tokens, rounds, shared_prefix)
+        load = Load(levels, requests_per_client, max_tokens, rounds, shared_prefix)
         source = PromptSource(secrets.randbelow(2**31) if seed is None else seed, prompt_tokens, texts=texts)
         with contextlib.ExitStack() as stack:
             if not addresses:
@@ -60,17 +61,6 @@ def bench(
         raise typer.Exit(1) from error
     if status:
         raise typer.Exit(status)
-
-
-def client_counts(text: str) -> tuple[int, ...]:
-    """'1,4,8' -> (1, 4, 8). Raises ValueError naming the option."""
-    try:
-        counts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--clients must be whole numbers with commas between, not '{text}'") from None
-    if min(counts) < 1:
-        raise ValueError(f"--clients must be at least 1 each, not '{text}'")
-    return counts
 
 
 def _name(number: int) -> str:

@@ -72,7 +72,7 @@ def test_compile_hands_its_arguments_on(tmp_path: Path) -> None:
     assert result.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("command", ["compile", "bench", "chat"])
+@pytest.mark.parametrize("command", ["compile", "bench", "chat", "simulate"])
 def test_commands_with_options_of_their_own_explain_them(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], prog_name="hexserve")
     assert result.exit_code == 0

@@ -76,6 +76,19 @@ def test_keys_are_chained() -> None:
     assert page_keys([1] * 32 + [5], 16, one[:1]) == one
 
 
+def test_pages_above_a_limit_are_left_alone() -> None:
+    pool = PagePool(96, 16)
+    first = pool.allocate(3)
+    assert first == (0, 1, 2)
+    for page in first:
+        pool.register(page, bytes([page]))
+    pool.release(first)
+    assert (pool.available_below(4), pool.available_below(6), pool.available) == (4, 6, 6)
+    assert pool.allocate(5, limit=4) is None
+    assert pool.allocate(2, limit=4) == (2, 3)  # free, and kept but not used for longest; 4 and 5 stay free
+    assert pool.lookup([bytes([0]), bytes([1])]) == (0, 1)
+
+
 class Pool(RuleBasedStateMachine):
     """Holders own lists of pages; the pool must agree about every page at all times."""
 

@@ -1,5 +1,6 @@
 """A prefix of which some pages are in the pool and others on the shelf; pages that are promised."""
 
+from engine.bundle.variant import ShapeTable
 from engine.cache.pages import PagePool
 from engine.cache.shelf import Shelf
 from engine.plan import MoveKind, PageMove
@@ -12,7 +13,7 @@ KEYS = [bytes([number]) * 16 for number in range(6)]
 
 def lane_of(pages: int, shelf: Shelf) -> tuple[Lane, list[PageMove]]:
     moves: list[PageMove] = []
-    return Lane(0, PagePool(16 * pages, 16), shelf, moves), moves
+    return Lane(0, PagePool(16 * pages, 16), ShapeTable((), 16, 16 * pages), shelf, moves), moves
 
 
 def keep(lane: Lane, *keys: bytes) -> tuple[int, ...]:

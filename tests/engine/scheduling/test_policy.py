@@ -133,11 +133,21 @@ def test_relaying_a_pool_is_charged() -> None:
     assert share_rows(shapes, CostTable(measured), Demand(0, 9), Extent(10, 10, 1000), 1e9).shape.rows == 128
 
 
+def test_what_staying_costs_pays_for_re_laying() -> None:
+    shapes = fixed((1, 1000), (128, 900))
+    costs = CostTable({PassShape(1, 1000): 40.0, PassShape(128, 900): 60.0}, column_ms=0.1)  # re-laying takes 90 ms
+    shares = [share_rows(shapes, costs, Demand(1, 0), Extent(10, 10, 900, forgone), 1e9) for forgone in (0, 69, 71)]
+    assert [(share.shape.rows, share.forgone_ms) for share in shares] == [(128, 20.0), (128, 20.0), (1, 0.0)]
+    assert share_rows(shapes, costs, Demand(1, 0), Extent(10, 10, 1000), 1e9).forgone_ms == 0.0
+    # Two rows at 60 ms are better than one at 40: that pass of one row does the work of 30 ms.
+    assert share_rows(shapes, costs, Demand(2, 0), Extent(10, 10, 1000), 1e9).forgone_ms == pytest.approx(10.0)
+
+
 def test_capacity_and_admission() -> None:
     assert Capacity(64, 1000).tokens_per_sequence == 65
     assert Capacity(64, 40).tokens_per_sequence == 40
     assert [pages_for(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
-    assert fits_now(4, 4, running=0) and not fits_now(4, 4, running=1) and fits_now(3, 4, running=1)
+    assert fits_now(4, 4, promised=0) and not fits_now(4, 4, promised=1) and fits_now(3, 4, promised=1)
 
 
 def test_shape_tables() -> None:
@@ -154,3 +164,11 @@ def test_shape_tables() -> None:
     # One context for all rows, as in an NPU bundle: one row has the widest past, but would serve one client at a time.
     same_context = ShapeTable((PassShape(1, 255), PassShape(32, 224), PassShape(128, 128)), 128, 255)
     assert pin(same_context, 32).fixed == (PassShape(32, 224),)
+
+
+def test_how_far_a_pool_is_shared() -> None:
+    stock = fixed((1, 4095), (32, 4064), (128, 3968), (1, 1023), (128, 896))
+    assert [stock.reach(sequences) for sequences in (1, 2, 32, 33, 128, 999)] == [4095, 4064, 4064, 3968, 3968, 3968]
+    assert fixed((1, 512), (32, 512)).reach(2) == 512
+    assert fixed((1, 4095), (128, 896)).reach(2) == 4095  # rows are not worth three quarters of the pool
+    assert free(64, 4096).reach(99) == 4096

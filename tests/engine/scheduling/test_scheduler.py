@@ -176,6 +176,73 @@ def test_columns_run_out_and_the_youngest_gives_way() -> None:
         assert world.outputs[f"s{index}"] == by_hand(prompt(14, index), 30)
 
 
+def test_columns_are_kept_free_for_what_running_answers_still_expect() -> None:
+    """Ten pages; each request takes one at first and three in the end."""
+    found = {}
+    for reserve_tokens in (0, 40):
+        world = simulate(fixed((8, 160)), prefix_cache=False, reserve_tokens=reserve_tokens)
+        for index in range(6):
+            world.submit(f"s{index}", prompt(8, index), 40)
+        world.step()
+        found[reserve_tokens] = world.scheduler.running
+        world.run()
+        assert (world.scheduler.counters.preemptions > 0) is (reserve_tokens == 0)
+        assert all(world.outputs[f"s{index}"] == by_hand(prompt(8, index), 40) for index in range(6))
+    assert found == {0: 5, 40: 3}
+
+
+def test_what_is_expected_never_keeps_a_lone_request_out() -> None:
+    world = simulate(fixed((8, 64)), reserve_tokens=1000)
+    for index in range(3):
+        world.submit(f"s{index}", prompt(30, index), 30)
+    world.run()
+    assert world.scheduler.counters.preemptions == 0
+    assert all(world.outputs[f"s{index}"] == by_hand(prompt(30, index), 30) for index in range(3))
+
+
+STOCK = fixed((1, 255), (64, 192))  # one context, as AI Hub exports it: 15 pages, of which wide passes span 12
+
+
+@pytest.mark.parametrize("shelf_pages", [0, 64])
+def test_sharing_a_pool_never_leaves_passes_of_one_row(shelf_pages: int) -> None:
+    world = simulate(STOCK, shelf_pages=shelf_pages)
+    for name in ("a", "b"):
+        world.submit(name, prompt(40, ord(name)), 80)
+    while world.scheduler.has_work:
+        both = world.scheduler.running == 2
+        world.step()
+        assert world.runtime.passes[-1].shape.rows == 64 or not both or world.scheduler.running < 2
+    assert world.scheduler.counters.preemptions == 1  # 16 pages wanted, 12 to be shared
+    assert all(world.outputs[name] == by_hand(prompt(40, ord(name)), 80) for name in ("a", "b"))
+
+
+def test_alone_a_sequence_has_the_whole_pool_and_newcomers_wait_for_its_end() -> None:
+    world = simulate(STOCK)
+    world.submit("long", prompt(190), 50)
+    for _ in range(10):
+        world.step()
+    assert len(world.outputs["long"]) > 3  # beyond 192 columns
+    world.submit("late", prompt(5, 1), 3)
+    while "long" not in world.finishes:
+        world.step()
+        assert world.outputs["late"] == []
+    world.run()
+    assert world.outputs["long"] == by_hand(prompt(190), 50)
+    assert world.outputs["late"] == by_hand(prompt(5, 1), 3)
+
+
+def test_a_kept_prefix_beyond_what_is_shared_is_left_out() -> None:
+    world = simulate(STOCK)
+    world.submit("long", prompt(230), 1)
+    world.run()
+    world.submit("short", prompt(5, 1), 60)
+    world.step()
+    world.submit("again", prompt(230), 1)
+    world.run()
+    assert world.finishes.keys() == {"long", "short", "again"}
+    assert world.outputs["again"] == by_hand(prompt(230), 1)
+
+
 def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
     world = simulate(fixed((8, 64)))
     with pytest.raises(ValueError, match="65 tokens leave no room in a context of 65"):
@@ -391,6 +458,8 @@ WORLDS = {
     "free": lambda: simulate(free(24, 256), keep_limit=4),
     "shelf": lambda: simulate(free(24, 2048), shelf_pages=6),
     "shelf and buckets": lambda: simulate(SAME_PAST, shelf_pages=40),
+    "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), shelf_pages=10),
+    "reserved": lambda: simulate(fixed((8, 112)), reserve_tokens=12),
     "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
     "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),
     "slow": lambda: simulate(free(24, 256), costs={PassShape(1, 64): 300.0, PassShape(24, 64): 900.0}),

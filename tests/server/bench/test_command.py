@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from server.bench.command import bench, client_counts
+from server.bench.command import bench
 from server.bench.report import bar
 from server.bench.target import Unreachable, may_use_proxy, root_address
 from tests.server.bench.scripted_server import Script, serving
@@ -93,10 +93,6 @@ def test_bad_input_is_one_sentence(arguments: list[str], message: str) -> None:
     assert result.exit_code == 1
     assert message in result.output
     assert "Traceback" not in result.output
-
-
-def test_client_counts() -> None:
-    assert client_counts("1, 4,16") == (1, 4, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""`hexserve simulate`: the scheduler on a simulated clock."""
