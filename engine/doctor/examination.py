@@ -25,7 +25,9 @@ from engine.qnn.reader import runtime_version
 
 CLOSE = 0.01  # half precision on another unit; the largest probability is 1
 PROBE_TIMEOUT_S = 300.0
+UNKNOWN = "not a failure that is known here: please send the file of --report with a bug report"
 _ERROR_TEXT = 400
+_SAID = 4000
 
 
 class Status(StrEnum):
@@ -38,12 +40,16 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. advice: what to do about a failure, '' when nothing is known."""
+    """One line of the report. advice: what to do about a failure, '' when nothing is known.
+
+    said: the last of what the libraries wrote before they failed; for the file only.
+    """
 
     name: str
     status: Status
     text: str
     advice: str = ""
+    said: str = ""
 
 
 def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
@@ -85,11 +91,12 @@ def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Chec
         for step in steps:
             result = done.get(step)
             if result is None:
-                advice = explain(errors) or "start again with HEXSERVE_LOG_LEVEL=debug and send the report file"
-                yield Check(step, Status.FAIL, f"the process {how} during this step", advice)
+                text, advice = f"the process {how} during this step", explain(errors) or UNKNOWN
+                yield Check(step, Status.FAIL, text, advice, errors[-_SAID:])
                 return
             if not result.ok:
-                yield Check(step, Status.FAIL, result.text[:_ERROR_TEXT], explain(result.text + errors))
+                text, advice = result.text[:_ERROR_TEXT], explain(result.text + errors)
+                yield Check(step, Status.FAIL, text, advice, errors[-_SAID:])
                 return
             yield Check(step, Status.PASS, result.text)
         yield from _compare(folder)

@@ -91,6 +91,14 @@ def test_a_crash_is_blamed_on_the_step_it_happened_in() -> None:
     assert "crashed and is being restarted" in checks[-1].advice
 
 
+def test_what_the_libraries_said_before_an_unknown_crash_is_in_the_report(tmp_path: Path) -> None:
+    crash = "import os, sys; print('skid 17 at 0xAB', file=sys.stderr, flush=True); os.abort()"
+    checks = list(try_providers(fake((STEPS[0], True, "fine"), end=crash), STEPS))
+    assert "--report" in checks[-1].advice and "skid" not in line(checks[-1])
+    assert write_report(tmp_path / "report.json", checks)
+    assert "skid 17 at 0xAB" in json.loads((tmp_path / "report.json").read_text())["checks"][-1]["said"]
+
+
 def test_a_bundle_can_be_examined(tmp_path: Path) -> None:
     checks = list(examine(tmp_path, fake((STEPS[0], False, "stop here"))))
     assert checks[-1].name == "bundle" and "is not a bundle" in checks[-1].text
