@@ -61,13 +61,10 @@ def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     yield _chip()
     there, text = driver()
     yield Check("NPU driver", {True: Status.PASS, False: Status.FAIL, None: Status.SKIP}[there], text)
-    has_qnn = bool(package_version())
-    if has_qnn:
-        yield Check("QNN libraries", Status.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
-    else:
-        yield Check("QNN libraries", Status.SKIP, f"{MISSING}; bundles for the CPU work without them")
+    libraries = _libraries()
+    yield libraries
     command = probe or (sys.executable, "-m", "engine.graphs.onnx_qnn_probe")
-    yield from try_providers(command, STEPS if has_qnn else STEPS[:1])
+    yield from try_providers(command, STEPS if libraries.status is Status.PASS else STEPS[:1])
     if bundle is not None:
         yield from examine_bundle(bundle)
 
@@ -78,6 +75,16 @@ def _chip() -> Check:
     if chip is None:
         return Check("chip", Status.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
     return Check("chip", Status.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
+
+
+def _libraries() -> Check:
+    name = "QNN libraries"
+    if not package_version():
+        return Check(name, Status.SKIP, f"{MISSING}; bundles for the CPU work without them")
+    try:
+        return Check(name, Status.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
+    except BundleError as error:
+        return Check(name, Status.FAIL, str(error))
 
 
 def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Check]:

@@ -72,6 +72,14 @@ def test_without_the_extra_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
     assert "compile" not in checks and not [check for check in checks.values() if check.status is Status.FAIL]
 
 
+def test_a_folder_without_libraries_is_a_failed_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.doctor.examination.package_version", lambda: "2.7.0")
+    monkeypatch.setenv("HEXSERVE_QNN_LIBRARY_DIR", str(tmp_path))
+    checks = list(examine(None, fake((STEPS[0], True, "fine"))))
+    (failed,) = [check for check in checks if check.status is Status.FAIL]
+    assert failed.name == "QNN libraries" and f"in {tmp_path}" in failed.text
+
+
 def fake(*steps: tuple[str, bool, str], end: str = "") -> tuple[str, ...]:
     lines = [json.dumps({"step": step, "ok": ok, "text": text}) for step, ok, text in steps]
     return (sys.executable, "-c", f"print({chr(10).join(lines)!r}, flush=True); {end or 'pass'}")
