@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import onnxruntime as ort
 
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.errors import BundleError
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
@@ -56,6 +56,11 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
     marker = cache / TRIAL_FOLDER / f"{trial_key(folder, manifest)}.json" if cache else None
     if marker is not None and marker.is_file():
         return
+    damaged = verify_hashes(folder, manifest)  # a damaged weight would load, run and answer wrongly
+    if damaged:
+        raise BundleError(
+            f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
+        )
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
     try_load(folder, command or (sys.executable, "-m", "engine.graphs.onnx_qnn_trial"))
     if marker is not None:

@@ -198,8 +198,12 @@ def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatc
     check_bundle(tmp_path, manifest, cache)
     assert len(loads) == 1
     (tmp_path / "a.bin").write_bytes(b"xy")
-    check_bundle(tmp_path, manifest, cache)
-    check_bundle(tmp_path, manifest, None)
+    with pytest.raises(BundleError, match=r"a\.bin is damaged: its sha256"):
+        check_bundle(tmp_path, manifest, cache)
+    assert len(loads) == 1
+    changed = bundle(TWO, files=manifest.files | {"a.bin": describe_file(tmp_path / "a.bin")})
+    check_bundle(tmp_path, changed, cache)
+    check_bundle(tmp_path, changed, None)
     assert len(loads) == 3
 
 
