@@ -18,6 +18,7 @@ import onnxruntime as ort
 
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.errors import BundleError
+from engine.graphs.contract import check_contract
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries
@@ -53,6 +54,7 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
     """
     check_machine(manifest)
     check_listed(manifest)
+    check_contract(manifest)
     marker = cache / TRIAL_FOLDER / f"{trial_key(folder, manifest)}.json" if cache else None
     if marker is not None and marker.is_file():
         return
