@@ -139,7 +139,10 @@ class Supervisor:
             if self._fatal is not None and self._fatal.permanent:
                 return self._die(self._fatal.message, BundleError(self._fatal.message))
             if failed_starts >= self._patience.start_attempts:
-                return self._die(f"the worker did not become ready {failed_starts} times in a row; last it {reason}")
+                told = f" ({self._fatal.message})" if self._fatal is not None else ""
+                return self._die(
+                    f"the worker did not become ready {failed_starts} times in a row; last it {reason}{told}"
+                )
             await asyncio.sleep(self._backoff_s())
 
     async def _run_worker(self) -> str:

@@ -18,10 +18,11 @@ import msgspec
 
 from engine.assembly import OpenRuntime, assemble, open_onnx
 from engine.config import EngineConfig
-from engine.errors import BundleError
+from engine.errors import BundleError, PassFailed
 from engine.loop import EngineLoop
 from engine.messages import Abort, Command, Failed, Fatal, Report, Shutdown, Submit, Tokens, frame, read_command
 from engine.qnn.chosen import as_variables
+from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
 
 log = logging.getLogger("hexserve.worker")
@@ -46,6 +47,9 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
         return 3
     except MemoryError as error:
         _send(reports, Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
+        return 3
+    except PassFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
+        _send(reports, Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
         return 3
     _send(reports, assembled.ready)
     try:

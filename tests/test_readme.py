@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.compile.__main__ import parse
+from engine.compile.arguments import check_arguments, fixed_shapes
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from tests.live import LiveServer, serving
 
@@ -71,6 +73,17 @@ def test_own_model_commands(tmp_path: Path) -> None:
     with serving("--bundle", paths["my-bundle"]) as own:
         assert own.metric("hexserve:passes_total") == 0
     assert command("make serve BUNDLE").split("=")[1] == "my-bundle"
+
+
+def test_compile_commands_in_the_text_are_whole() -> None:
+    """Those for the NPU take minutes and packages, so only their options are checked."""
+    texts = (README, (ROOT / "docs" / "npu.md").read_text(encoding="utf-8"))
+    found = [line for text in texts for line in re.findall(r"hexserve compile ([^`\n]*--target[^`\n]*)", text)]
+    assert len(found) >= 3
+    for line in found:
+        arguments = parse(shlex.split(line))
+        check_arguments(arguments)
+        assert fixed_shapes(arguments)
 
 
 def test_terminal_chat() -> None:

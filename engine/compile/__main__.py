@@ -12,7 +12,7 @@ from engine.compile.arguments import BLOCKS, EMBEDDING_BITS, CompileArguments, Q
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import RichProgress
 from engine.demo.location import demo_folder
-from engine.errors import CompileError
+from engine.errors import BundleError, CompileError
 
 PARITY, DEMO_PARITY = 48, 800  # tokens of the final check: the demo model is small enough for a real one
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with RichProgress(Console(stderr=True)) as progress:
             compile_bundle(arguments, progress)
-    except CompileError as error:
+    except (CompileError, BundleError) as error:  # the latter: what QNN's variables name cannot be used
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

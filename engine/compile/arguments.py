@@ -154,6 +154,8 @@ def _check_integer_graphs(arguments: CompileArguments) -> None:
         if arguments.head in INTEGER_GRAPHS:
             raise CompileError(f"--head {arguments.head} needs --quant {' or '.join(INTEGER_GRAPHS)}")
         return
+    if arguments.calibration is not None and not arguments.calibration.is_file():
+        raise CompileError(f"--calibration {arguments.calibration} cannot be read: there is no such file")
     if not arguments.rows:
         raise CompileError(f"--quant {quant} needs fixed variants: --rows with --context or --same-past")
     if arguments.head_quant not in INTEGER_GRAPHS:

@@ -25,7 +25,9 @@ from engine.qnn.reader import runtime_version
 
 CLOSE = 0.01  # half precision on another unit; the largest probability is 1
 PROBE_TIMEOUT_S = 300.0
+UNKNOWN = "not a failure that is known here: please send the file of --report with a bug report"
 _ERROR_TEXT = 400
+_SAID = 4000
 
 
 class Status(StrEnum):
@@ -38,12 +40,16 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. advice: what to do about a failure, '' when nothing is known."""
+    """One line of the report. advice: what to do about a failure, '' when nothing is known.
+
+    said: the last of what the libraries wrote before they failed; for the file only.
+    """
 
     name: str
     status: Status
     text: str
     advice: str = ""
+    said: str = ""
 
 
 def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
@@ -55,13 +61,10 @@ def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     yield _chip()
     there, text = driver()
     yield Check("NPU driver", {True: Status.PASS, False: Status.FAIL, None: Status.SKIP}[there], text)
-    has_qnn = bool(package_version())
-    if has_qnn:
-        yield Check("QNN libraries", Status.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
-    else:
-        yield Check("QNN libraries", Status.SKIP, f"{MISSING}; bundles for the CPU work without them")
+    libraries = _libraries()
+    yield libraries
     command = probe or (sys.executable, "-m", "engine.graphs.onnx_qnn_probe")
-    yield from try_providers(command, STEPS if has_qnn else STEPS[:1])
+    yield from try_providers(command, STEPS if libraries.status is Status.PASS else STEPS[:1])
     if bundle is not None:
         yield from examine_bundle(bundle)
 
@@ -72,6 +75,16 @@ def _chip() -> Check:
     if chip is None:
         return Check("chip", Status.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
     return Check("chip", Status.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
+
+
+def _libraries() -> Check:
+    name = "QNN libraries"
+    if not package_version():
+        return Check(name, Status.SKIP, f"{MISSING}; bundles for the CPU work without them")
+    try:
+        return Check(name, Status.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
+    except BundleError as error:
+        return Check(name, Status.FAIL, str(error))
 
 
 def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Check]:
@@ -85,11 +98,12 @@ def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Chec
         for step in steps:
             result = done.get(step)
             if result is None:
-                advice = explain(errors) or "start again with HEXSERVE_LOG_LEVEL=debug and send the report file"
-                yield Check(step, Status.FAIL, f"the process {how} during this step", advice)
+                text, advice = f"the process {how} during this step", explain(errors) or UNKNOWN
+                yield Check(step, Status.FAIL, text, advice, errors[-_SAID:])
                 return
             if not result.ok:
-                yield Check(step, Status.FAIL, result.text[:_ERROR_TEXT], explain(result.text + errors))
+                text, advice = result.text[:_ERROR_TEXT], explain(result.text + errors)
+                yield Check(step, Status.FAIL, text, advice, errors[-_SAID:])
                 return
             yield Check(step, Status.PASS, result.text)
         yield from _compare(folder)

@@ -61,14 +61,14 @@ def run_options(target: HtpTarget, machine: str | None = None, extra: str | None
     """Provider options for running a binary. BundleError when `extra` or the op packages cannot be used here.
 
     A device knows its own chip; the emulator has to be told. Performance votes exist on devices only.
-    extra: 'key=value,...' for experiments, None = the environment's HEXSERVE_QNN_OPTIONS.
+    extra: 'key=value,...' for experiments; None = HEXSERVE_QNN_OPTIONS and HEXSERVE_QNN_OP_PACKAGES of the environment.
     """
     if is_device(machine):
         options = {"htp_performance_mode": "burst", "rpc_control_latency": "100"}
     else:
         options = {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)}
     added = chosen_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
-    packages = chosen_packages(os.environ)
+    packages = chosen_packages(os.environ) if extra is None else ""
     if packages:
         options["op_packages"] = packages
     refused = EMULATOR_REFUSES & added.keys() if not is_device(machine) else set()

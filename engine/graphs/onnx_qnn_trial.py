@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 import onnxruntime as ort
 
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.errors import BundleError
+from engine.graphs.contract import check_contract
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries
@@ -52,13 +53,28 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
     command: what tries to load the folder given as its last argument, () = this module.
     """
     check_machine(manifest)
+    check_listed(manifest)
+    check_contract(manifest)
     marker = cache / TRIAL_FOLDER / f"{trial_key(folder, manifest)}.json" if cache else None
     if marker is not None and marker.is_file():
         return
+    damaged = verify_hashes(folder, manifest)  # a damaged weight would load, run and answer wrongly
+    if damaged:
+        raise BundleError(
+            f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
+        )
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
     try_load(folder, command or (sys.executable, "-m", "engine.graphs.onnx_qnn_trial"))
     if marker is not None:
         _remember(marker, manifest.name)
+
+
+def check_listed(manifest: Manifest) -> None:
+    """BundleError when a graph or binary is no file of the bundle: those in `files` exist and lie inside its folder."""
+    assert manifest.npu is not None
+    for name in (*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)):
+        if name not in manifest.files:
+            raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
 
 
 def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[str, BinaryInfo]:
@@ -77,7 +93,7 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
     assert manifest.npu is not None
     names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)})
     stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
-    hashes = [manifest.files[name].sha256 for name in names if name in manifest.files]
+    hashes = [manifest.files[name].sha256 for name in names]
     chosen = [os.environ.get(name, "") for name in VARIABLES]
     runtime = (ort.__version__, package_version(), device_name(), chosen)
     facts = (str(folder.resolve()), stamps, hashes, runtime)

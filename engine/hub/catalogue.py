@@ -21,12 +21,11 @@ class PullError(HexserveError):
 def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = PRECISIONS) -> str:
     """URL of the model's bundle in the first precision that is published.
 
-    Raises PullError when the package is missing, the network is down, or there is no such bundle.
+    Raises PullError when the package is missing or too old, the network is down, or there is no such bundle.
     """
     if importlib.util.find_spec(PACKAGE) is None:
         raise PullError("fetching bundles needs Qualcomm's catalogue: pip install 'hexserve[hub]'")
-    fetch = importlib.import_module(f"{PACKAGE}.fetch")
-    expected = importlib.import_module(f"{PACKAGE}.errors").CLIUserError
+    fetch, expected = _catalogue()
     reason: Exception | None = None
     for precision in precisions:
         try:
@@ -36,6 +35,17 @@ def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = P
         except OSError as error:
             raise PullError(f"the catalogue of Qualcomm AI Hub cannot be reached: {_first_line(error)}") from error
     raise PullError(f"{name} has no bundle for {chipset} in {' or '.join(precisions)}: {_first_line(reason)}")
+
+
+def _catalogue() -> tuple[Any, type[Exception]]:
+    """Its module `fetch`, and what it raises for expected errors. PullError where it is too old or lacks packages."""
+    try:
+        fetch = importlib.import_module(f"{PACKAGE}.fetch")
+        return fetch, importlib.import_module(f"{PACKAGE}.errors").CLIUserError
+    except ImportError as error:
+        raise PullError(
+            f"the installed {PACKAGE} cannot be used ({_first_line(error)}): pip install --upgrade 'hexserve[hub]'"
+        ) from error
 
 
 def _ask(fetch: Any, name: str, chipset: str, precision: str) -> str:

@@ -14,13 +14,17 @@ from engine.qnn.ep_context import ContextNode, check_source, read_wrapper
 def as_bound(folder: Path, manifest: Manifest, infos: Mapping[str, BinaryInfo]) -> dict[str, BinaryInfo]:
     """The descriptions with the wrappers' names in place of the binaries' own, where they differ.
 
-    infos: by file name. BundleError for a wrapper of another provider, or one with other numbers of tensors.
+    infos: by file name. BundleError for a wrapper of another provider, one with other numbers of tensors, or one that
+    runs other graphs than the manifest says: its own binaries are what would be loaded.
     """
-    nodes = {
-        (node.binary, node.graph): (node, graph.file)
-        for graph in manifest.graphs
-        for node in read_wrapper(folder / graph.file)
-    }
+    assert manifest.npu is not None
+    nodes: dict[tuple[str, str], tuple[ContextNode, str]] = {}
+    for graph in manifest.graphs:
+        found, told = read_wrapper(folder / graph.file), manifest.npu.chains.get(graph.name, ())
+        runs = tuple((node.binary, node.graph) for node in found)
+        if told and runs != told:
+            raise BundleError(f"{graph.file} runs {_words(runs)}, the manifest says {_words(told)}")
+        nodes |= {(node.binary, node.graph): (node, graph.file) for node in found}
     for node, file in nodes.values():
         check_source(node, file)
     return {file: _renamed(file, info, nodes) for file, info in infos.items()}
@@ -33,6 +37,10 @@ def bound_graph(graph: BinaryGraph, node: ContextNode, wrapper: str) -> BinaryGr
         _side(graph.inputs, node.inputs, wrapper, graph.name),
         _side(graph.outputs, node.outputs, wrapper, graph.name),
     )
+
+
+def _words(links: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{graph} of {binary}" for binary, graph in links) or "no binary"
 
 
 def _renamed(file: str, info: BinaryInfo, nodes: Mapping[tuple[str, str], tuple[ContextNode, str]]) -> BinaryInfo:

@@ -46,7 +46,8 @@ KNOWN = (
     ),
     KnownFailure(
         r"\b6031\b|graph execute error",
-        f"the NPU gave up while it ran a graph: another program may hold it, or the driver is too old; {_UPDATE}",
+        "the NPU gave up while it ran a graph: the binary may be damaged, another program may hold the NPU, or the "
+        f"driver is too old; {_UPDATE}",
     ),
     KnownFailure(
         r"\b1002\b|MEM_ALLOC|out of memory|failed to allocate",

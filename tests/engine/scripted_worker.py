@@ -1,7 +1,7 @@
 """A worker that follows a script: real messages over real pipes, tokens that can be computed by hand, death on demand.
 
 Run as `python scripted_worker.py <script as JSON>`. `starts` says how each start goes, the last entry forever:
-"ready", "exit" (at once), "hang" (never ready), "fatal" (permanent), "mute" (ready, then reads nothing).
+"ready", "exit" (at once), "hang" (never ready), "fatal" (for good), "unwell" (not), "mute" (ready, then reads nothing).
 `folder` counts the starts. A request's prompt is bytes; words in it direct what happens to it:
 
 die@k      the worker kills itself instead of giving token k (SIGKILL; os.abort where there is none)
@@ -165,6 +165,9 @@ def main() -> None:
         threading.Thread(target=receive, args=(inbox,), daemon=True).start()
     if how == "fatal":
         send(Fatal("the bundle is broken", permanent=True))
+        os._exit(3)
+    if how == "unwell":
+        send(Fatal("graph ar1_cl64 failed", permanent=False))
         os._exit(3)
     if how == "hang":
         threading.Event().wait()

@@ -180,6 +180,15 @@ async def test_three_failed_starts_are_the_end(scene: Scene) -> None:
     assert len(scene.starts) == 3
 
 
+async def test_what_was_wrong_with_the_starts_is_told(scene: Scene) -> None:
+    supervisor = scene.supervisor("unwell")
+    with pytest.raises(
+        EngineFailure, match=r"3 times in a row; last it exited with status 3 \(graph ar1_cl64 failed\)"
+    ):
+        await supervisor.start()
+    assert len(scene.starts) == 3  # an NPU that is being restarted may be well the next time
+
+
 async def test_death_while_serving_and_no_way_back_fails_everything(scene: Scene) -> None:
     supervisor = scene.supervisor("ready", "exit")
     await supervisor.start()

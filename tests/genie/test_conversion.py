@@ -12,6 +12,7 @@ from engine.bundle.variant import PassShape, pin, shape_table
 from engine.errors import BundleError
 from engine.genie.convert import Toolbox, convert_folder
 from engine.genie.read import read_genie
+from engine.graphs.contract import check_contract
 from tests.genie.generator import Generated, Recipe, generate
 
 
@@ -40,6 +41,20 @@ def test_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
     wrapper = onnx.load(str(folder / "ar8_cl64_1_of_2.onnx"))
     assert [node.name for node in wrapper.graph.node] == [f"prompt_ar8_cl64_{part}_of_4" for part in (1, 2, 3)]
     assert sorted(path.name for path in folder.iterdir() if path.suffix == ".bin") == sorted(made.models)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(heads="_head_", scatter=True, index="uint32"),
+        Recipe(silent_rows=(8,), head_alone=True, parts=4),
+        Recipe(precision="w4", scatter=True, shapes=(PassShape(1, 15), PassShape(1, 63), PassShape(8, 56))),
+        Recipe(precision="twin", parts=1),
+    ],
+)
+def test_the_manifest_does_not_contradict_itself(checkpoint: Path, tmp_path: Path, recipe: Recipe) -> None:
+    made = generate(checkpoint, tmp_path / "qwen", recipe)
+    check_contract(load_manifest(convert_folder(made.folder, tmp_path / "cache", tools(made))))
 
 
 def test_the_precision_is_the_exporters(checkpoint: Path, tmp_path: Path) -> None:

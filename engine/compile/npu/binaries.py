@@ -17,6 +17,7 @@ from engine.qnn.library import MISSING, PACKAGE
 CONTEXT_OP = "EPContext"
 UNSUPPORTED = re.compile(r"Unsupported nodes in QNN EP: \{ name: (\S+), type: (\w+) \}")
 FAILED_OPERATION = re.compile(r"(?:Failed to (?:validate|finalize|add)|[Vv]alidation failed).{0,200}")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LAST_WORDS = 600
 
 
@@ -35,6 +36,7 @@ def run_job(job: ContextJob) -> None:
 
 def reason(errors: str, code: int) -> str:
     """One sentence from what the libraries wrote."""
+    errors = COLOURS.sub("", errors)
     if PACKAGE in errors and "No module named" in errors:
         return MISSING
     found = UNSUPPORTED.search(errors)

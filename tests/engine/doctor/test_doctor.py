@@ -72,6 +72,14 @@ def test_without_the_extra_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
     assert "compile" not in checks and not [check for check in checks.values() if check.status is Status.FAIL]
 
 
+def test_a_folder_without_libraries_is_a_failed_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.doctor.examination.package_version", lambda: "2.7.0")
+    monkeypatch.setenv("HEXSERVE_QNN_LIBRARY_DIR", str(tmp_path))
+    checks = list(examine(None, fake((STEPS[0], True, "fine"))))
+    (failed,) = [check for check in checks if check.status is Status.FAIL]
+    assert failed.name == "QNN libraries" and f"in {tmp_path}" in failed.text
+
+
 def fake(*steps: tuple[str, bool, str], end: str = "") -> tuple[str, ...]:
     lines = [json.dumps({"step": step, "ok": ok, "text": text}) for step, ok, text in steps]
     return (sys.executable, "-c", f"print({chr(10).join(lines)!r}, flush=True); {end or 'pass'}")
@@ -89,6 +97,14 @@ def test_a_crash_is_blamed_on_the_step_it_happened_in() -> None:
     checks = list(try_providers(fake(*((step, True, "fine") for step in STEPS[:3]), end=crash), STEPS))
     assert (checks[-1].name, checks[-1].status) == ("load", Status.FAIL)
     assert "crashed and is being restarted" in checks[-1].advice
+
+
+def test_what_the_libraries_said_before_an_unknown_crash_is_in_the_report(tmp_path: Path) -> None:
+    crash = "import os, sys; print('skid 17 at 0xAB', file=sys.stderr, flush=True); os.abort()"
+    checks = list(try_providers(fake((STEPS[0], True, "fine"), end=crash), STEPS))
+    assert "--report" in checks[-1].advice and "skid" not in line(checks[-1])
+    assert write_report(tmp_path / "report.json", checks)
+    assert "skid 17 at 0xAB" in json.loads((tmp_path / "report.json").read_text())["checks"][-1]["said"]
 
 
 def test_a_bundle_can_be_examined(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from engine.bundle.manifest import (
+    FileEntry,
     GraphKind,
     GraphSpec,
     Manifest,
@@ -14,6 +15,7 @@ from engine.bundle.manifest import (
     RopeSpec,
     TensorSpec,
     TextSpec,
+    describe_file,
     load_manifest,
 )
 from engine.errors import BundleError
@@ -21,6 +23,7 @@ from engine.graphs.onnx_qnn import HtpTarget, check_machine, device_name, open_s
 from engine.graphs.onnx_qnn_trial import check_bundle, try_load
 from engine.graphs.qnn_checks import check_binaries
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
+from engine.qnn.ep_context import ContextNode, write_wrapper
 
 X_ELITE = HtpTarget(60, 73)
 HIDDEN = "hidden_states"
@@ -69,6 +72,16 @@ def infos(
 
 
 TWO = {"a.bin": ("g1",), "b.bin": ("g2",)}
+
+
+def wrap(folder: Path) -> None:
+    """Write the wrapper of `bundle(TWO)`."""
+    first = ContextNode("g1", "a.bin", ("input_ids", "past_key_0_in"), (HIDDEN, "past_key_0_out"))
+    write_wrapper(folder / "w.onnx", [first, ContextNode("g2", "b.bin", (HIDDEN,), ("logits",))], [], [])
+
+
+def listed(folder: Path) -> dict[str, FileEntry]:
+    return {path.name: describe_file(path) for path in folder.iterdir()}
 
 
 def test_options_are_data() -> None:
@@ -172,10 +185,10 @@ def test_a_graph_the_npu_cannot_take_never_runs_on_the_cpu(tmp_path: Path) -> No
 
 
 def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = bundle(TWO)
     for name in ("a.bin", "b.bin"):
         (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "w.onnx").touch()  # a model without nodes
+    wrap(tmp_path)
+    manifest = bundle(TWO, files=listed(tmp_path))
     module = "engine.graphs.onnx_qnn_trial"
     loads: list[Path] = []
     monkeypatch.setattr(f"{module}.read_binaries", lambda *_: infos())
@@ -185,16 +198,30 @@ def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatc
     check_bundle(tmp_path, manifest, cache)
     assert len(loads) == 1
     (tmp_path / "a.bin").write_bytes(b"xy")
-    check_bundle(tmp_path, manifest, cache)
-    check_bundle(tmp_path, manifest, None)
+    with pytest.raises(BundleError, match=r"a\.bin is damaged: its sha256"):
+        check_bundle(tmp_path, manifest, cache)
+    assert len(loads) == 1
+    changed = bundle(TWO, files=manifest.files | {"a.bin": describe_file(tmp_path / "a.bin")})
+    check_bundle(tmp_path, changed, cache)
+    check_bundle(tmp_path, changed, None)
     assert len(loads) == 3
+
+
+@pytest.mark.parametrize("changes", [{"npu": NpuSpec(60, 73, {**TWO, "../c.bin": ("g3",)})}, {}])
+def test_files_that_the_bundle_does_not_have(tmp_path: Path, changes: dict[str, object]) -> None:
+    for name in ("a.bin", "b.bin", *(("w.onnx",) if changes else ())):
+        (tmp_path / name).write_bytes(b"x")
+    manifest = bundle(TWO, files=listed(tmp_path), **changes)
+    wrong = "../c.bin" if changes else "w.onnx"
+    with pytest.raises(BundleError, match=f"uses {wrong}, but does not list it"):
+        check_bundle(tmp_path, manifest, tmp_path / "cache")
 
 
 def test_a_newer_or_damaged_binary_is_an_error_with_a_reason(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
-    manifest = bundle({"a.bin": ("g1",), "b.bin": ("g2",)})
     for name in ("a.bin", "b.bin", "w.onnx"):
         (tmp_path / name).write_bytes(b"no binary at all" * 100)
+    manifest = bundle(TWO, files=listed(tmp_path))
     with pytest.raises(BundleError, match=r"a\.bin"):
         check_bundle(tmp_path, manifest, tmp_path / "cache")
 

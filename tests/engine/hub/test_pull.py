@@ -133,6 +133,16 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         find_bundle("qwen3_4b")
 
 
+def test_a_package_that_is_too_old_is_one_sentence(
+    catalogue: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue(lambda **_: "")
+    monkeypatch.setitem(sys.modules, "qai_hub_models_cli.errors", None)  # as in 0.58
+    code, _, err = command("qwen3_4b")
+    assert code == 1 and err.count("\n") == 1
+    assert "cannot be used" in err and "pip install --upgrade 'hexserve[hub]'" in err
+
+
 def test_an_interrupted_fetch_goes_on(store: Store, tmp_path: Path) -> None:
     store.break_after = [1000, 5000]
     seen: list[tuple[int, int]] = []

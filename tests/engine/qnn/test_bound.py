@@ -1,11 +1,14 @@
 """Names as the provider binds them: known ones as they are, others by position."""
 
+from pathlib import Path
+
 import pytest
 
 from engine.errors import BundleError
 from engine.qnn.binary import BinaryGraph, BinaryTensor
-from engine.qnn.bound import bound_graph
-from engine.qnn.ep_context import ContextNode
+from engine.qnn.bound import as_bound, bound_graph
+from engine.qnn.ep_context import ContextNode, write_wrapper
+from tests.engine.graphs.test_onnx_qnn import TWO, bundle, infos
 
 GRAPH = BinaryGraph(
     "g",
@@ -30,3 +33,13 @@ def test_an_unknown_name_goes_by_position() -> None:
 def test_a_missing_tensor_is_refused() -> None:
     with pytest.raises(BundleError, match=r"w\.onnx gives graph g 1 tensors on one side, it has 2"):
         names("mask")
+
+
+def test_a_wrapper_must_run_what_the_manifest_says(tmp_path: Path) -> None:
+    first = ContextNode("g1", "a.bin", ("input_ids", "past_key_0_in"), ("hidden_states", "past_key_0_out"))
+    second = ContextNode("g2", "b.bin", ("hidden_states",), ("logits",))
+    write_wrapper(tmp_path / "w.onnx", [first, second], [], [])
+    assert as_bound(tmp_path, bundle(TWO), infos()) == infos()
+    write_wrapper(tmp_path / "w.onnx", [first, ContextNode("g2", "c.bin", ("hidden_states",), ("logits",))], [], [])
+    with pytest.raises(BundleError, match=r"w\.onnx runs .*, g2 of c\.bin, the manifest says .*, g2 of b\.bin"):
+        as_bound(tmp_path, bundle(TWO), infos())

@@ -72,7 +72,8 @@ def test_op_packages_reach_the_provider_and_wrong_ones_are_named(
     library.touch()
     listed = f"Rope:{library}:RopeInterface:HTP,Norm:libOther.so:NormInterface"
     monkeypatch.setenv(PACKAGES_VARIABLE, listed)
-    assert run_options(X_ELITE, extra="")["op_packages"] == listed
+    assert run_options(X_ELITE)["op_packages"] == listed
+    assert "op_packages" not in run_options(X_ELITE, extra="")  # the compiler's: its own binaries need none
     for wrong in ("Rope", f"Rope:{library}", f"Rope:{library}:I:HTP:more", f"Rope:{library}:", "a:b:c,oops"):
         with pytest.raises(BundleError, match="must look like type:path:interface"):
             chosen_packages({PACKAGES_VARIABLE: wrong})

@@ -37,6 +37,7 @@ def test_defaults_of_the_command_line() -> None:
         ({"asymmetric": True}, "symmetric blocks of 32"),
         ({"embedding_bits": 8}, "--embedding 16 only, not 8"),
         ({"part_mb": 9000}, "--part-mb must be from 1 to 3500"),
+        ({"quant": Quant.W8A16, "calibration": Path("no.txt")}, "--calibration no.txt cannot be read"),
         ({"target": Target.CPU}, "--target cpu takes --quant fp32.*not w4"),
     ],
 )

@@ -48,6 +48,8 @@ def test_a_graph_that_is_no_graph_is_an_error_not_a_crash(tmp_path: Path) -> Non
 
 
 def test_reasons() -> None:
+    coloured = "\x1b[1;31mFailed to write context cache file.\x1b[m"
+    assert reason(coloured, 4) == "Failed to write context cache file. (exit code 4)"
     assert reason("", -11) == "no reason was given (killed by signal 11)"
     assert "pip install 'hexserve[qnn]'" in reason("this needs ... (No module named 'onnxruntime_qnn')", 4)
     assert reason("x Failed to finalize QNN graph. Error code: 1002", 4).startswith("Failed to finalize QNN graph")
