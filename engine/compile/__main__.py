@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from engine.bundle.resolve import DEMO
-from engine.compile.arguments import BLOCKS, EMBEDDING_BITS, CompileArguments, Quant, Split, Target
+from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments, Quant, Split, Target
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import RichProgress
 from engine.demo.location import demo_folder
@@ -58,7 +58,7 @@ def parse(argv: Sequence[str]) -> CompileArguments:
         "--one-graph-per-binary", action="store_true", help="NPU: a binary for each variant, as the emulator needs"
     )
     parser.add_argument(
-        "--part-mb", type=int, default=2000, help="NPU: cut the layers into binaries of at most so much"
+        "--part-mb", type=int, default=DEFAULT_PART_MB, help="NPU: cut the layers into binaries of at most so much"
     )
     parser.add_argument("--calibration", type=Path, help="w8a16, w4a16: text file to observe activations on")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")

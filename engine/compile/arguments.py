@@ -10,6 +10,7 @@ from engine.errors import CompileError
 BLOCKS = (32, 128)
 NPU_BLOCK = 32
 MAX_PART_MB = 3500  # one context binary must fit the NPU's 32-bit address space
+DEFAULT_PART_MB = 2000
 MAX_ROWS = 4096
 MAX_CONTEXT = 1 << 20
 MAX_VARIANTS = 256
@@ -85,7 +86,7 @@ class CompileArguments:
     force: bool = False
     name: str = ""
     share_weights: bool = True
-    part_mb: int = 2000
+    part_mb: int = DEFAULT_PART_MB
     calibration: Path | None = None
 
     @property
@@ -135,6 +136,10 @@ def _check_target(arguments: CompileArguments) -> None:
                 f"--target {arguments.target} takes --quant {', '.join(item.value for item in known)}, not {quant}"
             )
     if not arguments.is_npu:
+        if not arguments.share_weights or arguments.part_mb != DEFAULT_PART_MB:
+            raise CompileError(
+                f"--one-graph-per-binary and --part-mb are for NPUs, not for --target {arguments.target}"
+            )
         return
     if not arguments.rows:
         raise CompileError(f"--target {arguments.target} needs fixed variants: --rows with --context or --same-past")

@@ -1,6 +1,6 @@
 """From the graphs of all binaries to variants: the parts of each (rows, context) in running order, checked as one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,7 +50,18 @@ def find_variants(parts: Sequence[Part]) -> tuple[Variant, ...]:
         graph = variants[0].body[-1].graph
         raise BundleError(f"graph {graph} gives keys and values only, and no graph of another shape gives logits")
     _check_alike(variants)
+    _check_leftovers(parts, {variant.rows for variant in variants})
     return tuple(variants)
+
+
+def _check_leftovers(parts: Iterable[Part], rows: Collection[int]) -> None:
+    """An embedding or a head without layers of its rows is what a binary left out of ctx-bins leaves behind."""
+    for part in parts:
+        if part.kind in (GraphKind.LUT, GraphKind.LMHEAD) and part.rows not in rows:
+            raise BundleError(
+                f"graph {part.graph} of {part.binary} has {part.rows} rows, but no graph with layers has "
+                "(are all parts in ctx-bins?)"
+            )
 
 
 def _ascending(shape: tuple[int, int | None]) -> tuple[int, int]:

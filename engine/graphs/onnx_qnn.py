@@ -5,9 +5,10 @@ machine without an NPU its one device is of type CPU: the HTP emulator, inside t
 """
 
 import importlib
+import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from engine.errors import BundleError
 from engine.graphs.onnx_sessions import Provider
 from engine.qnn.chosen import OPTIONS_VARIABLE, chosen_folder, chosen_options, chosen_packages, library_name
 from engine.qnn.library import MISSING, PACKAGE
+
+log = logging.getLogger("hexserve.worker")
 
 EP_NAME = "QNNExecutionProvider"
 NPU, EMULATOR = "NPU", "HTP emulator"
@@ -128,6 +131,8 @@ def qnn_provider(manifest: Manifest) -> Provider:
     check_machine(manifest)
     assert manifest.npu is not None
     options = run_options(HtpTarget(manifest.npu.soc_model, manifest.npu.htp_arch))
+    for name in unknown_options(options, Path(_package().get_library_path()).read_bytes()):
+        log.warning("%s: the QNN provider seems to have no option %s and may ignore it", OPTIONS_VARIABLE, name)
     last = manifest.graphs[-1].file
     shared = bool(manifest.npu.shared)
 
@@ -136,6 +141,11 @@ def qnn_provider(manifest: Manifest) -> Provider:
         return open_session(path, options, sharing)
 
     return Provider(device_name(), open_graph)
+
+
+def unknown_options(options: Iterable[str], library: bytes) -> list[str]:
+    """Names that the provider's library does not contain. It takes any name, and says nothing of those it ignores."""
+    return [name for name in options if name.encode() not in library]
 
 
 def check_machine(manifest: Manifest, machine: str | None = None) -> None:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
@@ -14,19 +13,12 @@ from engine.graphs.batch import PackedBatch
 from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs, zero_codes
 from engine.graphs.encoding import Array, Encoding, encoding_of
 from engine.graphs.layout import is_scatter, layer_graphs, place_of, spans
+from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_head import Head
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 
 KEPT_PASSES = 64
-
-
-@dataclass(slots=True)
-class _Binding:
-    """One graph bound to fixed buffers, so that a pass allocates nothing. `held` keeps those buffers alive."""
-
-    session: ort.InferenceSession
-    binding: ort.IOBinding
-    held: list[Array]
 
 
 @dataclass(slots=True)
@@ -38,7 +30,7 @@ class _Pass:
 
     inputs: RowInputs
     fresh: Fresh
-    parts: list[_Binding]
+    parts: list[Binding]
     output: tuple[Array, Encoding] | None
 
 
@@ -59,6 +51,7 @@ class OnnxRuntime:
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
         self._pools = [Pool(manifest, start, zero_codes(manifest)) for _ in range(pools)]
         self._arena = Arena()
+        self._head = Head(manifest, self._sessions, self._arena)
         self._rotary: dict[tuple[bool, Encoding], RotaryTable] = {}
         self._passes: dict[tuple[int, PassShape], _Pass] = {}
         self._last: _Pass | None = None
@@ -86,14 +79,14 @@ class OnnxRuntime:
         return self._restrides
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
-        """Run the parts in order; logits [R, V]. PassFailed when onnxruntime raises."""
+        """Run the parts in order; logits [R, V], valid until the next run. PassFailed when onnxruntime raises."""
         self._set_width(batch.pool, self._width(batch.shape))
         bound = self._bind(batch.pool, batch.shape)
         bound.inputs.fill(batch, self._rotary)
         self._last = bound
         try:
             for part in bound.parts:
-                part.session.run_with_iobinding(part.binding)
+                part.run()
             return self._logits(bound, batch.logit_rows)
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
@@ -139,6 +132,7 @@ class OnnxRuntime:
         """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
         self._passes.clear()
         self._last = None
+        self._head.clear()
         self._arena.clear()
         self._pools.clear()
         self._shelf.clear()
@@ -177,19 +171,19 @@ class OnnxRuntime:
         assert fresh.last is not None, "a decoder has an output beside its KV"
         return _Pass(inputs, fresh, parts, (fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)))
 
-    def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh, pool: Pool) -> _Binding:
+    def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh, pool: Pool) -> Binding:
         session = self._sessions[graph.name]
-        bound = _Binding(session, session.io_binding(), [])
+        bound = Binding(session, session.io_binding(), [])
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
             array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
-            _bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)
+            bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)
         for tensor in graph.outputs:
             place = place_of(tensor.name, "_out")
             array = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
-            _bind(bound, bound.binding.bind_output, tensor.name, array)
+            bind(bound, bound.binding.bind_output, tensor.name, array)
         return bound
 
     def _logits(self, bound: _Pass, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -198,33 +192,9 @@ class OnnxRuntime:
             return np.empty((0, self._manifest.model.vocab), np.float32)
         assert bound.output is not None, "logits of a shape that gives none"
         output, encoding = bound.output
-        chosen = output[0, rows]
-        found = self._head(len(rows))
-        if found is None:
-            return encoding.decode(chosen)
-        head, width = found
-        encoding = encoding_of(head.outputs[0])
-        pieces = []
-        for start in range(0, len(rows), width):
-            count = min(width, len(rows) - start)
-            piece = np.zeros((1, width, chosen.shape[1]), chosen.dtype)
-            piece[0, :count] = chosen[start : start + count]
-            logits = self._sessions[head.name].run(None, {head.inputs[0].name: piece})[0]
-            pieces.append(encoding.decode(logits[0, :count]))
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def _head(self, rows: int) -> tuple[GraphSpec, int] | None:
-        """The smallest head that takes all rows at once, else the largest, and the rows it runs with.
-
-        One shape for every pass means one head for every pass: how a row rounds may depend on the rows beside it.
-        """
-        heads = [graph for graph in self._manifest.graphs if graph.kind is GraphKind.LMHEAD]
-        if not heads:
-            return None
-        wanted = max(rows, self._shapes.max_rows) if len(self._shapes.fixed) == 1 else rows
-        heads.sort(key=lambda graph: (graph.rows is None, graph.rows or 0))
-        chosen = next((head for head in heads if head.rows is None or head.rows >= wanted), heads[-1])
-        return chosen, wanted if chosen.rows is None else chosen.rows
+        # One shape for every pass means one head for every pass.
+        least = self._shapes.max_rows if len(self._shapes.fixed) == 1 else 1
+        return self._head.logits(output[0, rows], least) if self._head else encoding.decode(output[0, rows])
 
 
 def _output_encoding(graph: GraphSpec, fresh: Fresh) -> Encoding:
@@ -232,10 +202,3 @@ def _output_encoding(graph: GraphSpec, fresh: Fresh) -> Encoding:
     assert fresh.last is not None
     raw = graph.kind is not GraphKind.DEFAULT and not fresh.last.name.startswith("logits")
     return Encoding(fresh.last.dtype) if raw else encoding_of(fresh.last)
-
-
-def _bind(bound: _Binding, bind: object, name: str, array: Array) -> None:
-    assert callable(bind)
-    assert array.flags.c_contiguous, f"{name} is not contiguous"
-    bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    bound.held.append(array)

@@ -32,7 +32,10 @@ class Runtime(Protocol):
         """How often a pool was re-laid for another width."""
 
     def run(self, batch: PackedBatch) -> Logits:
-        """Run one pass; logits [len(batch.logit_rows), vocab] float32. Changes no pool. Raises PassFailed."""
+        """Run one pass; logits [len(batch.logit_rows), vocab] float32, valid until the next run. Changes no pool.
+
+        Raises PassFailed.
+        """
 
     def damaged_rows(self, rows: Indices) -> Indices:
         """Which of `rows` of the last pass have keys or values that are not finite; kept, they would spoil the pool."""

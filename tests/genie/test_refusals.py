@@ -327,6 +327,15 @@ def test_parts_that_are_missing(checkpoint: Path, tmp_path: Path, binaries: list
         read(made, made.infos)
 
 
+def test_a_variant_of_which_only_the_head_is_listed(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, head_alone=True))
+    info = made.infos[LAYERS]
+    left = tuple(graph for graph in info.graphs if "ar8" not in graph.name)
+    infos = {**made.infos, LAYERS: msgspec.structs.replace(info, graphs=left)}
+    with pytest.raises(BundleError, match=r"ar8_cl64_1_of_3 of part1_of_3\.bin has 8 rows, but no graph with layers"):
+        read(made, infos)
+
+
 def test_prefill_graphs_alone(checkpoint: Path, tmp_path: Path) -> None:
     made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=2, silent_rows=(1, 8)))
     with pytest.raises(BundleError, match="graph token_ar1_cl64_2_of_2 gives keys and values only, and no graph of an"):

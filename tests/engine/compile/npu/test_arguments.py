@@ -45,3 +45,9 @@ def test_what_an_npu_cannot_do_is_refused_by_name(changes: dict[str, object], me
     fields = {"target": Target.X_ELITE, "quant": Quant.W4, "rows": (1,), "context": (64,), **changes}
     with pytest.raises(CompileError, match=message):
         check_arguments(CompileArguments(Path("s"), Path("o"), **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changes", [{"share_weights": False}, {"part_mb": 1000}])
+def test_what_only_an_npu_has_is_refused_for_the_cpu(changes: dict[str, object]) -> None:
+    with pytest.raises(CompileError, match="--part-mb are for NPUs, not for --target cpu"):
+        check_arguments(CompileArguments(Path("s"), Path("o"), **changes))  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""The LM head as graphs of their own, bound to fixed buffers: only rows that need logits go through it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.graphs.buffers import Arena
+from engine.graphs.encoding import Array, Encoding, encoding_of
+from engine.graphs.onnx_binding import Binding, bind
+
+
+@dataclass(slots=True)
+class _BoundHead:
+    """One head in one width: hidden rows [1, W, H] in, logits [1, W, V] out."""
+
+    bound: Binding
+    hidden: Array
+    logits: Array
+    encoding: Encoding
+
+
+class Head:
+    """The head graphs of a bundle; some have none, because their last part gives logits itself."""
+
+    def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], arena: Arena) -> None:
+        graphs = [graph for graph in manifest.graphs if graph.kind is GraphKind.LMHEAD]
+        self._graphs = sorted(graphs, key=lambda graph: (graph.rows is None, graph.rows or 0))
+        self._sessions = sessions
+        self._arena = arena
+        self._bound: dict[int, _BoundHead] = {}  # by width
+
+    def __bool__(self) -> bool:
+        return bool(self._graphs)
+
+    def logits(self, hidden: Array, least: int) -> NDArray[np.float32]:
+        """Logits [R, V] of hidden rows [R, H] as the layers gave them; valid until the next call.
+
+        The smallest graph that takes all rows at once runs, else the largest runs several times. least: rows it must
+        take although there may be fewer: how a row rounds may depend on the width.
+        """
+        bound, width = self._fitting(max(len(hidden), least))
+        if len(hidden) <= width:
+            return self._run(bound, hidden)
+        pieces = [self._run(bound, hidden[start : start + width]).copy() for start in range(0, len(hidden), width)]
+        return np.concatenate(pieces)
+
+    def clear(self) -> None:
+        """Drop the bindings; the arena and the sessions are their owner's."""
+        self._bound.clear()
+
+    def _run(self, head: _BoundHead, hidden: Array) -> NDArray[np.float32]:
+        head.hidden[0, : len(hidden)] = hidden
+        head.hidden[0, len(hidden) :] = 0
+        head.bound.run()
+        return head.encoding.decode(head.logits[0, : len(hidden)])
+
+    def _fitting(self, rows: int) -> tuple[_BoundHead, int]:
+        graph = next((graph for graph in self._graphs if graph.rows is None or graph.rows >= rows), self._graphs[-1])
+        width = rows if graph.rows is None else graph.rows
+        if width not in self._bound:
+            self._bound[width] = self._bind(graph, width)
+        return self._bound[width], width
+
+    def _bind(self, graph: GraphSpec, width: int) -> _BoundHead:
+        (taken,), (given,) = graph.inputs, graph.outputs
+        hidden, logits = self._buffer("head hidden", taken, width), self._buffer("head logits", given, width)
+        session = self._sessions[graph.name]
+        bound = Binding(session, session.io_binding(), [])
+        bind(bound, bound.binding.bind_input, taken.name, hidden)
+        bind(bound, bound.binding.bind_output, given.name, logits)
+        return _BoundHead(bound, hidden, logits, encoding_of(given))
+
+    def _buffer(self, name: str, tensor: TensorSpec, width: int) -> Array:
+        """[1, W, ...] of memory that grows by doubling: what it outgrew stays with the bindings made before."""
+        roomy = 1 << (width - 1).bit_length()
+        return self._arena.array(name, (1, roomy, int(tensor.shape[-1])), np.dtype(tensor.dtype))[:, :width]
