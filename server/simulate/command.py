@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from server.counts import counts
 from server.simulate.figures import Figures
-from server.simulate.report import print_assumptions, print_device, write_json
+from server.simulate.report import print_assumptions, print_device, write_json, write_svg
 from server.simulate.scenario import (
     Device,
     Scenario,
@@ -48,6 +48,7 @@ def simulate(
     pools: Annotated[int, typer.Option(help="The server's setting of that name.")] = 1,
     reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    svg_file: Annotated[Path | None, typer.Option("--svg", help="Draw the rates into this file.")] = None,
 ) -> None:
     """What the scheduler would do on a device: real decisions, published pass times, a simulated clock."""
     console = Console()
@@ -74,6 +75,9 @@ def simulate(
         if json_file is not None:
             write_json(json_file, scenario, played, sentences)
             console.print(f"Written to {json_file}", markup=False, highlight=False)
+        if svg_file is not None:
+            write_svg(svg_file, played)
+            console.print(f"Drawn in {svg_file}", markup=False, highlight=False)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(USER_ERROR) from None

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from server.bench.report import bar
+from server.simulate.drawing import drawing
 from server.simulate.figures import Figures
 from server.simulate.scenario import Device, Scenario
 
@@ -77,10 +78,19 @@ def write_json(
         "devices": [_device_object(device, found) for device, found in played],
         "assumptions": list(sentences),
     }
+    _write("--json", path, json.dumps(document, indent=1) + "\n")
+
+
+def write_svg(path: Path, played: Sequence[tuple[Device, Sequence[Figures]]]) -> None:
+    """The rates as bars. ValueError when the file cannot be written."""
+    _write("--svg", path, drawing([(device.name, device.source, found) for device, found in played]))
+
+
+def _write(option: str, path: Path, text: str) -> None:
     try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"--json {path} cannot be written: {error.strerror or error}") from None
+        raise ValueError(f"{option} {path} cannot be written: {error.strerror or error}") from None
 
 
 def _device_object(device: Device, found: Sequence[Figures]) -> dict[str, Any]:

@@ -99,3 +99,17 @@ def test_a_users_mistake_is_one_sentence(arguments: list[str], message: str) -> 
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
+
+
+def test_the_drawing_of_the_readme_is_what_the_command_draws(tmp_path: Path) -> None:
+    """`hexserve simulate --svg docs/simulated.svg` made it, and makes it again."""
+    made = tmp_path / "made.svg"
+    result = CliRunner().invoke(app, ["--svg", str(made)])
+    assert result.exit_code == 0 and f"Drawn in {made}" in result.output.replace("\n", "")
+    assert made.read_text() == (Path(__file__).parents[3] / "docs" / "simulated.svg").read_text()
+
+
+def test_a_drawing_that_cannot_be_written(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*SMALL, "--svg", str(tmp_path / "no" / "made.svg")])
+    assert result.exit_code == 2
+    assert "--svg" in result.output and "cannot be written: No such file or directory" in result.output
