@@ -9,9 +9,6 @@ COLOURS = ("#9aa5b1", "#d9a441", "#2f6fde")
 PANEL_HEIGHT, PLOT_TOP, PLOT_HEIGHT = 300, 64, 180
 BAR_WIDTH, BAR_GAP, GROUP_GAP, MARGIN = 44, 4, 44, 40
 TITLE = "Simulated output tokens per second"
-    "Output tokens per second",
-    "Simulated on published or given pass times; nothing was measured on a device.",
-)
 
 
 def drawing(panels: Sequence[tuple[str, str, Sequence[Figures]]]) -> str:
