@@ -86,37 +86,35 @@ class Lane:
         return fresh is not None
 
     def known(self, keys: Sequence[PageKey]) -> list[int | None]:
-        """The longest computed prefix that a newcomer may share: the page of each key, None for a copy on the shelf."""
+        """The longest computed prefix that a newcomer may share: the page of each key, None for a copy on the shelf.
+
+        Not more copies than half the shelf: making room for them may put as many others there.
+        """
         limit = self._page_limit(newcomers=1)
+        copies = self._shelf.limit // 2
         found: list[int | None] = []
         for key in keys:
             page = next(iter(self.pages.lookup((key,))), limit)
-            if page >= limit and key not in self._shelf:
+            copies -= page >= limit
+            if page >= limit and (copies < 0 or key not in self._shelf):
                 break
             found.append(page if page < limit else None)
         return found
 
-    def restore(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> tuple[list[int], int]:
-        """Order copies from the shelf into fresh pages: all pages so far, and how many at their front are computed.
+    def restore(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> list[int]:
+        """Order copies from the shelf into fresh pages; the pages of the whole known prefix.
 
         known: of these keys, its pages acquired by the caller, who has also seen that there are enough fresh ones.
         """
-        missing = known.count(None)
-        for key, page in zip(keys, known, strict=False):
-            if page is None:
-                self._shelf.touch(key)
-        fresh = list(self.allocate(missing, newcomers=1) or ())
-        assert len(fresh) == missing
-        pages: list[int] = []
-        for key, page in zip(keys, known, strict=False):
-            if page is None and key not in self._shelf:  # making room for the others has cost this copy
-                break
-            pages.append(fresh.pop(0) if page is None else page)
-            if page is None:
-                self.pages.register(pages[-1], key)
-                self._moves.append(PageMove(MoveKind.RESTORE, key, self.index, pages[-1]))
-        self.pages.release(page for page in known[len(pages) :] if page is not None)
-        return [*pages, *fresh], len(pages)
+        shelved = [key for key, page in zip(keys, known, strict=False) if page is None]
+        for key in shelved:
+            self._shelf.touch(key)
+        fresh = dict(zip(shelved, self.allocate(len(shelved), newcomers=1) or (), strict=True))
+        for key, page in fresh.items():
+            assert key in self._shelf, "making room for copies has cost one of them"
+            self.pages.register(page, key)
+            self._moves.append(PageMove(MoveKind.RESTORE, key, self.index, page))
+        return [fresh[key] if page is None else page for key, page in zip(keys, known, strict=False)]
 
     def narrow(self, past: int, forgone_ms: float = 0.0) -> None:
         """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one.

@@ -250,16 +250,17 @@ class Scheduler:
             if not fits_now(needed, lane.available(1), promised):
                 lane.pages.release(shared)
                 continue
-            self._start(sequence, lane, *lane.restore(keys, known))
+            self._start(sequence, lane, lane.restore(keys, known))
             return True
         return False
 
-    def _start(self, sequence: Sequence, lane: Lane, pages: list[int], computed: int) -> None:
+    def _start(self, sequence: Sequence, lane: Lane, pages: list[int]) -> None:
+        """Let a sequence in; `pages` hold what is computed of its beginning."""
         del self._waiting[sequence.request.request_id]
         sequence.pool = lane.index
         sequence.pages = pages
-        sequence.computed = computed * lane.pages.page_columns
-        sequence.registered = computed
+        sequence.computed = len(pages) * lane.pages.page_columns
+        sequence.registered = len(pages)
         if not sequence.preemptions:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)

@@ -40,28 +40,26 @@ def test_gaps_in_the_pool_are_filled_from_the_shelf() -> None:
     known = lane.known(KEYS)
     assert known == [None, first, second, None, None]
     lane.pages.acquire((first, second))
-    pages, computed = lane.restore(KEYS, known)
-    assert computed == 5 and pages[1:3] == [first, second] and len(set(pages)) == 5
+    pages = lane.restore(KEYS, known)
+    assert pages[1:3] == [first, second] and len(set(pages)) == 5
     restored = [(move.key, move.page) for move in moves if move.kind is MoveKind.RESTORE]
     assert restored == [(KEYS[0], pages[0]), (KEYS[3], pages[3]), (KEYS[4], pages[4])]
     assert list(lane.pages.lookup(KEYS)) == pages
 
 
-def test_a_copy_that_room_for_others_has_cost_ends_the_prefix() -> None:
-    """Two copies fit the shelf, and the two fresh pages hold something that goes there first."""
-    shelf = Shelf(2)
-    lane, moves = lane_of(3, shelf)
-    shelf.put(KEYS[0])
-    shelf.put(KEYS[2])
-    page, *_ = keep(lane, KEYS[1], KEYS[4], KEYS[5])
-    known = lane.known(KEYS)
-    assert known == [None, page, None]
-    lane.pages.acquire((page,))
-    pages, computed = lane.restore(KEYS, known)
-    assert computed == 0 and len(pages) == 2 and page not in pages
-    assert [move.kind for move in moves].count(MoveKind.RESTORE) == 0
-    lane.pages.release(pages)
-    assert lane.pages.available == 3
+def test_making_room_for_copies_costs_none_of_them() -> None:
+    """Two fresh pages hold something that goes to the shelf first, which holds four copies: all of both stay."""
+    for size, used in ((2, 1), (3, 1), (4, 2), (5, 2)):
+        shelf = Shelf(size)
+        lane, moves = lane_of(3, shelf)
+        shelf.put(KEYS[0])
+        shelf.put(KEYS[1])
+        keep(lane, *KEYS[3:])
+        known = lane.known(KEYS)
+        assert known == [None] * used
+        assert len(lane.restore(KEYS, known)) == used
+        assert [move.key for move in moves if move.kind is MoveKind.RESTORE] == KEYS[:used]
+        assert not {move.key for move in moves if move.kind is MoveKind.DROP} & {*KEYS[:used]}
 
 
 def test_decodes_do_not_get_what_prompts_were_promised() -> None:
