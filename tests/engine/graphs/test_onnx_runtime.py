@@ -164,6 +164,8 @@ def test_only_rows_that_need_logits_go_through_the_head(bundles: Bundles, layout
     assert run(runtime, shape, segment("p", OTHER, 18, (0, 2), 0)).shape == (0, 384)  # a chunk that is not the last
     seen = sorted((shape for witness in witnesses for shape in witness.shapes), reverse=True)
     assert seen == [(1, width, 384) for width in widths]
+    taken = sorted((head.hidden.shape for head in runtime._head._bound.values()), reverse=True)
+    assert taken == [(1, width, 64) for width in widths]
 
 
 def test_the_head_runs_in_fixed_memory(bundles: Bundles) -> None:
