@@ -1,6 +1,6 @@
 """`python -m server` is the command `hexserve`."""
 
-from server.cli import main
+from server.commands.cli import main
 
 if __name__ == "__main__":
     main()

@@ -9,18 +9,19 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from engine.errors import HexserveError
-from server import chat, completions, document, responses, status, tokens
 from server.engine_seam import EngineLike
-from server.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
-from server.gate import Gate
-from server.guard.hosts import is_loopback
-from server.guard.keys import read_keys
-from server.guard.layer import Guard, GuardRules
-from server.guard.rates import Rates
+from server.http import openapi
+from server.http.access_log import CLIENT_LEFT_STATUS, Trail
+from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
+from server.http.guard.hosts import is_loopback
+from server.http.guard.keys import read_keys
+from server.http.guard.layer import Guard, GuardRules
+from server.http.guard.rates import Rates
+from server.http.in_flight import Gate
+from server.http.metrics import Telemetry
+from server.routes import chat, completions, responses, status, tokenize
 from server.service import Service
 from server.settings import Settings, listed
-from server.telemetry import Telemetry
-from server.trail import CLIENT_LEFT_STATUS, Trail
 
 
 def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None, takes_tools: bool = False) -> FastAPI:
@@ -34,11 +35,11 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
     telemetry = Telemetry(engine, settings.model_name)
     app.state.settings = settings
     app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
-    routers = [chat.router, completions.router, responses.router, tokens.router, status.router]
+    routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     keys = read_keys(settings.api_keys, settings.api_key_file)
     if settings.docs:
-        routers.append(document.router)
-        app.state.document = document.Document(app, has_keys=len(keys) > 0)
+        routers.append(openapi.router)
+        app.state.document = openapi.Document(app, has_keys=len(keys) > 0)
     for router in routers:
         app.include_router(router)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)

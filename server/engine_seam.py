@@ -1,10 +1,10 @@
-"""What the routes need of an engine. `engine.client.Engine` is one; tests bring a scripted one."""
+"""What the routes need of an engine. `engine.client.engine.Engine` is one; tests bring a scripted one."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from engine.client import EngineInfo, EngineState
-from engine.grammar.asked import Wanted
+from engine.client.engine import EngineInfo, EngineState
+from engine.grammar.spec import Wanted
 from engine.messages import Stats
 from engine.request import Delta, ReasoningBudget, Request
 from engine.text.facts import TextFacts
@@ -25,7 +25,7 @@ class GenerationLike(Protocol):
 
 
 class EngineLike(Protocol):
-    """Prompts to tokens, submit, abort, state and counters. See `engine.client.Engine` for the errors."""
+    """Prompts to tokens, submit, abort, state and counters. See `engine.client.engine.Engine` for the errors."""
 
     @property
     def state(self) -> EngineState:

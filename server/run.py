@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from engine.errors import BundleError, HexserveError
 from server.app import create_app
 from server.engine_seam import EngineLike
-from server.gate import Gate
-from server.http_protocol import protocol_factory
+from server.http.in_flight import Gate
+from server.http.uvicorn_protocol import protocol_factory
 from server.settings import Settings, listed
 
 _log = logging.getLogger("hexserve")

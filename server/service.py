@@ -10,23 +10,23 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 from fastapi import Request, Response
 
-from engine.client import EngineState
+from engine.client.engine import EngineState
 from engine.errors import Busy, ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, GenerationLike
-from server.errors import ClientLeft, refuse
-from server.forms import AskedForm
-from server.gate import Gate
-from server.guard.caller import Caller
-from server.merged import Arrival, MergedStream
-from server.params import Decoding
-from server.reasoning import Thinking
+from server.http.errors import ClientLeft, refuse
+from server.http.guard.caller import Caller
+from server.http.in_flight import Gate
+from server.http.metrics import Telemetry
+from server.http.sse import ChunkWriter, StreamResponse
+from server.requests.params import Decoding
+from server.requests.structured_output import AskedForm
 from server.settings import Settings
-from server.sse import ChunkWriter, StreamResponse
-from server.telemetry import Telemetry
-from server.tool_calls import format_of
-from server.usage import Head
+from server.writers.merged import Arrival, MergedStream
+from server.writers.reasoning import Thinking
+from server.writers.tool_calls import format_of
+from server.writers.usage import Head
 
 T = TypeVar("T")
 MOST_GRAMMARS_BYTES = 16 * 1024 * 1024  # of one request

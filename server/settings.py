@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from engine.config import EngineConfig
-from server.guard.hosts import host_name
-from server.guard.origins import is_origin
+from server.http.guard.hosts import host_name
+from server.http.guard.origins import is_origin
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.bundles import bundles
+from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, tiny_checkpoint
 
-__all__ = ["bundles"]
+__all__ = ["build", "bundles", "fixed_bundle", "free_bundle", "tiny_checkpoint"]
 
 # A busy machine must not fail a property: nothing is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from engine.bundle.resolve import DEMO
 from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments, Quant, Split, Target
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import RichProgress
 from engine.demo.location import demo_folder
 from engine.errors import BundleError, CompileError
+from engine.sources.resolve import DEMO
 
 PARITY, DEMO_PARITY = 48, 800  # tokens of the final check: the demo model is small enough for a real one
 

@@ -8,10 +8,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import FLOATS, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import CompileError
-from engine.graphs.encoding import FLOATS, encoding_of
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Encoding
 from engine.bundle.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -32,14 +33,13 @@ from engine.compile.parity_text import parity_texts
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.reference import reference_logits
-from engine.compile.staging import staged_folder
 from engine.compile.text_files import write_text_files
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.errors import CompileError, UnsupportedModel
-from engine.graphs.encoding import Encoding
 from engine.models.family import read_network
 from engine.models.network import Network
+from engine.sources.publish import staged_folder
 
 ACTIVATION_DTYPE = "float32"
 FP32_ERROR_LIMIT = 1e-3

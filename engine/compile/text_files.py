@@ -7,9 +7,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
-from engine.bundle.text_markers import END_OF_TURN, find_markers
 from engine.compile.checkpoint import read_optional_json
 from engine.errors import CompileError
+from engine.text.markers import END_OF_TURN, find_markers
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.bundle.manifest import TextSpec
-from engine.bundle.text_markers import END_OF_TURN, find_markers
 from engine.errors import BundleError
 from engine.genie.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG, find_template
 from engine.genie.config import CONFIG_FILE, GenieConfig
 from engine.genie.json_fields import Fields, load_fields, load_optional
+from engine.text.markers import END_OF_TURN, find_markers
 
 TOKENIZER_FILE = "tokenizer.json"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from llguidance import LLMatcher, grammar_from
 
-from engine.grammar.asked import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
 from engine.grammar.tool_formats import TOOL_FORMATS, ToolFormat
 
 # Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape
-from engine.plan import Segment, StepPlan
+from engine.scheduling.plan import Segment, StepPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
 from engine.bundle.variant import PassShape
 from engine.graphs.batch import PackedBatch
-from engine.graphs.encoding import Array, Encoding, encoding_of
 from engine.graphs.layout import place_of
 from engine.graphs.rotary import RotaryTable
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnxruntime as ort
 
-from engine.graphs.encoding import Array
+from engine.bundle.encoding import Array
 
 
 @dataclass(slots=True)

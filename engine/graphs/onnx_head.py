@@ -7,9 +7,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.graphs.buffers import Arena
-from engine.graphs.encoding import Array, Encoding, encoding_of
 from engine.graphs.onnx_binding import Binding, bind
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import onnxruntime as ort
 
+from engine.bundle.check import check_contract
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.errors import BundleError
-from engine.graphs.contract import check_contract
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Array, Encoding
 from engine.bundle.manifest import RopeSpec
-from engine.graphs.encoding import Array, Encoding
 
 GROWTH = 1024
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import Status
+from engine.scheduling.sequence import Status
 
 
 def violations(scheduler: Scheduler) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from engine.sequence import Sequence
+from engine.scheduling.sequence import Sequence
 
 
 def without(queue: Mapping[str, Sequence], held: Collection[str]) -> list[Sequence]:

@@ -4,19 +4,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.bundle.variant import ShapeTable
+from engine.cache.host_cache import Shelf
 from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
-from engine.cache.shelf import Shelf
 from engine.modes.mode import Mode, Outcome
-from engine.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
-from engine.scheduling.expectation import Expectation, room
-from engine.scheduling.lane import Lane
+from engine.scheduling.output_length import Expectation, room
+from engine.scheduling.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
+from engine.scheduling.pool_queues import Lane
 from engine.scheduling.queues import open_rows, silent_rows, take_prefill, without
-from engine.sequence import Sequence, Status
+from engine.scheduling.sequence import Sequence, Status
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
 SCORED_ROWS = 32

@@ -1,12 +1,12 @@
-"""hexserve's own scheduler, driven as `engine/loop.py` drives it, with a price in the place of a graph."""
+"""hexserve's own scheduler, driven as `engine/worker/loop.py` drives it, with a price in the place of a graph."""
 
 from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.modes.autoregressive import Autoregressive
-from engine.plan import MoveKind, StepPlan
 from engine.request import Request, SamplingParams
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
+from engine.scheduling.plan import MoveKind, StepPlan
 from engine.scheduling.scheduler import Rules, Scheduler
 from engine.simulate.clock import Pass
 from engine.simulate.load import Job

@@ -8,7 +8,7 @@ from typing import Any
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.text.chat_template import ChatTemplate, RenderTooLong, check_options
-from engine.text.fence import Fence, choose_fence
+from engine.text.special_token_guard import Fence, choose_fence
 from engine.text.tokenizer import Tokenizer
 
 USUAL_TOKEN_CHARS = 8  # of ordinary text it is about 4

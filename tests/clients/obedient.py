@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from engine.client import ClientLimits, Engine
+from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
+from server.commands.serve import start
 from server.settings import load_settings
-from server.start import start
 from tests.clients.obedient_bundle import write_bundle
 
 

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec, describe_file
 from engine.bundle.manifest import save_manifest as save
-from engine.bundle.text_markers import find_markers
 from engine.demo.location import demo_folder
 from engine.grammar.tool_formats import HERMES, LLAMA, MISTRAL, PHI, ToolFormat
+from engine.text.markers import find_markers
 
 FORMATS = {"hermes": HERMES, "mistral": MISTRAL, "phi": PHI, "llama": LLAMA}
 THINKS = "thinks"  # Hermes calls after <think>

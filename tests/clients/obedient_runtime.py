@@ -17,7 +17,7 @@ from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
 from engine.graphs.batch import PackedBatch
 from engine.text.tokenizer import Tokenizer
-from server.tool_calls import format_of
+from server.writers.tool_calls import format_of
 from tests.clients.obedience import turn_of, wishes
 
 GAP = 64.0  # between neighbours: no temperature jumps over it, a bias of -100 does

@@ -2,7 +2,7 @@
 
 import sys
 
-from engine.worker import main
+from engine.worker.process import main
 from tests.clients.obedient_runtime import ObedientRuntime
 
 if __name__ == "__main__":

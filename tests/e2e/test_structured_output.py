@@ -16,14 +16,14 @@ from typing import Any
 import jsonschema
 import pytest_asyncio
 
-from engine.bundle.resolve import default_cache, resolve_bundle
-from engine.client import ClientLimits, Engine
+from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
-from engine.grammar.asked import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.compiler_pool import WorkshopLimits
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
 from engine.grammar.tool_formats import HERMES
-from engine.grammar.workshop import WorkshopLimits
 from engine.request import FinishReason, Request, SamplingParams
-from server.tool_calls import CallArguments, CallBegin, CallSplitter
+from engine.sources.resolve import default_cache, resolve_bundle
+from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
 from tests.engine.grammar.shapes import closed, draw, record
 
 COUNT = int(os.environ.get("HEXSERVE_TEST_STRUCTURED", "1000"))

@@ -10,10 +10,10 @@ from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.graphs.batch import pack
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import cpu_provider
-from engine.plan import Segment, StepPlan
 from engine.request import FinishReason
+from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import Bundles
-from tests.engine.simulation import Simulation, by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import Simulation, by_hand, fixed, free, simulate
 
 WINDOW = fixed((1, 127), (128, 127))
 

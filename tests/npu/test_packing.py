@@ -11,7 +11,7 @@ from engine.bundle.variant import PassShape, ShapeTable
 from engine.graphs.batch import pack
 from engine.graphs.onnx_qnn import EMULATOR, qnn_provider
 from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.plan import Segment, StepPlan
+from engine.scheduling.plan import Segment, StepPlan
 
 PROMPT = tuple((index * 31 + 7) % 3000 for index in range(20))
 OTHER = (9, 9, 140, 3, 250, 61, 12, 77, 1000, 2, 401, 8)

@@ -2,22 +2,17 @@
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder; the double is shared with a subprocess
-
-from scripted_engine import ScriptedEngine
-
 from engine.config import EngineConfig
 from server.app import create_app
 from server.settings import Settings
+from tests.server.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import msgspec
 
 from engine import messages
 from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
-from engine.client import EngineInfo, EngineState
+from engine.client.engine import EngineInfo, EngineState
 from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
-from engine.grammar.asked import Wanted
+from engine.grammar.spec import Wanted
 from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestKpi, TextLogprob
 from engine.text.chat_template import check_options
 from engine.text.facts import TextFacts

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastapi import FastAPI
-from scripted_engine import ScriptedEngine
 
 from engine.config import EngineConfig
 from server.app import create_app
-from server.gate import Gate
+from server.http.in_flight import Gate
 from server.run import DrainingServer, bind
 from server.settings import Settings
+from tests.server.scripted_engine import ScriptedEngine
 
 
 class Served:

@@ -9,12 +9,12 @@ import httpx
 import openai
 import pytest
 from fastapi import FastAPI
-from scripted_engine import NAME, ScriptedEngine, say
 
 from engine.config import EngineConfig
 from engine.errors import Busy, PassFailed, WorkerDied
 from engine.request import Delta
 from server.settings import Settings
+from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
 HELLO: Any = [{"role": "user", "content": "say hello"}]
 PATIENCE_S = 10.0

@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_engine import NAME, ScriptedEngine
 
+from engine.client.lifecycle import EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure, HexserveError
-from engine.lifecycle import EngineState
 from server import run
 from server.settings import Settings
+from tests.server.scripted_engine import NAME, ScriptedEngine
 
 STREAM = {"model": NAME, "messages": [{"role": "user", "content": "hello"}], "stream": True}
 

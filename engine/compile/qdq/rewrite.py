@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from engine.bundle.encoding import Encoding
 from engine.bundle.manifest import TensorSpec
 from engine.compile.qdq.encodings import Range, wide_encoding
 from engine.compile.qdq.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph
-from engine.graphs.encoding import Encoding
 
 
 def quantise_graph(

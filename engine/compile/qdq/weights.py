@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Encoding
 from engine.compile.qdq.encodings import WIDE_CODES
 from engine.errors import CompileError
-from engine.graphs.encoding import Encoding
 
 Float32 = NDArray[np.float32]
 SignedBytes = NDArray[np.int8]

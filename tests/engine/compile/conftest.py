@@ -10,11 +10,7 @@ import pytest
 import torch
 import transformers
 
-from engine.bundle.manifest import Manifest
-from engine.compile.arguments import CompileArguments
-from engine.compile.pipeline import compile_bundle
-from engine.compile.progress import SilentProgress
-from engine.compile.random_checkpoint import CHAT_TEMPLATE, SHAPES, byte_tokenizer, write_checkpoint
+from engine.compile.random_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
 GEOMETRY = {
     "vocab_size": 384,
@@ -67,29 +63,6 @@ def add_text_files(folder: Path) -> None:
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {"chat_template": CHAT_TEMPLATE, "eos_token": "<|im_end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Callable[..., tuple[Path, Manifest]]:
-    """build(source, **arguments) -> (bundle folder, manifest); every call makes another folder."""
-    count = 0
-
-    def build_bundle(source: Path, **arguments: Any) -> tuple[Path, Manifest]:
-        nonlocal count
-        count += 1
-        output = tmp_path / f"bundle-{count}"
-        manifest = compile_bundle(CompileArguments(source, output, **arguments), SilentProgress())
-        return output, manifest
-
-    return build_bundle
-
-
-@pytest.fixture(scope="session")
-def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Qwen3 checkpoint of random weights."""
-    folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
-    write_checkpoint(folder, SHAPES["tiny"])
-    return folder
 
 
 @pytest.fixture

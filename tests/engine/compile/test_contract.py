@@ -32,29 +32,29 @@ def greedy_tokens(
 
 
 @pytest.mark.parametrize("quant", FREE_QUANTS)
-def test_splits_give_the_same_tokens(quant: Quant, tiny_source: Path, build: Build, prompt: list[int]) -> None:
+def test_splits_give_the_same_tokens(quant: Quant, tiny_checkpoint: Path, build: Build, prompt: list[int]) -> None:
     """The cut between graphs changes nothing, at any precision."""
     texts = []
     for split in Split:
-        folder, manifest = build(tiny_source, quant=quant, split=split)
+        folder, manifest = build(tiny_checkpoint, quant=quant, split=split)
         texts.append(greedy_tokens(folder, manifest, None, prompt, 24))
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_fixed_variants_give_the_free_tokens(tiny_source: Path, build: Build, prompt: list[int]) -> None:
+def test_fixed_variants_give_the_free_tokens(tiny_checkpoint: Path, build: Build, prompt: list[int]) -> None:
     """Every fixed variant, padded as needed, says what the free graphs say."""
-    free = greedy_tokens(*build(tiny_source, quant=Quant.FP32), None, prompt, 20)
-    folder, manifest = build(tiny_source, quant=Quant.FP32, rows=(1, 8, 32), context=(96, 128))
+    free = greedy_tokens(*build(tiny_checkpoint, quant=Quant.FP32), None, prompt, 20)
+    folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, rows=(1, 8, 32), context=(96, 128))
     shapes = shape_table(manifest, 32).fixed
     assert [str(shape) for shape in shapes] == [f"ar{n}_cl{c}" for n in (1, 8, 32) for c in (96, 128)]
     for shape in shapes:
         assert greedy_tokens(folder, manifest, shape, prompt, 20) == free
 
 
-def test_fixed_layout_and_names(tiny_source: Path, build: Build) -> None:
+def test_fixed_layout_and_names(tiny_checkpoint: Path, build: Build) -> None:
     """Names follow the contract, every shape is a number, and the weights exist once."""
-    folder, manifest = build(tiny_source, rows=(1, 8), same_past=(64, 128), split=Split.LUT_LMHEAD)
-    single, _ = build(tiny_source, split=Split.LUT_LMHEAD)
+    folder, manifest = build(tiny_checkpoint, rows=(1, 8), same_past=(64, 128), split=Split.LUT_LMHEAD)
+    single, _ = build(tiny_checkpoint, split=Split.LUT_LMHEAD)
     assert {shape.past for shape in shape_table(manifest, 8).fixed} == {64, 128}
     assert manifest.max_context == 129
     for graph in manifest.graphs:
@@ -66,9 +66,9 @@ def test_fixed_layout_and_names(tiny_source: Path, build: Build) -> None:
     assert kinds == [GraphKind.LUT, GraphKind.DECODER, GraphKind.LMHEAD]
 
 
-def test_contract_shapes_of_a_free_bundle(tiny_source: Path, build: Build) -> None:
+def test_contract_shapes_of_a_free_bundle(tiny_checkpoint: Path, build: Build) -> None:
     """Tensor names, types and shapes; parts are joined by equal names."""
-    folder, manifest = build(tiny_source)
+    folder, manifest = build(tiny_checkpoint)
     decoder, head = manifest.graphs
     tensors = {tensor.name: (tensor.dtype, tensor.shape) for tensor in (*decoder.inputs, *decoder.outputs)}
     assert tensors["input_ids"] == ("int32", (1, "rows"))
@@ -87,9 +87,9 @@ def test_contract_shapes_of_a_free_bundle(tiny_source: Path, build: Build) -> No
         assert [value.name for value in model.graph.output] == [tensor.name for tensor in graph.outputs]
 
 
-def test_hashes(tiny_source: Path, build: Build) -> None:
+def test_hashes(tiny_checkpoint: Path, build: Build) -> None:
     """The manifest knows every file of the folder, and notices a changed one."""
-    folder, manifest = build(tiny_source)
+    folder, manifest = build(tiny_checkpoint)
     assert set(manifest.files) == {path.name for path in folder.iterdir()} - {"manifest.json"}
     assert verify_hashes(folder, load_manifest(folder)) == []
     data = folder / "part_1_of_2.data"
@@ -99,9 +99,9 @@ def test_hashes(tiny_source: Path, build: Build) -> None:
     assert verify_hashes(folder, manifest) == ["part_1_of_2.data"]
 
 
-def test_columns_in_any_order(tiny_source: Path, build: Build, prompt: list[int]) -> None:
+def test_columns_in_any_order(tiny_checkpoint: Path, build: Build, prompt: list[int]) -> None:
     """Columns are found by the mask, not by their place."""
-    folder, manifest = build(tiny_source, quant=Quant.FP32)
+    folder, manifest = build(tiny_checkpoint, quant=Quant.FP32)
     sequence = ChainedSequence.start(folder, manifest, None)
     sequence.extend(prompt[:-4])
     feeds = sequence.feeds(prompt[-4:], PassShape(4, 64), len(prompt) - 4)
@@ -118,10 +118,10 @@ def test_columns_in_any_order(tiny_source: Path, build: Build, prompt: list[int]
 
 @pytest.mark.parametrize(("quant", "block"), [(Quant.FP32, 32), (Quant.INT8, 32), (Quant.INT4, 32)])
 def test_masked_columns_and_other_rows_change_nothing(
-    quant: Quant, block: int, tiny_source: Path, build: Build, prompt: list[int]
+    quant: Quant, block: int, tiny_checkpoint: Path, build: Build, prompt: list[int]
 ) -> None:
     """Bitwise: masked columns hold large values, other rows hold other tokens."""
-    folder, manifest = build(tiny_source, quant=quant, block=block)
+    folder, manifest = build(tiny_checkpoint, quant=quant, block=block)
     sequence = ChainedSequence.start(folder, manifest, None)
     sequence.extend(prompt[:-4])
     feeds = sequence.feeds(prompt[-4:], PassShape(8, 64), len(prompt) - 4)
@@ -138,10 +138,10 @@ def test_masked_columns_and_other_rows_change_nothing(
 
 @pytest.mark.parametrize(("quant", "tolerance"), [(Quant.INT8, 0.0), (Quant.INT4, 1e-6)])
 def test_quantised_rows_do_not_depend_on_the_batch(
-    quant: Quant, tolerance: float, tiny_source: Path, build: Build
+    quant: Quant, tolerance: float, tiny_checkpoint: Path, build: Build
 ) -> None:
     """The LM head alone is one linear layer. int8 sums are exact; the int4 kernel adds floats by its own tiles."""
-    folder, manifest = build(tiny_source, quant=quant)
+    folder, manifest = build(tiny_checkpoint, quant=quant)
     head = PartChain(folder, manifest, None).links[-1][1]
     sizes = np.arange(1, 10, dtype=np.float32)[None, :, None]
     rows = np.random.default_rng(2).standard_normal((1, 9, 64)).astype(np.float32) * sizes
@@ -155,9 +155,9 @@ def test_quantised_rows_do_not_depend_on_the_batch(
 
 
 @pytest.mark.parametrize("quant", FREE_QUANTS)
-def test_rows_of_zeros(quant: Quant, tiny_source: Path, build: Build) -> None:
+def test_rows_of_zeros(quant: Quant, tiny_checkpoint: Path, build: Build) -> None:
     """A row without any value has no scale; its logits are zeros and its neighbour's are untouched."""
-    folder, manifest = build(tiny_source, quant=quant)
+    folder, manifest = build(tiny_checkpoint, quant=quant)
     head = PartChain(folder, manifest, None).links[-1][1]
     rows = np.random.default_rng(2).standard_normal((1, 2, 64)).astype(np.float32)
     expected = head.run(None, {"hidden_states": rows})[0]
@@ -166,8 +166,8 @@ def test_rows_of_zeros(quant: Quant, tiny_source: Path, build: Build) -> None:
     assert not logits[0, 0].any() and np.array_equal(logits[0, 1], expected[0, 1])
 
 
-def test_first_token_without_past(tiny_source: Path, build: Build) -> None:
+def test_first_token_without_past(tiny_checkpoint: Path, build: Build) -> None:
     """A pass over an empty past is allowed on free shapes."""
-    folder, manifest = build(tiny_source, quant=Quant.FP32)
+    folder, manifest = build(tiny_checkpoint, quant=Quant.FP32)
     logits = ChainedSequence.start(folder, manifest, None).extend([5])
     assert logits.shape == (1, 384)

@@ -25,9 +25,9 @@ BOUNDS = {Quant.FP32: 1e-9, Quant.INT8: 4e-3, Quant.INT4: 0.15}
 
 @pytest.mark.parametrize("quant", FREE_QUANTS)
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_embedding_forms(quant: Quant, bits: int, tiny_source: Path, build: Build) -> None:
+def test_embedding_forms(quant: Quant, bits: int, tiny_checkpoint: Path, build: Build) -> None:
     """Each table with each layer form runs and stays near the reference."""
-    _, manifest = build(tiny_source, quant=quant, embedding_bits=bits)
+    _, manifest = build(tiny_checkpoint, quant=quant, embedding_bits=bits)
     loss = {32: 0.0, 16: 1e-6, 8: 2e-3, 4: 0.08}[bits]
     assert 0 <= manifest.parity["kl"] < BOUNDS[quant] + loss
     assert manifest.parity["top1"] > 0.5
@@ -43,9 +43,9 @@ def test_embedding_forms(quant: Quant, bits: int, tiny_source: Path, build: Buil
         {"quant": Quant.FP32, "head": Quant.INT8},
     ],
 )
-def test_layer_forms(options: dict[str, Any], tiny_source: Path, build: Build) -> None:
+def test_layer_forms(options: dict[str, Any], tiny_checkpoint: Path, build: Build) -> None:
     """The head may be stored otherwise than the layers."""
-    _, manifest = build(tiny_source, **options)
+    _, manifest = build(tiny_checkpoint, **options)
     assert manifest.parity["kl"] < BOUNDS[Quant.INT4]
 
 
@@ -73,23 +73,23 @@ def test_plain_lowering_is_the_same_network(
 
 
 def test_half_precision_fixed_graphs(
-    tiny_source: Path, build: Build, monkeypatch: pytest.MonkeyPatch, prompt: list[int]
+    tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch, prompt: list[int]
 ) -> None:
     """The writer takes the activations' type and a fixed shape: fp16 masks, caches and logits."""
-    exact = ChainedSequence.start(*build(tiny_source, quant=Quant.FP32), None).extend(prompt[:8])
+    exact = ChainedSequence.start(*build(tiny_checkpoint, quant=Quant.FP32), None).extend(prompt[:8])
     monkeypatch.setattr(pipeline, "LOWERINGS", {Target.CPU: PLAIN})
     monkeypatch.setattr(pipeline, "ACTIVATION_DTYPE", "float16")
     monkeypatch.setattr(pipeline, "FP32_ERROR_LIMIT", 0.05)
-    folder, manifest = build(tiny_source, quant=Quant.FP32, rows=(8,), context=(32,))
+    folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, rows=(8,), context=(32,))
     types = {tensor.dtype for graph in manifest.graphs for tensor in (*graph.inputs, *graph.outputs)}
     assert types == {"int32", "float16"} and manifest.kv_dtype == "float16"
     half = ChainedSequence.start(folder, manifest, PassShape(8, 24)).extend(prompt[:8])
     assert np.abs(half - exact).max() < 0.02 * np.abs(exact).max()
 
 
-def test_no_cache_is_joined_and_no_row_depends_on_others(tiny_source: Path, build: Build) -> None:
+def test_no_cache_is_joined_and_no_row_depends_on_others(tiny_checkpoint: Path, build: Build) -> None:
     """By construction: nothing concatenates a cache, and no activation is quantised with one scale for all rows."""
-    folder, manifest = build(tiny_source, quant=Quant.INT8)
+    folder, manifest = build(tiny_checkpoint, quant=Quant.INT8)
     assert "DynamicQuantizeLinear" not in _operators(folder / manifest.graphs[0].file)
     model = _model(folder / manifest.graphs[0].file)
     for node in model.graph.node:
@@ -98,26 +98,26 @@ def test_no_cache_is_joined_and_no_row_depends_on_others(tiny_source: Path, buil
 
 
 @pytest.mark.parametrize("split", list(Split))
-def test_graphs_pass_the_onnx_checker(split: Split, tiny_source: Path, build: Build) -> None:
+def test_graphs_pass_the_onnx_checker(split: Split, tiny_checkpoint: Path, build: Build) -> None:
     """Standard operators are used by their definitions."""
-    folder, manifest = build(tiny_source, quant=Quant.FP32, split=split)
+    folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, split=split)
     for graph in manifest.graphs:
         check_graph(folder / graph.file)
 
 
-def test_a_wrong_float_bundle_fails(tiny_source: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_float_bundle_fails(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last stage is a gate: a lowering that is wrong cannot produce an fp32 bundle."""
     from dataclasses import replace
 
     broken = replace(PLAIN, silu=lambda graph, x: graph.op("Sigmoid", [x]))
     monkeypatch.setattr(pipeline, "LOWERINGS", {Target.CPU: broken})
     with pytest.raises(CompileError, match="differ from the checkpoint"):
-        build(tiny_source, quant=Quant.FP32)
+        build(tiny_checkpoint, quant=Quant.FP32)
 
 
-def test_onnxruntime_reads_the_folder_elsewhere(tiny_source: Path, build: Build, tmp_path: Path) -> None:
+def test_onnxruntime_reads_the_folder_elsewhere(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
     """External data is found relative to the graph: a bundle can be moved."""
-    folder, manifest = build(tiny_source)
+    folder, manifest = build(tiny_checkpoint)
     moved = folder.rename(tmp_path / "moved bundle")
     for graph in manifest.graphs:
         session = ort.InferenceSession(str(moved / graph.file), providers=["CPUExecutionProvider"])

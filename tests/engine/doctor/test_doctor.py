@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from engine.doctor.command import line, write_report
 from engine.doctor.examination import Check, Status, examine, try_providers
 from engine.doctor.machine import HtpTarget, chip_of, judge_accelerators, judge_nodes
 from engine.doctor.small_graph import example, expected, small_graph
 from engine.graphs.onnx_qnn_probe import STEPS
+from server.commands.doctor import line, write_report
 
 
 def test_the_small_graph_is_onnx_and_does_what_it_says() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from engine.grammar.asked import Choice, Wanted
 from engine.grammar.masks import MaskDesk
 from engine.grammar.source import serialised
+from engine.grammar.spec import Choice, Wanted
 
 END = 49
 CHARACTERS = [bytes((48 + index,)) for index in range(END)]  # 0 to 9, : to @, A to Z, [ to `

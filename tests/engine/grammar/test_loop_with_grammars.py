@@ -17,7 +17,7 @@ from tests.engine.grammar.small_tokens import (
     small_tokenizer,
     text_of,
 )
-from tests.engine.simulation import VOCAB, by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import VOCAB, by_hand, fixed, free, simulate
 
 
 def followed(prompt: tuple[int, ...], texts: tuple[str, ...] = TEXTS, most: int = 50) -> list[int]:

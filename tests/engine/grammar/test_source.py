@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from engine.demo.location import demo_folder
-from engine.grammar.asked import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
-from engine.grammar.helper import compiled
+from engine.grammar.compiler import compiled
 from engine.grammar.matching import control_texts, load_tokenizer, new_matcher
 from engine.grammar.source import serialised, unforced
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
 from engine.text.tokenizer import Tokenizer
 
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'

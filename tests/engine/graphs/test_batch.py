@@ -5,7 +5,7 @@ import pytest
 
 from engine.bundle.variant import PassShape
 from engine.graphs.batch import pack
-from engine.plan import Segment, StepPlan
+from engine.scheduling.plan import Segment, StepPlan
 
 
 def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...], **kwargs: object) -> Segment:

@@ -16,7 +16,7 @@ from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import cpu_provider
-from engine.plan import Segment, StepPlan
+from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import LAYOUTS, Bundles
 
 VOCAB_PROMPT = (5, 17, 99, 123, 77, 42, 7, 11, 200, 31, 8)

@@ -13,9 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from engine.hub.catalogue import PullError, find_bundle
-from engine.hub.command import pull
 from engine.hub.download import Progress, download
 from engine.hub.unpack import unpack
+from server.commands.pull import pull
 from tests.engine.hub.file_server import Store, serving
 
 FILES = {"genie_config.json": b"{}", "part1_of_2.bin": bytes(range(256)) * 4000}

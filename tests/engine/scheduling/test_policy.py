@@ -8,7 +8,7 @@ from engine.bundle.variant import PassShape, ShapeTable, pin
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.policy import Demand, Extent, share_rows
-from tests.engine.simulation import fixed, free
+from tests.engine.worker.simulation import fixed, free
 
 COSTS = CostTable({PassShape(1, 128): 38.7, PassShape(32, 128): 42.2, PassShape(128, 128): 128.0})
 SHAPES = fixed((1, 128), (32, 128), (128, 128))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
-from tests.engine.simulation import by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import by_hand, fixed, free, simulate
 
 FIXED = fixed((1, 127), (8, 127), (32, 127))
 SAME_PAST = fixed((1, 256), (4, 256), (16, 256), (1, 64), (4, 64), (16, 64))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.variant import PassShape
-from engine.graphs.calibration import save_times
+from engine.graphs.pass_times import save_times
 from engine.simulate.costs_file import parse_times
 
 

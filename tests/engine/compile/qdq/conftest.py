@@ -15,13 +15,13 @@ from engine.compile.progress import SilentProgress
 from engine.graphs.batch import pack
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
-from engine.plan import Segment, StepPlan
+from engine.scheduling.plan import Segment, StepPlan
 
 Make = Callable[..., tuple[Path, Manifest]]
 
 
 @pytest.fixture(scope="session")
-def integer_bundle(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
+def integer_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
     """integer_bundle(quant, split) -> (folder, manifest), made at the first call."""
     made: dict[tuple[Quant, Split], tuple[Path, Manifest]] = {}
     folder = tmp_path_factory.mktemp("integer")
@@ -30,7 +30,7 @@ def integer_bundle(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) 
         if (quant, split) not in made:
             output = folder / f"{quant}-{split}"
             arguments = CompileArguments(
-                tiny_source, output, quant=quant, split=split, rows=(1, 8, 32), context=(64, 128), parity_tokens=24
+                tiny_checkpoint, output, quant=quant, split=split, rows=(1, 8, 32), context=(64, 128), parity_tokens=24
             )
             made[quant, split] = (output, compile_bundle(arguments, SilentProgress()))
         return made[quant, split]

@@ -14,7 +14,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.demo.location import demo_folder
 from engine.graphs.batch import pack
-from engine.plan import StepPlan
+from engine.scheduling.plan import StepPlan
 from tests.engine.compile.qdq.conftest import Bench, open_bench, segment
 
 pytest.importorskip("onnxruntime_qnn")

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+from engine.bundle.encoding import Encoding, encoding_of
 from engine.bundle.manifest import GraphKind, Manifest, TensorSpec
 from engine.compile.arguments import Quant, Split
 from engine.compile.qdq.encodings import (
@@ -21,7 +22,6 @@ from engine.compile.qdq.encodings import (
     wide_encoding,
 )
 from engine.compile.qdq.float_graph import FloatGraph
-from engine.graphs.encoding import Encoding, encoding_of
 from engine.graphs.layout import place_of
 
 Make = Callable[..., tuple[Path, Manifest]]

@@ -96,14 +96,14 @@ def test_calibration_text_fills_whole_sequences(integer_bundle: Make) -> None:
     assert [len(item) for item in token_sequences(["ab"], folder, manifest.text, manifest.model.vocab, 64, 5)] == [64]
 
 
-def test_calibration_on_a_file(tiny_source: Path, tmp_path: Path) -> None:
+def test_calibration_on_a_file(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Another text, other ranges; a file that says nothing is refused."""
     made = []
     for text in ("aaaa " * 200, ""):
         file = tmp_path / "text.txt"
         file.write_text(text)
         arguments = CompileArguments(
-            tiny_source,
+            tiny_checkpoint,
             tmp_path / f"bundle{len(text)}",
             quant=Quant.W8A16,
             rows=(8,),
@@ -118,7 +118,7 @@ def test_calibration_on_a_file(tiny_source: Path, tmp_path: Path) -> None:
             continue
         made.append(compile_bundle(arguments, SilentProgress()))
     usual = CompileArguments(
-        tiny_source, tmp_path / "usual", quant=Quant.W8A16, rows=(8,), context=(64,), parity_tokens=4
+        tiny_checkpoint, tmp_path / "usual", quant=Quant.W8A16, rows=(8,), context=(64,), parity_tokens=4
     )
     made.append(compile_bundle(usual, SilentProgress()))
     assert made[0].graphs[0].outputs[0].scale != made[1].graphs[0].outputs[0].scale

@@ -10,7 +10,7 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import Quant
 from engine.graphs.batch import pack
-from engine.plan import StepPlan
+from engine.scheduling.plan import StepPlan
 from tests.engine.compile.qdq.conftest import Bench, open_bench, segment
 
 Make = Callable[..., tuple[Path, Manifest]]

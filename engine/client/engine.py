@@ -1,0 +1,324 @@
+"""The engine as the server sees it: prompts to tokens, submit, stream deltas, abort.
+
+Owns the text side (tokenizer, chat template), the admission bounds and the open streams; the worker process
+belongs to the supervisor. Everything here runs on one event loop except templates and tokenisation.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine import messages
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.client.admission import Door
+from engine.client.info import EngineInfo, engine_info
+from engine.client.lifecycle import EngineState
+from engine.client.request_timings import KpiRecord, KpiSummary
+from engine.client.supervisor import Supervisor
+from engine.client.token_stream import Generation, StopRules
+from engine.config import EngineConfig
+from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
+from engine.grammar.compiler_pool import Workshop, WorkshopLimits
+from engine.grammar.spec import Wanted
+from engine.processes import compiler_command, worker_command
+from engine.request import ReasoningBudget, Request, RequestKpi, TokenEvent
+from engine.text.facts import TextFacts
+from engine.text.prompt import PromptMaker
+
+__all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "Generation"]
+
+_log = logging.getLogger("hexserve")
+TEXT_THREADS = 2
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Bounds on what is taken in.
+
+    max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
+    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
+    and how slow the form of an answer may be.
+    """
+
+    max_queued: int = 256
+    max_queued_tokens: int = 0
+    stream_buffer: int = 1024
+    grammars: WorkshopLimits = field(default_factory=WorkshopLimits)
+
+
+class Engine:
+    """One bundle served by one worker process. All methods belong to the event loop that ran `start`."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        limits: ClientLimits = ClientLimits(),
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self._config = config
+        self._limits = limits
+        self._supervisor = Supervisor(command or worker_command(config), self._deliver, self._fail)
+        self._door = Door(limits.max_queued, limits.max_queued_tokens)
+        self._streams: dict[str, Generation] = {}
+        self._submitted = 0
+        self._empty = asyncio.Event()
+        self._kpi = KpiRecord()
+        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
+        self._turn = asyncio.Lock()
+        self._prompts: PromptMaker | None = None
+        self._workshop: Workshop | None = None
+        self._info: EngineInfo | None = None
+
+    async def start(self) -> None:
+        """Load manifest, tokenizer and template, start the worker, return when it is ready.
+
+        Raises BundleError when the bundle cannot be served and EngineFailure when the worker does not come up.
+        If it raises or is cancelled nothing is left running.
+        """
+        try:
+            self._refuse_if_closing()
+            folder = Path(self._config.bundle)
+            loading = asyncio.get_running_loop().run_in_executor(self._threads, _load_text_side, folder)
+            manifest, self._prompts = await loading
+            if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
+                self._workshop = Workshop(compiler_command(folder, manifest), self._limits.grammars)
+            ready = await self._supervisor.start()
+        except BaseException:
+            await self.close()
+            raise
+        self._info = engine_info(manifest, ready, self._config)
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Stop: take nothing new, give unfinished requests up to `drain_s` seconds, end the worker. May be repeated."""
+        self._supervisor.drain()
+        if drain_s > 0 and self._streams:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), drain_s)
+            except TimeoutError:
+                _log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
+        was_running = self.state is not EngineState.STOPPED
+        await self._supervisor.close()
+        if self._workshop is not None:
+            await self._workshop.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if was_running and self._info is not None and self._kpi.summary().prompt_ms.samples:
+            _log.info("%s", self._kpi.summary().line())
+
+    @property
+    def state(self) -> EngineState:
+        """Where the engine is in its life."""
+        return self._supervisor.state
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is served; Busy while it still loads."""
+        if self._info is None:
+            raise Busy("The model is still loading.", retry_after_s=2.0)
+        return self._info
+
+    @property
+    def stats(self) -> messages.Stats:
+        """Counters summed over all workers so far, gauges of the current one."""
+        return self._supervisor.stats
+
+    @property
+    def restarts(self) -> int:
+        """How often a worker that had been ready was replaced."""
+        return self._supervisor.restarts
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self._streams)
+
+    @property
+    def kpi(self) -> KpiSummary:
+        """Means over the last finished requests."""
+        return self._kpi.summary()
+
+    def worker_pid(self) -> int | None:
+        """Process id of the worker, None while there is none."""
+        return self._supervisor.pid
+
+    async def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
+    ) -> tuple[int, ...]:
+        """Render the chat template and tokenise, in a thread; of a longer prompt only the last `keep` tokens are used.
+
+        Raises InvalidRequest (template's own complaint, empty prompt, unknown option) and ContextLengthExceeded.
+        """
+        maker, limit = self._text(), self.info.max_context
+        return await self._in_thread(
+            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit, keep), "messages")
+        )
+
+    async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
+        """Tokenise a plain prompt, in a thread; special tokens written in it count as such, BOS is never doubled."""
+        maker, limit = self._text(), self.info.max_context
+        return await self._in_thread(lambda: self.check_ids(maker.text(text, limit, keep), "prompt"))
+
+    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+        """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
+        markers = self.info.manifest.text.markers.get("reasoning")
+        if markers is None:
+            return None
+        opening, closing = (self._text().tokenizer.encode(marker, allow_special=True) for marker in markers)
+        return ReasoningBudget(tokens, () if is_open else opening, closing)
+
+    def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes each token stands for, special tokens included."""
+        return tuple(map(self._text().tokenizer.token_bytes, ids))
+
+    async def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
+        """Token ids of a text of any length, with BOS if asked for and wanted; InvalidRequest for lone surrogates."""
+        tokenizer = self._text().tokenizer
+        ids = await self._in_turn(lambda: tokenizer.encode(text, allow_special=True))
+        return tokenizer.with_bos(ids) if add_special else ids
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of ids of the vocabulary, special tokens included."""
+        tokenizer = self._text().tokenizer
+        return await self._in_turn(lambda: tokenizer.decode(tuple(ids), skip_special=False))
+
+    async def token_names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The vocabulary's spelling of each id."""
+        tokenizer = self._text().tokenizer
+        return await self._in_turn(lambda: tuple(map(tokenizer.token_name, ids)))
+
+    @property
+    def text_facts(self) -> TextFacts:
+        """What the bundle says about its tokenizer; Busy while it loads."""
+        maker, spec = self._text(), self.info.manifest.text
+        specials = tuple(maker.tokenizer.special_tokens)
+        return TextFacts(spec.bos_token, spec.eos_token, spec.add_bos, specials, maker.template_source)
+
+    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+        """Compile the form of an answer in another process, for `SamplingParams.grammar`.
+
+        Raises InvalidRequest naming `param` when it is invalid, too large or takes too long.
+        """
+        if self._workshop is None:
+            self._text()
+            raise InvalidRequest("This model has no end token: the form of its answers cannot be enforced.", param)
+        return await self._workshop.compile(wanted, param)
+
+    def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
+        """Return `ids` as a tuple; InvalidRequest unless all are token ids, ContextLengthExceeded when too many."""
+        info = self.info
+        if not ids:
+            raise InvalidRequest(f"'{param}' is empty: at least one token is needed.", param)
+        if len(ids) >= info.max_context:
+            raise ContextLengthExceeded(info.max_context, len(ids), 1, param)
+        for index, token_id in enumerate(ids):
+            if type(token_id) is not int or not 0 <= token_id < info.vocab:
+                shown = repr(token_id)[:40]
+                raise InvalidRequest(
+                    f"'{param}[{index}]' is {shown}, not a token id of this model (0 to {info.vocab - 1}).", param
+                )
+        return tuple(ids)
+
+    def submit(
+        self,
+        request: Request,
+        stop: tuple[str, ...] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+    ) -> Generation:
+        """Queue a request and return its stream.
+
+        Raises Busy when the queue is full or the engine takes nothing, ContextLengthExceeded when prompt plus
+        max_tokens cannot fit, EngineFailure when the engine is dead.
+        """
+        self._check_takes_requests()
+        info, prompt_tokens = self.info, len(request.prompt_ids)
+        if prompt_tokens + request.params.max_tokens > info.max_context:
+            raise ContextLengthExceeded(info.max_context, prompt_tokens, request.params.max_tokens)
+        self._supervisor.check_room()
+        # A number of our own, because events of an aborted request may still be under way when its id is used again.
+        self._submitted += 1
+        request = replace(request, request_id=f"{request.request_id}#{self._submitted}")
+        self._door.enter(request.request_id, prompt_tokens)
+        if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
+            request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
+        if request.params.grammar is not None:  # a complete answer must be able to end
+            ends = tuple(dict.fromkeys((*request.params.stop_token_ids, *info.manifest.text.stop_ids)))
+            request = replace(request, params=replace(request.params, stop_token_ids=ends))
+        rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids)
+        stream = Generation(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
+        self._streams[request.request_id] = stream
+        self._supervisor.submit(request)
+        return stream
+
+    def _check_takes_requests(self) -> None:
+        match self.state:
+            case EngineState.READY | EngineState.RESTARTING:
+                return
+            case EngineState.LOADING:
+                raise Busy("The model is still loading.", retry_after_s=2.0)
+            case EngineState.DEAD:
+                raise EngineFailure(f"The engine is not running: {self._supervisor.death_reason}")
+            case EngineState.DRAINING | EngineState.STOPPED:
+                raise _closing()
+
+    def _refuse_if_closing(self) -> None:
+        if self.state is EngineState.STOPPED:  # the thread pool is shut down
+            raise _closing()
+
+    def _text(self) -> PromptMaker:
+        if self._prompts is None:
+            raise Busy("The model is still loading.", retry_after_s=2.0)
+        return self._prompts
+
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        """Long texts go one at a time, so that prompts always find a free thread."""
+        async with self._turn:
+            return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        self._refuse_if_closing()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _deliver(self, event: TokenEvent) -> None:
+        """Called by the supervisor for every event of an unfinished request."""
+        stream = self._streams.get(event.request_id)
+        if stream is not None:
+            self._door.started(event.request_id)
+            stream.feed(event)
+
+    def _fail(self, request_id: str, error: HexserveError) -> None:
+        """Called by the supervisor when a request cannot go on."""
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.fail(error)
+
+    def _ended(self, stream: Generation, kpi: RequestKpi | None) -> None:
+        """Called by a stream once, when nothing more will come; `kpi` is None unless it finished."""
+        request_id = stream.request_id
+        del self._streams[request_id]
+        self._supervisor.abort(request_id)  # does nothing when the worker itself finished it
+        self._door.leave(request_id, finished=kpi is not None)
+        if kpi is not None:
+            self._kpi.add(kpi)
+            _log.debug("%s %s", request_id, kpi.line())
+        if not self._streams:
+            self._empty.set()
+
+
+def _load_text_side(folder: Path) -> tuple[Manifest, PromptMaker]:
+    manifest = load_manifest(folder)
+    return manifest, PromptMaker.load(folder, manifest.text)
+
+
+def _closing() -> Busy:
+    return Busy("The server is shutting down.", retry_after_s=10.0)

@@ -1,0 +1,276 @@
+"""Keeps a worker alive. Owns the worker process and every unfinished request.
+
+When the worker dies the next one gets all unfinished requests again, with the tokens already delivered; streams go
+on as if nothing had happened. Which request is to blame is decided in `engine/client/recovery.py`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from engine.client.lifecycle import EngineState, Lifecycle
+from engine.client.recovery import MOST_DEATHS, Flight, blame, sendable
+from engine.client.worker_process import WorkerProcess
+from engine.errors import BundleError, Busy, EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens
+from engine.request import Request, TokenEvent
+
+_log = logging.getLogger("hexserve")
+GAUGES = ("running", "waiting", "columns_used", "columns_total")
+CLOSING = "The server is shutting down."
+MOST_UNSENT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the supervisor waits, in seconds, and how often it tries.
+
+    polite, terminate: after Shutdown, and after SIGTERM, before the next harder step. first_backoff doubles up to
+    longest_backoff between workers that die in a row. start_attempts: failures to become ready in a row.
+    """
+
+    polite_s: float = 1.0
+    terminate_s: float = 0.5
+    first_backoff_s: float = 0.1
+    longest_backoff_s: float = 5.0
+    start_attempts: int = 3
+
+
+class Supervisor:
+    """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        deliver: Callable[[TokenEvent], None],
+        fail: Callable[[str, HexserveError], None],
+        patience: Patience = Patience(),
+    ) -> None:
+        self._command = tuple(command)
+        self._deliver = deliver
+        self._fail = fail
+        self._patience = patience
+        self._lifecycle = Lifecycle()
+        self._flights: dict[str, Flight] = {}  # insertion order is submission order
+        self._worker: WorkerProcess | None = None
+        self._ready: Ready | None = None  # of the current worker
+        self._first_ready: asyncio.Future[Ready] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._fatal: Fatal | None = None
+        self._past_stats, self._stats = Stats(), Stats()
+        self._deaths_in_a_row = 0  # since a token was delivered
+        self.restarts = 0
+        self.death_reason = ""
+
+    @property
+    def state(self) -> EngineState:
+        """Where the engine is in its life."""
+        return self._lifecycle.state
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, None while there is none."""
+        return self._worker.pid if self._worker is not None else None
+
+    @property
+    def stats(self) -> Stats:
+        """Counters over all workers so far; gauges of the current one."""
+        return add_stats(self._past_stats, self._stats)
+
+    async def start(self) -> Ready:
+        """Start the first worker; EngineFailure when none becomes ready. Cancelling it leaves no process behind."""
+        assert self._task is None, "a supervisor starts once"
+        if self.state is not EngineState.LOADING:  # closed while the bundle was being read
+            raise EngineFailure(CLOSING)
+        self._first_ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep_alive())
+        self._task.add_done_callback(self._on_task_end)
+        try:
+            return await self._first_ready
+        except BaseException:
+            await self.close()
+            raise
+
+    def check_room(self) -> None:
+        """Busy when the worker does not read what it was already sent."""
+        if self._worker is not None and self._worker.unsent_bytes > MOST_UNSENT_BYTES:
+            raise Busy("The worker process does not keep up with new requests.", retry_after_s=5.0)
+
+    def submit(self, request: Request) -> None:
+        """Take a request; it is sent at once, or when the next worker is ready."""
+        self._flights[request.request_id] = Flight(request)
+        self._send_flights()
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request, here and in the worker; unknown ids are ignored."""
+        flight = self._flights.pop(request_id, None)
+        if flight is not None:
+            if flight.is_sent and self._worker is not None:
+                self._worker.send(Abort(request_id))
+            self._send_flights()  # it may have been a suspect that others waited for
+
+    def drain(self) -> None:
+        """Take nothing new from now on; what runs goes on."""
+        if self._lifecycle.may(EngineState.DRAINING):
+            self._lifecycle.move(EngineState.DRAINING)
+
+    async def close(self) -> None:
+        """End the worker and fail what is unfinished. May be repeated, and called at any time."""
+        if self._lifecycle.may(EngineState.STOPPED):
+            self._lifecycle.move(EngineState.STOPPED)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        failure = EngineFailure(CLOSING)
+        self._fail_all(failure)
+        if self._first_ready is not None and not self._first_ready.done():
+            self._first_ready.set_exception(failure)
+
+    async def _keep_alive(self) -> None:
+        """Start workers until told to stop or until it is hopeless."""
+        failed_starts = 0
+        while True:
+            reason = await self._run_worker()
+            failed_starts = failed_starts + 1 if self._ready is None else 0
+            self._after_death(reason)
+            if self._fatal is not None and self._fatal.permanent:
+                return self._die(self._fatal.message, BundleError(self._fatal.message))
+            if failed_starts >= self._patience.start_attempts:
+                told = f" ({self._fatal.message})" if self._fatal is not None else ""
+                return self._die(
+                    f"the worker did not become ready {failed_starts} times in a row; last it {reason}{told}"
+                )
+            await asyncio.sleep(self._backoff_s())
+
+    async def _run_worker(self) -> str:
+        """One worker from start to end; says how it ended. Whatever happens, it is gone afterwards."""
+        self._ready = self._fatal = None
+        try:
+            self._worker = await WorkerProcess.start(self._command, self._on_report)
+        except OSError as error:
+            return f"could not be started: {error}"
+        try:
+            return await asyncio.shield(self._worker.ended)
+        finally:
+            await self._end_worker(self._worker)
+
+    async def _end_worker(self, worker: WorkerProcess) -> None:
+        """Stop the worker even if we are cancelled again meanwhile: an orphan would keep the device."""
+        self._worker = None
+        polite_s = self._patience.polite_s if self._ready is not None else 0.0  # while it loads it does not listen
+        stopping = asyncio.ensure_future(worker.stop(polite_s, self._patience.terminate_s))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            worker.kill()
+            await asyncio.wait([stopping])
+            raise
+
+    def _after_death(self, reason: str) -> None:
+        if self._fatal is not None:
+            reason = f"{reason}: {self._fatal.message}"
+        self.death_reason = f"the worker {reason}"
+        self._past_stats, self._stats = add_stats(self._past_stats, self._stats, with_gauges=False), Stats()
+        self._deaths_in_a_row += 1
+        lost = sum(flight.is_sent for flight in self._flights.values())
+        if self._fatal is None or not self._fatal.permanent:
+            _log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
+        for flight in blame(self._flights.values()):
+            del self._flights[flight.request.request_id]
+            self._fail(
+                flight.request.request_id,
+                WorkerDied(f"The worker process died {MOST_DEATHS} times while this request ran."),
+            )
+        if self._ready is not None:
+            self.restarts += 1
+        if self._lifecycle.may(EngineState.RESTARTING):
+            self._lifecycle.move(EngineState.RESTARTING)
+
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
+        """A bug of ours must not leave callers waiting for a worker that nobody starts."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._die(f"the supervisor failed: {error!r}")
+
+    def _backoff_s(self) -> float:
+        doubled = self._patience.first_backoff_s * 2.0 ** min(self._deaths_in_a_row - 1, 16)
+        return min(self._patience.longest_backoff_s, doubled)
+
+    def _die(self, reason: str, unusable: BundleError | None = None) -> None:
+        """Give up. Who waits for the first worker is told the reason; later it is logged."""
+        self.death_reason = reason
+        if self._lifecycle.may(EngineState.DEAD):
+            self._lifecycle.move(EngineState.DEAD)
+        failure = EngineFailure(f"The engine is not running: {reason}")
+        self._fail_all(failure)
+        if self._first_ready is not None and not self._first_ready.done():
+            self._first_ready.set_exception(unusable or failure)
+        else:
+            _log.critical("the engine is dead: %s", reason)
+
+    def _fail_all(self, error: HexserveError) -> None:
+        flights, self._flights = self._flights, {}
+        for request_id in flights:
+            self._fail(request_id, error)
+
+    def _on_report(self, worker: WorkerProcess, report: Report) -> None:
+        if worker is not self._worker:
+            return
+        match report:
+            case Tokens(events, stats):
+                self._stats = stats
+                for event in events:
+                    self._on_event(event)
+            case Failed(request_id, message, kind):
+                if self._flights.pop(request_id, None) is not None:
+                    self._fail(request_id, InvalidRequest(message) if kind == "invalid" else EngineFailure(message))
+                    self._send_flights()
+            case Ready():
+                self._on_ready(report)
+            case Fatal():
+                self._fatal = report
+                worker.end_soon()
+
+    def _on_ready(self, ready: Ready) -> None:
+        self._ready = ready
+        if self._lifecycle.may(EngineState.READY):
+            self._lifecycle.move(EngineState.READY)
+        _log.info("worker ready: %s on %s", ready.bundle, ready.device)
+        if self._first_ready is not None and not self._first_ready.done():
+            self._first_ready.set_result(ready)
+        self._send_flights()
+
+    def _on_event(self, event: TokenEvent) -> None:
+        flight = self._flights.get(event.request_id)
+        if flight is None:
+            return  # aborted while the event was under way
+        was_suspect = flight.is_suspect
+        flight.progress(event.token_ids)
+        self._deaths_in_a_row = 0
+        if event.finish is not None:
+            del self._flights[event.request_id]
+        if was_suspect:
+            self._send_flights()
+        if event.kpi is not None and flight.deaths:  # this worker timed the last part only
+            event = replace(event, kpi=None)
+        self._deliver(event)
+
+    def _send_flights(self) -> None:
+        if self._worker is None or self._ready is None:
+            return
+        for flight in sendable(self._flights.values()):
+            flight.is_sent = True
+            self._worker.send(Submit(flight.request, tuple(flight.emitted)))
+
+
+def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:
+    """Sum of the counters; the gauges are the current ones, or 0."""
+    summed = {
+        name: (getattr(current, name) if with_gauges else 0)
+        if name in GAUGES
+        else getattr(past, name) + getattr(current, name)
+        for name in Stats.__struct_fields__
+    }
+    return msgspec.structs.replace(past, **summed)

@@ -1,0 +1,79 @@
+"""The process that compiles what callers ask: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
+
+One grammar at a time; its parent kills it when one takes too long. Standard input carries `Wanted`, standard output
+`Compiled`, each with its length in front. An empty `Compiled` says that it is ready.
+"""
+
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from llguidance import LLTokenizer
+
+from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
+from engine.grammar.source import Unusable, serialised, unforced
+from engine.grammar.spec import Compiled, Wanted, decode_wanted, encode_compiled
+
+LENGTH = struct.Struct("<I")
+MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
+
+
+def main(arguments: list[str]) -> int:
+    """Compile until end of input; 3 when the tokenizer cannot be used (said in the first answer)."""
+    _bound_memory()
+    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        tokenizer = load_tokenizer(Path(arguments[0]), int(arguments[1]), [int(each) for each in arguments[2:]])
+    except GrammarFailed as error:
+        _answer(answers, Compiled(error=str(error)))
+        return 3
+    controls = control_texts(tokenizer)
+    _answer(answers, Compiled())
+    while header := asked.read(LENGTH.size):
+        body = asked.read(LENGTH.unpack(header)[0])
+        _answer(answers, compiled(decode_wanted(body), tokenizer, controls))
+    return 0
+
+
+def compiled(wanted: Wanted, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
+    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_texts`."""
+    try:
+        grammar = unforced(serialised(wanted, lambda marker: special_token(tokenizer, marker)), controls)
+        matcher = new_matcher(tokenizer, grammar)
+        allowed = matcher.compute_bitmask()
+        checked(matcher)
+    except (Unusable, GrammarFailed) as error:
+        return Compiled(error=str(error))
+    except (ValueError, RecursionError) as error:  # llguidance's words for an argument it cannot read
+        return Compiled(error=f"it cannot be read: {error}")
+    return Compiled(grammar) if any(allowed) else Compiled(error="no text satisfies it")
+
+
+def _bound_memory() -> None:
+    """Linux only: macOS does not keep this limit, Windows has none. There the time limit has to do."""
+    if sys.platform == "linux":
+        import resource  # noqa: PLC0415 (Windows has none)
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
+
+
+def _answer(answers: BinaryIO, answer: Compiled) -> None:
+    body = encode_compiled(answer)
+    try:
+        answers.write(LENGTH.pack(len(body)) + body)
+        answers.flush()
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (msgspec.MsgspecError, KeyboardInterrupt):
+        sys.exit(1)

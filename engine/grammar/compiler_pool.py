@@ -1,0 +1,167 @@
+"""Grammars are compiled in helper processes: a form that takes too long costs its own request and nobody else.
+
+Each helper compiles one grammar at a time, so nobody waits behind a stranger's while a helper is free; one that
+overruns its time is killed. Helpers start when they are first needed.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.client.worker_process import own_group
+from engine.errors import Busy, EngineFailure, InvalidRequest
+from engine.grammar.frames import read_frame, write_frame
+from engine.grammar.spec import Compiled, Wanted, decode_compiled, encode_wanted
+
+REMEMBERED = 128
+REMEMBERED_BYTES = 64 * 1024 * 1024
+START_S = 60.0
+WAITING_PER_HELPER = 32
+
+
+@dataclass(frozen=True, slots=True)
+class WorkshopLimits:
+    """budget_s: longest compilation of one form. largest_bytes: largest form. helpers: most processes at once."""
+
+    budget_s: float = 2.0
+    largest_bytes: int = 1024 * 1024
+    helpers: int = 4
+
+
+class Workshop:
+    """All methods belong to one event loop. `command` starts a helper."""
+
+    def __init__(self, command: Sequence[str], limits: WorkshopLimits = WorkshopLimits()) -> None:
+        self._command = tuple(command)
+        self._limits = limits
+        self._free = asyncio.Semaphore(limits.helpers)
+        self._waiting = 0  # for a helper, or for its answer
+        self._idle: list[_Helper] = []
+        self._alive: set[_Helper] = set()
+        self._known: OrderedDict[bytes, Compiled] = OrderedDict()
+        self._known_bytes = 0
+        self._is_closed = False
+
+    async def compile(self, wanted: Wanted, param: str) -> str:
+        """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow.
+
+        EngineFailure when no helper can be started; Busy when too many wait or the server is shutting down.
+        """
+        asked = encode_wanted(wanted)
+        if len(asked) > self._limits.largest_bytes:
+            message = f"Invalid '{param}': it has {len(asked)} bytes, the limit is {self._limits.largest_bytes}."
+            raise InvalidRequest(message, param, "string_above_max_length")
+        answer = self._known.get(asked)
+        if answer is None:
+            answer = await self._in_turn(asked)
+        if answer.error:
+            raise InvalidRequest(f"Invalid '{param}': {answer.error}", param, "invalid_value")
+        return answer.grammar
+
+    async def close(self) -> None:
+        """End every helper. May be repeated."""
+        self._is_closed = True
+        for helper in list(self._alive):
+            await self._end(helper)
+
+    async def _in_turn(self, asked: bytes) -> Compiled:
+        if self._waiting >= WAITING_PER_HELPER * self._limits.helpers:
+            message = f"{self._waiting} requests wait for the form of their answer to be compiled."
+            raise Busy(message, retry_after_s=max(1.0, WAITING_PER_HELPER * self._limits.budget_s / 2))
+        self._waiting += 1
+        try:
+            async with self._free:
+                return self._known.get(asked) or await self._compile(asked)  # known since a neighbour asked the same
+        finally:
+            self._waiting -= 1
+
+    async def _compile(self, asked: bytes) -> Compiled:
+        if self._is_closed:
+            raise Busy("The server is shutting down.", retry_after_s=10.0)
+        helper = self._idle.pop() if self._idle else await self._start()
+        try:
+            answer = await asyncio.wait_for(helper.ask(asked), self._limits.budget_s)
+        except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
+            return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
+        except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
+            answer = Compiled(error="its grammar cannot be compiled within the limits of this server")
+        else:
+            self._idle.append(helper)
+        finally:
+            if helper not in self._idle:  # it overran, died, or nobody waits for it any more
+                await asyncio.shield(self._end(helper))
+        self._remember(asked, answer)
+        return answer
+
+    async def _start(self) -> "_Helper":
+        try:
+            helper = await _Helper.start(self._command)
+        except OSError as error:
+            raise EngineFailure(f"the grammar compiler could not be started: {error}") from None
+        self._alive.add(helper)
+        try:
+            ready = await asyncio.wait_for(helper.answer(), START_S)
+        except (TimeoutError, asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
+            await self._end(helper)
+            raise EngineFailure("the grammar compiler did not start") from None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end(helper))
+            raise
+        if ready.error:
+            await self._end(helper)
+            raise InvalidRequest(ready.error, code="unsupported_value")
+        return helper
+
+    async def _end(self, helper: "_Helper") -> None:
+        if helper in self._idle:
+            self._idle.remove(helper)
+        self._alive.discard(helper)
+        await helper.end()
+
+    def _remember(self, asked: bytes, answer: Compiled) -> None:
+        if asked in self._known:  # a neighbour asked for the same meanwhile
+            return
+        self._known[asked] = answer
+        self._known_bytes += _size(asked, answer)
+        while len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES:
+            self._known_bytes -= _size(*self._known.popitem(last=False))
+
+
+def _size(asked: bytes, answer: Compiled) -> int:
+    return len(asked) + len(answer.grammar)
+
+
+class _Helper:
+    """One process and its two pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> "_Helper":
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, **own_group()
+        )
+        return cls(process)
+
+    async def ask(self, asked: bytes) -> Compiled:
+        assert self._process.stdin is not None
+        await write_frame(self._process.stdin, asked)
+        return await self.answer()
+
+    async def answer(self) -> Compiled:
+        assert self._process.stdout is not None
+        return decode_compiled(await read_frame(self._process.stdout))
+
+    async def end(self) -> None:
+        """Kill it; it has nothing to lose."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()

@@ -1,0 +1,1 @@
+"""From logits to token ids, log-probabilities and forced tokens."""

@@ -1,0 +1,51 @@
+"""Log-probabilities of known tokens: log-softmax of the logits as they are. R = rows, V = vocabulary."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from engine.request import TokenLogprob
+from engine.sampling.sampler import UNLIKELY, BadLogits, Floats, top_ids
+from engine.scheduling.plan import StepPlan
+from engine.scheduling.sequence import Sequence as Generation
+
+ROWS_AT_ONCE = 16  # bounds the scratch memory; a vocabulary is up to 256 thousand wide
+
+
+def score(logits: Floats, tokens: Sequence[int], alternatives: int) -> list[TokenLogprob] | BadLogits:
+    """One entry per row of logits [R, V] for the token of that row; BadLogits if a row holds no number."""
+    scored: list[TokenLogprob] = []
+    for start in range(0, len(tokens), ROWS_AT_ONCE):
+        rows = logits[start : start + ROWS_AT_ONCE]
+        top = rows.max(axis=1, keepdims=True)
+        if not np.isfinite(top).all():
+            return BadLogits("the graph returned no finite logits for this request")
+        normalisers = top[:, 0] + np.log(np.exp(rows - top).sum(axis=1, dtype=np.float64))
+        for row, token, normaliser in zip(rows, tokens[start:], normalisers.tolist(), strict=False):
+            ids = top_ids(row, alternatives).tolist() if alternatives else ()
+            top_entries = tuple((i, max(UNLIKELY, float(row[i]) - normaliser)) for i in ids)
+            scored.append(TokenLogprob(token, max(UNLIKELY, float(row[token]) - normaliser), top_entries))
+    return scored
+
+
+def take_scores(
+    plan: StepPlan, logits: Floats, find: Callable[[str], Generation | None]
+) -> tuple[Floats, dict[str, BadLogits]]:
+    """Note the probabilities of a pass's prompt tokens. The logits of the rows that choose, and who got no number."""
+    bad: dict[str, BadLogits] = {}
+    if not any(segment.scored for segment in plan.segments):
+        return logits, bad
+    left = []
+    place = 0
+    for segment in plan.segments:
+        middle, end = place + len(segment.scored), place + segment.logit_rows
+        sequence = find(segment.sequence_id)
+        if segment.scored and sequence is not None:
+            found = score(logits[place:middle], segment.scored, sequence.request.params.prompt_logprobs or 0)
+            if isinstance(found, BadLogits):
+                bad[segment.sequence_id] = found
+            else:
+                sequence.prompt_scores += found
+        left.append(logits[middle:end])
+        place = end
+    return np.concatenate(left), bad

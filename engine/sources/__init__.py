@@ -1,0 +1,1 @@
+"""What a name stands for: from what a user names to a bundle folder that is ready to serve."""

@@ -1,0 +1,164 @@
+"""From what the user names (the demo, a checkpoint, a bundle) to a bundle folder, compiling into a cache if needed.
+
+The compiler runs in its own process: serving never imports it, and its memory is gone when it ends.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
+from engine.demo.location import demo_folder
+from engine.errors import BundleError
+from engine.genie.config import is_genie_folder
+from engine.genie.convert import convert_folder
+from engine.sources.liveness import process_is_alive
+
+DEMO = "demo"
+DEMO_QUANT = "fp32"
+CHECKPOINT_QUANT = "int4"
+
+_POLL_SECONDS = 0.1
+_UNSIGNED_LOCK_SECONDS = 10.0  # a lock without its owner's id is being written, or its writer died doing so
+_COMPILER_FOLDERS = ("compile", "models")
+
+
+def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
+    """The bundle folder for `demo`, a Hugging Face folder, a Genie folder or a bundle folder.
+
+    cache: where compiled bundles are kept. quant: for checkpoints, None = fp32 for the demo, else int4.
+    Raises BundleError with a sentence for anything else and for a compilation that failed.
+    """
+    if source == DEMO:
+        return _compiled(demo_folder(), DEMO, cache, quant or DEMO_QUANT)
+    folder = Path(source).expanduser()
+    if not folder.exists():
+        raise BundleError(f"{source} does not exist; name a bundle folder, a Hugging Face folder or '{DEMO}'")
+    if not folder.is_dir():
+        raise BundleError(f"{source} is a file; name a bundle folder, a Hugging Face folder or '{DEMO}'")
+    if (folder / MANIFEST_FILE).is_file():
+        return folder
+    if is_genie_folder(folder):
+        return convert_folder(folder, cache)
+    if (folder / "config.json").is_file():
+        return _compiled(folder, folder.resolve().name, cache, quant or CHECKPOINT_QUANT)
+    raise BundleError(
+        f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
+        "nor for Genie (no genie_config.json)"
+    )
+
+
+def default_cache() -> Path:
+    """The platform's folder for files that can be made again."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "hexserve" / "bundles"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "hexserve" / "bundles"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hexserve" / "bundles"
+
+
+def bundle_key(folder: Path, arguments: tuple[str, ...]) -> str:
+    """Names one compilation: the checkpoint's files, the arguments, and the compiler that would run."""
+    package = Path(__file__).resolve().parents[1]
+    compiler = [stamp for name in _COMPILER_FOLDERS for stamp in _stamps(package / name)]
+    facts = [_version(), FORMAT_VERSION, _stamps(folder), list(arguments), compiler]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _stamps(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and modification time of the files right inside a folder."""
+    paths = sorted(path for path in folder.iterdir() if path.is_file())
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("hexserve")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
+    """The cached bundle of a checkpoint; made by whoever gets the lock first, awaited by the others."""
+    arguments = ("--quant", quant, "--name", name)
+    target = cache / f"{name}-{quant}-{bundle_key(folder, arguments)}"
+    if _is_good(target):
+        return target
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_name(f"{target.name}.lock")):
+            if not _is_good(target):
+                shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
+                _compile(folder, target, arguments)
+    except OSError as error:
+        raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
+    return target
+
+
+def _is_good(folder: Path) -> bool:
+    """Whether a finished bundle with all its files lies there."""
+    try:
+        load_manifest(folder)
+    except BundleError:
+        return False
+    return True
+
+
+def _compile(folder: Path, target: Path, arguments: tuple[str, ...]) -> None:
+    """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
+    if importlib.util.find_spec("onnx") is None:
+        raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
+    command = [sys.executable, "-m", "engine.compile", str(folder), "-o", str(target), *arguments]
+    package_root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+    if result.returncode != 0 and not _is_good(target):
+        raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")
+
+
+@contextmanager
+def _locked(lock: Path) -> Iterator[None]:
+    """Hold a lock file that carries our process id; wait for a living owner, take over from a dead one."""
+    while not _take(lock):
+        if _is_abandoned(lock):
+            _remove(lock)
+        else:
+            time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        _remove(lock)
+
+
+def _take(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(str(os.getpid()))
+    return True
+
+
+def _is_abandoned(lock: Path) -> bool:
+    try:
+        owner = lock.read_text()
+        age = time.time() - lock.stat().st_mtime
+    except OSError:
+        return False  # released meanwhile: the next attempt to take it tells
+    if not owner.isdigit():
+        return age > _UNSIGNED_LOCK_SECONDS
+    return not process_is_alive(int(owner))
+
+
+def _remove(lock: Path) -> None:
+    lock.unlink(missing_ok=True)

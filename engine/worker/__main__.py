@@ -1,0 +1,8 @@
+"""`python -m engine.worker <EngineConfig as JSON>`: the worker process."""
+
+import sys
+
+from engine.worker.process import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""Building the engine of one bundle: shapes, runtime, costs, pools, mode, scheduler, loop."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
+from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.cache.pages import PagePool
+from engine.config import PAGE_COLUMNS, EngineConfig
+from engine.errors import BundleError
+from engine.grammar.masks import MaskDesk
+from engine.grammar.matching import load_tokenizer
+from engine.graphs.onnx_qnn import qnn_provider
+from engine.graphs.onnx_qnn_trial import check_bundle
+from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_sessions import Provider, cpu_provider
+from engine.graphs.pass_times import cost_file, is_complete, load_times, measure, save_times
+from engine.graphs.runtime import Runtime
+from engine.messages import Ready
+from engine.modes.autoregressive import Autoregressive
+from engine.modes.mode import Mode
+from engine.modes.prompt_lookup import PromptLookup
+from engine.scheduling.admission import Capacity
+from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
+from engine.scheduling.scheduler import Rules, Scheduler
+from engine.worker.loop import EngineLoop
+from engine.worker.startup import Stages
+
+log = logging.getLogger("hexserve.worker")
+
+DEFAULT_COLUMNS = 4096
+POOL_BUDGET_BYTES = 4 * 1024**3
+PINNED_ROWS = 32
+
+
+OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A loop ready to step, and what to tell the parent about it."""
+
+    loop: EngineLoop
+    runtime: Runtime
+    ready: Ready
+
+
+def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+    """The runtime of every bundle that the compiler makes."""
+    return OnnxRuntime(folder, manifest, shapes, config.pools, choose_provider(folder, manifest, config))
+
+
+def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
+    """Load a bundle and put the parts together, in stages. BundleError when it cannot be served as configured."""
+    folder = Path(config.bundle)
+    stages = Stages(log, time.monotonic)
+    with stages.stage("manifest"):
+        manifest = load_manifest(folder)
+    with stages.stage("shapes"):
+        shapes = choose_shapes(manifest, config)
+    with stages.stage("graphs and pools"):
+        runtime = open_runtime(folder, manifest, shapes, config)
+    with stages.stage("pass times"):
+        costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
+    with stages.stage("scheduler"):
+        scheduler = make_scheduler(manifest, config, shapes, costs)
+        text = manifest.text
+        masks = MaskDesk(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
+        loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
+    stages.finish()
+    variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
+    ready = Ready(
+        bundle=manifest.name,
+        device=runtime.device,
+        max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
+        pools=config.pools,
+        columns_per_pool=scheduler.rules.capacity.columns,
+        variants=variants,
+        pool_bytes=config.pools * scheduler.rules.capacity.columns * manifest.kv_bytes_per_token,
+    )
+    return Assembled(loop, runtime, ready)
+
+
+def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
+    """What runs the bundle's graphs: the CPU, or for an NPU bundle the QNN provider once its binaries were tried."""
+    if manifest.npu is None:
+        return cpu_provider(config.threads)
+    check_bundle(folder, manifest, Path(config.cost_cache) if config.cost_cache else None)
+    return qnn_provider(manifest)
+
+
+def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
+    """The shapes to use: what the bundle has, a free past sized by the settings, one pinned shape if deterministic."""
+    shapes = shape_table(manifest, config.max_rows)
+    if shapes.free:
+        columns = config.pool_columns or _default_columns(manifest, config)
+        step = shapes.past_step
+        shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
+    elif config.pool_columns:
+        raise BundleError("pool_columns cannot be set for a bundle of fixed shapes: the widest graph decides it")
+    return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
+
+
+def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
+    """Room for one sequence of full length, at least 4,096 columns, at most 4 GiB over all pools."""
+    longest = min(config.max_context or manifest.max_context, manifest.max_context)
+    affordable = POOL_BUDGET_BYTES // (manifest.kv_bytes_per_token * config.pools)
+    return max(PAGE_COLUMNS, min(max(longest, DEFAULT_COLUMNS), affordable))
+
+
+def make_scheduler(manifest: Manifest, config: EngineConfig, shapes: ShapeTable, costs: CostTable) -> Scheduler:
+    """Pools and scheduler for shapes; needs no runtime, so tests build it alone."""
+    pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
+    columns = pools[0].page_count * PAGE_COLUMNS
+    context = min(config.max_context or manifest.max_context, manifest.max_context)
+    if columns < PAGE_COLUMNS:
+        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
+    rules = Rules(
+        capacity=Capacity(columns, context),
+        max_running=config.max_running,
+        max_gap_ms=config.max_gap_ms,
+        reserve_tokens=config.reserve_tokens,
+        prefix_cache=config.prefix_cache,
+        lookup_rows=config.lookup_rows,
+        shelf_pages=config.shelf_mb * 1024**2 // (PAGE_COLUMNS * manifest.kv_bytes_per_token),
+    )
+    mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
+    return Scheduler(shapes, costs, pools, mode, rules)
+
+
+def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
+    if config.deterministic:
+        return {}
+    if not config.cost_cache:
+        return measure(runtime, time.perf_counter)
+    identity = (folder / MANIFEST_FILE).read_bytes()
+    path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
+    times = load_times(path)
+    if times is None:
+        times = measure(runtime, time.perf_counter)
+        if is_complete(runtime.shapes, times):
+            _remember(path, times)
+    return times
+
+
+def _remember(path: Path, times: dict[PassShape, float]) -> None:
+    try:
+        save_times(path, times)
+    except OSError as error:
+        log.warning("pass times cannot be remembered: %s", error)

@@ -1,0 +1,133 @@
+"""The process that owns the graphs: receive, step, reply. Its argument is an EngineConfig as JSON.
+
+Standard input carries commands, standard output reports (`engine/messages.py`). End of input means that the parent
+is gone: the worker ends too. What native code prints goes to standard error.
+"""
+
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.errors import BundleError, PassFailed
+from engine.messages import Abort, Command, Failed, Fatal, Report, Shutdown, Submit, Tokens, frame, read_command
+from engine.qnn.chosen import as_variables
+from engine.qnn.failures import explain
+from engine.scheduling.invariants import violations
+from engine.worker.assembly import OpenRuntime, assemble, open_onnx
+from engine.worker.loop import EngineLoop
+
+log = logging.getLogger("hexserve.worker")
+
+GRACE_S = 5.0
+
+
+def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
+    """Run until told to stop; exit code 0 after Shutdown or end of input, 3 when the bundle cannot be served."""
+    commands, reports = _take_pipes()
+    # Ctrl-C reaches the whole process group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = msgspec.json.decode(arguments[0], type=EngineConfig)
+    os.environ.update(as_variables(config))
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(commands, inbox), name="commands", daemon=True).start()
+    try:
+        assembled = assemble(config, open_runtime)
+    except BundleError as error:
+        _send(reports, Fatal(str(error), permanent=True))
+        return 3
+    except MemoryError as error:
+        _send(reports, Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
+        return 3
+    except PassFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
+        _send(reports, Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
+        return 3
+    _send(reports, assembled.ready)
+    try:
+        serve(assembled.loop, inbox, reports)
+    finally:
+        assembled.loop.close()
+        assembled.runtime.close()
+    return 0
+
+
+def serve(loop: EngineLoop, inbox: "queue.SimpleQueue[Command | None]", reports: BinaryIO) -> None:
+    """Alternate between commands and passes until Shutdown or end of input."""
+    while True:
+        for command in _pending(inbox, block=not loop.scheduler.has_work):
+            if command is None or isinstance(command, Shutdown):
+                return
+            _obey(loop, command, reports)
+        if not loop.scheduler.has_work:
+            continue
+        report = loop.step()
+        for failure in report.failures:
+            _send(reports, failure)
+        if report.events or report.failures:
+            _send(reports, Tokens(report.events, loop.stats()))
+        if not loop.scheduler.has_work:
+            _check(loop)
+
+
+def _obey(loop: EngineLoop, command: Command, reports: BinaryIO) -> None:
+    if isinstance(command, Submit):
+        request = command.request
+        seed = request.params.seed if request.params.seed is not None else int.from_bytes(os.urandom(7))
+        try:
+            loop.add(request, command.emitted, seed, time.monotonic())
+        except ValueError as error:
+            _send(reports, Failed(request.request_id, str(error), "invalid"))
+    elif isinstance(command, Abort):
+        loop.abort(command.request_id)
+        if not loop.scheduler.has_work:
+            _send(reports, Tokens((), loop.stats()))
+
+
+def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterator[Command | None]:
+    """Every command that has arrived; waits for the first one when there is nothing else to do."""
+    if block:
+        yield inbox.get()
+    while not inbox.empty():
+        yield inbox.get()
+
+
+def _check(loop: EngineLoop) -> None:
+    """Nothing runs: a good moment to see whether the books balance."""
+    for violation in violations(loop.scheduler):
+        log.error("invariant broken: %s", violation)
+
+
+def _receive(commands: BinaryIO, inbox: "queue.SimpleQueue[Command | None]") -> None:
+    """Thread: hand on commands until end of input, then make sure that the process ends even inside a stuck pass."""
+    try:
+        while (command := read_command(commands)) is not None:
+            inbox.put(command)
+    finally:
+        inbox.put(None)
+        time.sleep(GRACE_S)
+        os._exit(1)
+
+
+def _send(reports: BinaryIO, report: Report) -> None:
+    try:
+        reports.write(frame(report))
+        reports.flush()
+    except OSError:  # BrokenPipeError, or plain EINVAL on Windows
+        # The parent is gone; so is every stream.
+        os._exit(0)
+
+
+def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Keep the two pipes for messages; standard output becomes standard error, so that no print breaks a frame."""
+    commands = os.fdopen(os.dup(0), "rb")
+    reports = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return commands, reports

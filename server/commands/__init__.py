@@ -1,0 +1,1 @@
+"""The verbs of `hexserve`, one file or folder each, and what they share."""

@@ -1,0 +1,112 @@
+"""One streamed request and what its reader saw of it."""
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import httpx
+import msgspec
+
+from server.commands.bench.event_stream import DONE, BrokenStream, EventDecoder, Piece, Usage, error_message, read_piece
+
+
+class Outcome(StrEnum):
+    """How a request ended. Refusals under load are no failures: they are the server's answer to too much."""
+
+    OK = "ok"
+    FAILED = "failed"
+    RATE_LIMITED = "429"
+    BUSY = "503"
+
+
+REFUSALS: Mapping[int, Outcome] = {429: Outcome.RATE_LIMITED, 503: Outcome.BUSY}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Seconds are counted from the moment the request was sent; `gaps_s` lie between arrivals of visible text."""
+
+    outcome: Outcome
+    seconds: float
+    first_token_s: float | None = None
+    gaps_s: tuple[float, ...] = ()
+    usage: Usage | None = None
+    status: int = 0
+    error: str = ""
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Mean time per token after the first; None with fewer than two tokens or arrivals."""
+        if self.usage is None or self.usage.completion < 2 or not self.gaps_s:
+            return None
+        return sum(self.gaps_s) / (self.usage.completion - 1)
+
+
+class Reader:
+    """Collects the pieces of one stream with the times they came at, in seconds of a monotonic clock."""
+
+    def __init__(self, sent_at: float) -> None:
+        self._sent_at = sent_at
+        self._arrivals: list[float] = []
+        self._usage: Usage | None = None
+        self._error = ""
+        self._is_finished = False
+
+    def take(self, piece: Piece, now: float) -> None:
+        """Note one piece that came at `now`."""
+        if piece.has_output:
+            self._arrivals.append(now)
+        self._usage = piece.usage or self._usage
+        self._is_finished = self._is_finished or piece.finish_reason is not None
+        self._error = self._error or piece.error
+
+    def answer(self, now: float, status: int = 200, error: str = "", outcome: Outcome | None = None) -> Answer:
+        """The whole, ended at `now`; `error` and `outcome` say what ended it, otherwise the pieces do."""
+        error = error or self._error or ("" if outcome else self._lacking())
+        arrivals = self._arrivals
+        return Answer(
+            outcome=outcome or (Outcome.FAILED if error else Outcome.OK),
+            seconds=now - self._sent_at,
+            first_token_s=arrivals[0] - self._sent_at if arrivals else None,
+            gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals)),
+            usage=self._usage,
+            status=status,
+            error=error,
+        )
+
+    def _lacking(self) -> str:
+        if not self._is_finished:
+            return "the stream ended before a finish_reason came"
+        return "" if self._usage else "no usage in the stream, so its tokens cannot be counted"
+
+
+async def ask(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answer:
+    """Send one streamed chat request. Everything that goes wrong on the way is in the answer."""
+    sent_at = time.perf_counter()
+    reader = Reader(sent_at)
+    status = 0
+    try:
+        async with client.stream("POST", "v1/chat/completions", json=body) as response:
+            status = response.status_code
+            if status != 200:
+                error = f"HTTP {status}: {_refusal(await response.aread())}"
+                return reader.answer(time.perf_counter(), status, error, REFUSALS.get(status, Outcome.FAILED))
+            decoder = EventDecoder()
+            async for received in response.aiter_bytes():
+                now = time.perf_counter()
+                for payload in decoder.feed(received):
+                    if payload != DONE:
+                        reader.take(read_piece(payload), now)
+    except (httpx.HTTPError, BrokenStream) as error:
+        return reader.answer(time.perf_counter(), status, f"{type(error).__name__}: {error}".rstrip(": "))
+    return reader.answer(time.perf_counter(), status)
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        return error_message(msgspec.json.decode(body))
+    except msgspec.DecodeError:
+        return body[:200].decode("utf-8", "replace")

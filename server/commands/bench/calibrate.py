@@ -1,0 +1,47 @@
+"""Asked once before the load: which model answers, how long its prompts are, and whether it takes ignore_eos."""
+
+import random
+from collections.abc import Sequence
+
+from server.commands.bench.answers import Answer, Outcome
+from server.commands.bench.prompts import WordLength, user, words
+from server.commands.bench.target import Target, Unreachable
+
+SHORT_WORDS, LONG_WORDS = 8, 48
+IGNORE_EOS = {"ignore_eos": True}
+
+
+async def prepare(targets: Sequence[Target], wants_full_length: bool) -> tuple[WordLength, bool]:
+    """Find models, warm every server up and measure words against prompt tokens on the first one.
+
+    Returns that length and whether answers run to max_tokens. All servers must agree to that, or none is asked.
+    Raises Unreachable.
+    """
+    lengths = []
+    for target in targets:
+        await target.find_model()
+        lengths.append(await _length(target))
+    runs_full = wants_full_length and all([await _takes_ignore_eos(target) for target in targets])
+    for target in targets:
+        target.extra = IGNORE_EOS if runs_full else {}
+    return lengths[0], runs_full
+
+
+async def _length(target: Target) -> WordLength:
+    measured = []
+    for count in (SHORT_WORDS, LONG_WORDS):
+        answer = await _try(target, count)
+        if answer.outcome is not Outcome.OK or answer.usage is None:
+            raise Unreachable(f"{target.address} cannot answer a chat: {answer.error}")
+        measured.append((count, answer.usage.prompt))
+    return WordLength.fitted(measured[0], measured[1])
+
+
+async def _takes_ignore_eos(target: Target) -> bool:
+    target.extra = IGNORE_EOS
+    answer = await _try(target, SHORT_WORDS)
+    return answer.outcome is Outcome.OK
+
+
+async def _try(target: Target, count: int) -> Answer:
+    return await target.chat([user(words(random.Random(count), count))], 2)

@@ -1,0 +1,116 @@
+"""Runs the load: which server is asked when, and every client's requests one after the other."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from server.commands.bench.answers import Answer
+from server.commands.bench.prompts import PromptSource
+from server.commands.bench.scrape import Counters, between
+from server.commands.bench.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is measured. Every client sends `requests_per_client` requests, each after the answer to the one before."""
+
+    clients: tuple[int, ...]
+    requests_per_client: int
+    max_tokens: int
+    rounds: int
+    prefix_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One server's go: `server` is its place in the list of targets."""
+
+    clients: int
+    round: int
+    server: int
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """What a turn gave, filled while it runs so that a run that is stopped keeps it. Clock in seconds."""
+
+    turn: Turn
+    answers: list[Answer] = field(default_factory=list)
+    seconds: float = 0.0
+    own_cpu_s: float = 0.0  # time the load generator itself computed
+    counters: Counters | None = None
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class PrefixRecord:
+    """One prefix asked for the first time, and asked again with other endings."""
+
+    server: int
+    cold: Answer | None = None
+    warm: list[Answer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Book:
+    """Everything measured so far. Owned by the run; read by the report, also after Ctrl-C."""
+
+    turns: list[TurnRecord] = field(default_factory=list)
+    prefixes: list[PrefixRecord] = field(default_factory=list)
+
+
+WARM_ASKS = 3
+
+
+def turns(clients: Sequence[int], rounds: int, servers: int) -> list[Turn]:
+    """The order of play: per client count the servers alternate (A B A B ...), so that drift hits all alike."""
+    return [Turn(count, number, server) for count in clients for number in range(rounds) for server in range(servers)]
+
+
+async def measure(
+    targets: Sequence[Target], prompts: PromptSource, load: Load, book: Book, tell: Callable[[TurnRecord], None]
+) -> None:
+    """Fill `book`; `tell` hears of every finished turn."""
+    if load.prefix_tokens:
+        for number in range(load.rounds):
+            for server, target in enumerate(targets):
+                await _measure_prefix(target, prompts, load, number, _kept(book.prefixes, PrefixRecord(server)))
+    for turn in turns(load.clients, load.rounds, len(targets)):
+        record = TurnRecord(turn)
+        book.turns.append(record)
+        await _play(targets[turn.server], prompts, load, record)
+        tell(record)
+
+
+async def _measure_prefix(target: Target, prompts: PromptSource, load: Load, number: int, record: PrefixRecord) -> None:
+    record.cold = await target.chat(prompts.prefixed_chat(load.prefix_tokens, number, "cold"), 1)
+    for tail in range(WARM_ASKS):
+        record.warm.append(await target.chat(prompts.prefixed_chat(load.prefix_tokens, number, tail), 1))
+
+
+def _kept(records: list[PrefixRecord], record: PrefixRecord) -> PrefixRecord:
+    records.append(record)
+    return record
+
+
+async def _play(target: Target, prompts: PromptSource, load: Load, record: TurnRecord) -> None:
+    before = await target.counters()
+    started, started_cpu = time.perf_counter(), time.process_time()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for client in range(record.turn.clients):
+                group.create_task(_one_client(target, prompts, load, record, client))
+        record.is_complete = True
+    finally:
+        record.seconds = time.perf_counter() - started
+        record.own_cpu_s = time.process_time() - started_cpu
+    after = await target.counters()
+    if before is not None and after is not None:
+        record.counters = between(before, after)
+
+
+async def _one_client(target: Target, prompts: PromptSource, load: Load, record: TurnRecord, client: int) -> None:
+    for request in range(load.requests_per_client):
+        chat = prompts.chat(record.turn.clients, record.turn.round, client, request)
+        record.answers.append(await target.chat(chat, load.max_tokens))

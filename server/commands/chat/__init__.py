@@ -1,0 +1,1 @@
+"""`hexserve chat`: talk to a server or a bundle in the terminal."""

@@ -1,0 +1,1 @@
+"""`hexserve inspect`: a bundle drawn for a reader."""

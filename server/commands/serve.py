@@ -1,0 +1,64 @@
+"""`hexserve serve`: bind, find the bundle, run."""
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.bundle.manifest import load_manifest
+from engine.client.engine import ClientLimits, Engine
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.grammar.compiler_pool import WorkshopLimits
+from engine.sources.resolve import default_cache, resolve_bundle
+from server.http.guard.hosts import is_loopback
+from server.http.guard.keys import KeyFileError, read_keys
+from server.logs import set_up_logging
+from server.run import UNUSABLE, RunnableEngine, bind, run
+from server.settings import Settings
+from server.writers.tool_calls import template_takes_tools
+
+_log = logging.getLogger("hexserve")
+
+
+MakeEngine = Callable[[EngineConfig, ClientLimits], RunnableEngine]
+
+
+def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
+    """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow."""
+    try:
+        keys = read_keys(settings.api_keys, settings.api_key_file)
+    except KeyFileError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNUSABLE
+    try:
+        listener = bind(settings.host, settings.port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # create_server appends the address
+        print(f"error: cannot listen on {settings.host} port {settings.port}: {reason}", file=sys.stderr)
+        return UNUSABLE
+    cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else default_cache()
+    with listener:
+        try:
+            folder = resolve_bundle(settings.engine.bundle, cache)
+            takes_tools = _takes_tools(folder)
+        except BundleError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return UNUSABLE
+        found = settings.with_bundle(folder, cache)
+        set_up_logging(found.log_level)
+        if not (len(keys) or is_loopback(settings.host)):
+            _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
+        limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer, _grammar_limits(found))
+        return run(found, lambda: make_engine(found.engine, limits), listener, takes_tools)
+
+
+def _grammar_limits(settings: Settings) -> WorkshopLimits:
+    return WorkshopLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_helpers)
+
+
+def _takes_tools(folder: Path) -> bool:
+    """Whether the bundle's chat template lists tools; a template that cannot be read is the engine's to report."""
+    name = load_manifest(folder).text.chat_template
+    path = folder / name if name else None
+    return path is not None and path.is_file() and template_takes_tools(path.read_text("utf-8", "replace"))

@@ -1,0 +1,123 @@
+"""`hexserve simulate`: options and their limits, the runs with progress, and the report."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from server.commands.counts import counts
+from server.commands.simulate.figures import Figures
+from server.commands.simulate.report import print_assumptions, print_device, write_json, write_svg
+from server.commands.simulate.scenario import (
+    Device,
+    Scenario,
+    assumptions,
+    check_lengths,
+    measured_device,
+    play,
+    published_devices,
+)
+
+USER_ERROR = 2
+MODEL, DEVICE = "Llama-3.2-3B", "x-elite"
+OWN_KV_BYTES = 65_536
+
+
+def simulate(
+    model: Annotated[str, typer.Option(help=f"Model with published times, or all; {MODEL} if left out.")] = "",
+    device: Annotated[str, typer.Option(help=f"Device they were published for; {DEVICE} if left out.")] = "",
+    rows: Annotated[str, typer.Option(help="Rows of the variants; 1,32,128 if left out.")] = "",
+    context: Annotated[int | None, typer.Option(help="Columns of the variants; as published if left out.")] = None,
+    same_context: Annotated[bool, typer.Option(help="Give each variant its own past, as AI Hub and Genie do.")] = False,
+    costs: Annotated[Path | None, typer.Option(help="Your own pass times: JSON lists of rows, past, ms.")] = None,
+    kv_bytes: Annotated[
+        int | None, typer.Option(help=f"With --costs: cache bytes of one token; {OWN_KV_BYTES} if left out.")
+    ] = None,
+    clients: Annotated[str, typer.Option(help="Numbers of clients at once.")] = "1,4,8,16",
+    requests: Annotated[int, typer.Option(help="Requests of each client, one by one.")] = 4,
+    prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 256,
+    output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 128,
+    rate: Annotated[float, typer.Option(help="Clients that come per second (Poisson); 0 = all at once.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of their times.")] = 0,
+    host_ms: Annotated[float, typer.Option(help="Time of the host for each pass.")] = 2.0,
+    max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 250.0,
+    pools: Annotated[int, typer.Option(help="The server's setting of that name.")] = 1,
+    reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    svg_file: Annotated[Path | None, typer.Option("--svg", help="Draw the rates into this file.")] = None,
+) -> None:
+    """What the scheduler would do on a device: real decisions, published pass times, a simulated clock."""
+    console = Console()
+    try:
+        levels = counts(clients, "--clients")
+        own = (host_ms, max_gap_ms, pools, reserve_tokens)
+        scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own))
+        if costs is None:
+            _refuse({"--kv-bytes": kv_bytes}, "needs --costs: published models have their own")
+            listed = counts(rows, "--rows") if rows else ()
+            devices = published_devices(model or MODEL, device or DEVICE, listed, context, same_context)
+        else:
+            given = {"--model": model, "--device": device, "--rows": rows, "--context": context}
+            _refuse(given | {"--same-context": same_context}, "goes without --costs: that file names its own variants")
+            cached = OWN_KV_BYTES if kv_bytes is None else kv_bytes
+            _within("--kv-bytes", cached, 1, 2**24)
+            devices = [measured_device(costs, cached)]
+        check_lengths(scenario, devices)
+        played = _play_all(scenario, devices, console)
+        sentences = assumptions(scenario, costs is None)
+        for device_played, found in played:
+            print_device(console, device_played, found)
+        print_assumptions(console, sentences)
+        if json_file is not None:
+            write_json(json_file, scenario, played, sentences)
+            console.print(f"Written to {json_file}", markup=False, highlight=False)
+        if svg_file is not None:
+            write_svg(svg_file, played)
+            console.print(f"Drawn in {svg_file}", markup=False, highlight=False)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(USER_ERROR) from None
+
+
+def _checked(scenario: Scenario) -> Scenario:
+    _within("--clients", max(scenario.clients), 1, 1024)
+    _within("--requests", scenario.requests, 1, 1000)
+    _within("--prompt", scenario.prompt, 1, 2**20)
+    _within("--output", scenario.output, 1, 2**20)
+    _within("--rate", scenario.rate, 0, 1_000_000)
+    _within("--host-ms", scenario.host_ms, 0, 1_000_000)
+    _within("--max-gap-ms", scenario.max_gap_ms, 1, 1_000_000)
+    _within("--pools", scenario.pools, 1, 64)
+    _within("--reserve-tokens", scenario.reserve_tokens, 0, 2**20)
+    return scenario
+
+
+def _within(option: str, value: float, least: float, most: float) -> None:
+    """ValueError naming the option and its limits; not-a-number is outside any."""
+    if not least <= value <= most:
+        raise ValueError(f"{option} must be {least} to {most}, not {value}")
+
+
+def _refuse(given: Mapping[str, object], reason: str) -> None:
+    for option, value in given.items():
+        if value not in (None, "", False):
+            raise ValueError(f"{option} {reason}")
+
+
+def _play_all(scenario: Scenario, devices: Sequence[Device], console: Console) -> list[tuple[Device, list[Figures]]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    tokens = len(devices) * sum(3 * scenario.load(count).tokens for count in scenario.clients)
+    played = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("simulating", total=tokens)
+        for device in devices:
+            found: list[Figures] = []
+            for count in scenario.clients:
+                bars.update(task, description=f"{device.name}, {count} clients")
+                found += play(scenario, device, count, lambda amount: bars.advance(task, amount))
+            played.append((device, found))
+    return played

@@ -1,0 +1,131 @@
+"""What is simulated: the models with their pass prices, the load, and every assumption in words."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.simulate.clock import Policy, drive
+from engine.simulate.continuous import Continuous
+from engine.simulate.costs_file import parse_times
+from engine.simulate.fusion import Fusion
+from engine.simulate.load import Load
+from engine.simulate.prices import Prices, fixed_table, lay_out
+from engine.simulate.published import find, price
+from engine.simulate.serial import Serial
+from server.commands.simulate.arrivals import starts
+from server.commands.simulate.figures import Figures, figures
+
+SERIAL, FUSION, HEXSERVE = "serial", "1+1", "hexserve"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One model on one device: a name, where its prices are from, and the prices."""
+
+    name: str
+    source: str
+    prices: Prices
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One number of clients after the other, each under every policy. Lengths in tokens, rate in clients a second."""
+
+    clients: tuple[int, ...]
+    requests: int
+    prompt: int
+    output: int
+    rate: float
+    seed: int
+    host_ms: float
+    max_gap_ms: float
+    pools: int
+    reserve_tokens: int
+
+    def load(self, clients: int) -> Load:
+        """The load of so many clients."""
+        return Load(starts(clients, self.rate, self.seed), self.requests, self.prompt, self.output)
+
+
+def published_devices(
+    model: str, device: str, rows: tuple[int, ...], context: int | None, same_context: bool
+) -> list[Device]:
+    """Models of the published table; without rows or context what fits it. ValueError names the option at fault."""
+    found = []
+    for each in find(model, device):
+        counts = rows or tuple(count for count in (1, 32, 128) if count <= each.rows)
+        columns = each.context if context is None else context
+        if max(counts) < 2:
+            raise ValueError(f"--rows must name a variant of 2 rows or more, not only {max(counts)}")
+        if columns > each.context:
+            raise ValueError(f"--context must be at most {each.context}, as published, not {columns}")
+        if columns <= max(counts):
+            raise ValueError(f"--context must be more than {max(counts)}, the most rows, not {columns}")
+        times = price(each, lay_out(counts, columns, same_context))
+        prices = Prices(fixed_table(times), times, each.kv_bytes)
+        found.append(Device(f"{each.model} on {each.device}", f"published by {each.source}", prices))
+    return found
+
+
+def measured_device(path: Path, kv_bytes: int) -> Device:
+    """A table of the user's own. ValueError names the file and what is wrong with it."""
+    try:
+        times = parse_times(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"--costs {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"--costs {path}: {error}") from None
+    return Device(path.name, "your file", Prices(fixed_table(times), times, kv_bytes))
+
+
+def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
+    """ValueError when a request cannot fit the variants of a device."""
+    needed = scenario.prompt + scenario.output
+    for device in devices:
+        room = device.prices.tokens_per_request
+        if needed > room:
+            raise ValueError(
+                f"--prompt {scenario.prompt} and --output {scenario.output} make {needed} tokens; "
+                f"the variants of {device.name} hold at most {room}"
+            )
+
+
+def play(scenario: Scenario, device: Device, clients: int, tell: Callable[[int], None]) -> list[Figures]:
+    """Every policy under the same load; the first is what the others are compared with."""
+    config = EngineConfig(
+        "", pools=scenario.pools, max_gap_ms=scenario.max_gap_ms, reserve_tokens=scenario.reserve_tokens
+    )
+    policies: dict[str, Policy] = {
+        SERIAL: Serial(device.prices),
+        FUSION: Fusion(device.prices),
+        HEXSERVE: Continuous(device.prices, config),
+    }
+    found: list[Figures] = []
+    for name, policy in policies.items():
+        run = drive(policy, scenario.load(clients), scenario.host_ms, tell)
+        found.append(figures(clients, name, run, found[0] if found else None))
+    return found
+
+
+def assumptions(scenario: Scenario, has_published: bool) -> list[str]:
+    """What the figures rest on, a sentence or two each."""
+    prices = (
+        "A pass costs what was published for 128 rows and for 1 row (mllm: 32 and 1). Between them the cost is taken "
+        "as linear in rows, and fewer columns cost as much as all. The two times are of different graphs. Nothing was "
+        "measured on a device for this, and no rate under concurrency has been published."
+        if has_published
+        else "A pass costs what your file says. A grid measured for free shapes is taken as so many fixed variants."
+    )
+    return [
+        prices,
+        f"Every pass costs {scenario.host_ms:g} ms more on the host, whatever it carries. Published decode rates hold "
+        "some host work already, so it may be counted twice.",
+        "serial: one request after the other, its prompt in chunks of most rows (the rest in the fewest that hold it), "
+        "then one row for each token; changing the variant costs nothing. This is how Genie works.",
+        f"{FUSION}: one chunk of one prompt and one decode row a pass, the row belongs to one request until it ends; "
+        "its second cache and its copies cost nothing. This is mllm's scheduler.",
+        "hexserve: its own scheduler and settings. Re-laying a cache for another width and moving its pages to memory "
+        "and back cost 1 ms per 4 MB; writing new keys and values is part of the host's time.",
+        "No prompt shares its beginning with another, nothing is guessed, every answer has its full length.",
+    ]

@@ -1,0 +1,113 @@
+"""The outermost layer: a request id on every answer, one log line per request, and the last net under our own bugs."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.http.errors import INTERNAL, bounded
+from server.http.guard.layer import send_error
+
+_log = logging.getLogger("hexserve")
+_access = logging.getLogger("hexserve.access")
+_REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
+LOGGED_PATH = 200
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
+
+Answered = Callable[[str, str, int], None]
+
+
+class Trail:
+    """ASGI layer around the whole app. Prompts never reach the log; control characters never do."""
+
+    def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], logs_access: bool = True) -> None:
+        self._app = app
+        self._answered = answered
+        self._routes = routes
+        self._logs_access = logs_access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        walk = _Walk(scope, receive, send)
+        try:
+            await self._app(scope, walk.receive, walk.send)
+        except Exception:  # the server process's one broad handler
+            _log.exception("request %s failed inside the server", walk.request_id)
+            if walk.status:
+                raise  # the answer has begun: only closing the connection tells the client
+            await walk.send_internal_error()
+        finally:
+            self._answered(*walk.label(self._routes))
+            if self._logs_access:
+                _access.info("%s", walk.line())
+
+
+class _Walk:
+    """One request on its way through the app."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.status = 0
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._started_at = time.perf_counter()
+        self._has_ended = False
+        self._has_left = False
+        headers = Headers(scope=scope)
+        self.request_id = request_id(headers)
+        retry = headers.get("x-stainless-retry-count", "")
+        self._retry = retry if _RETRY.fullmatch(retry) and retry != "0" else ""
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._has_ended:
+            self._has_left = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.request_id
+            headers["openai-processing-ms"] = str(round(self._milliseconds()))
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._has_ended = True
+        await self._send(message)
+
+    async def send_internal_error(self) -> None:
+        await send_error(self.send, INTERNAL)
+
+    def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
+        """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""
+        method, path = self._scope["method"], self._scope["path"]
+        handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
+        return method if method in METHODS else "other", handler, self.status or CLIENT_LEFT_STATUS
+
+    def line(self) -> str:
+        path = bounded(self._scope["path"], LOGGED_PATH)
+        text = f"{self._scope['method']} {path} {self.status} {self._milliseconds():.1f}ms {self.request_id}"
+        caller = self._scope.get("state", {}).get("log_caller", "")
+        if caller:
+            text += f" key={caller}"
+        if self._retry:
+            text += f" retry={self._retry}"
+        return text + " client left" if self._has_left else text
+
+    def _milliseconds(self) -> float:
+        return 1000 * (time.perf_counter() - self._started_at)
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """The caller's own id when it is harmless, else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"

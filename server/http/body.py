@@ -1,0 +1,114 @@
+"""Request bodies from a stranger: size, time, media type, encoding, depth and numbers are bounded before pydantic."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+
+from server.http.errors import Refusal, refuse
+from server.settings import Settings
+
+MAX_DEPTH = 64
+MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
+MAX_CONTAINERS = 65_536
+CLOSE = (("Connection", "close"),)  # the rest of the body stays unread, so the connection cannot be used again
+
+
+class BoundedRequest(Request):
+    """A request whose body is read within `body_limit_bytes` and `body_timeout_s` and parsed without surprises."""
+
+    async def body(self) -> bytes:
+        """The whole body; Refusal 400 (empty), 408, 413 or 415."""
+        if not hasattr(self, "_body"):
+            settings: Settings = self.app.state.settings
+            self._check_headers(settings.body_limit_bytes)
+            try:
+                async with asyncio.timeout(settings.body_timeout_s):
+                    self._body = await self._read(settings.body_limit_bytes)
+            except TimeoutError:
+                seconds = f"{settings.body_timeout_s:g}"
+                raise refuse(f"The body did not arrive within {seconds} s.", status=408, headers=CLOSE) from None
+            if not self._body:
+                raise refuse("The request body is empty; a JSON object is needed.")
+        return self._body
+
+    async def json(self) -> Any:
+        """The body as a JSON object; Refusal 400 for anything else."""
+        return parse_object(await self.body())
+
+    def _check_headers(self, limit: int) -> None:
+        if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise refuse("Compressed request bodies are not accepted: leave out Content-Encoding.", status=415)
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise refuse("The Content-Type must be application/json.", status=415)
+        length = self.headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise refuse("The Content-Length header is not a number.")
+        if len(length) > 18 or int(length) > limit:
+            raise _too_large(limit)
+
+    async def _read(self, limit: int) -> bytes:
+        chunks = bytearray()
+        async for chunk in self.stream():
+            chunks += chunk
+            if len(chunks) > limit:
+                raise _too_large(limit)
+        return bytes(chunks)
+
+
+class BoundedRoute(APIRoute):
+    """A route that hands FastAPI a BoundedRequest."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own handler behind the bounded body."""
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            try:
+                return await handle(BoundedRequest(request.scope, request.receive))
+            except ClientDisconnect:
+                raise refuse("The client closed the connection.") from None
+
+        return bounded
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object: strict UTF-8, no NaN, no lone surrogate, no huge number, at most MAX_DEPTH levels."""
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise refuse("The request body is nested too deeply.") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise refuse(f"The request body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise refuse("The request body must be a JSON object.")
+    _check_shape(value)
+    return value
+
+
+def _check_shape(value: dict[str, Any]) -> None:
+    level: list[dict[str, Any] | list[Any]] = [value]
+    containers = 0
+    for _ in range(MAX_DEPTH):
+        containers += len(level)
+        if containers > MAX_CONTAINERS:
+            raise refuse(f"The request body has more than {MAX_CONTAINERS} arrays and objects.")
+        inner: list[dict[str, Any] | list[Any]] = []
+        for item in level:
+            if isinstance(item, dict) and len(item) > MAX_KEYS:
+                raise refuse(f"An object of the request body has {len(item)} keys; {MAX_KEYS} are allowed.")
+            children = item.values() if isinstance(item, dict) else item
+            inner += [child for child in children if isinstance(child, dict | list)]
+        if not inner:
+            return
+        level = inner
+    raise refuse(f"The request body is nested too deeply: {MAX_DEPTH} levels are allowed.")
+
+
+def _too_large(limit: int) -> Refusal:
+    return refuse(f"The request body is larger than {limit} bytes.", status=413, headers=CLOSE)

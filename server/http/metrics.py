@@ -1,0 +1,185 @@
+"""/metrics: vLLM's names, so that dashboards and autoscalers read them, and hexserve's own counters of rows and passes.
+
+Counters of the engine are read at scrape time from its `Stats`; times per request are observed as they happen.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from engine.client.engine import EngineState
+from engine.request import RequestKpi
+from server.engine_seam import EngineLike
+
+LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+CHOICES = (1, 2, 5, 10, 20, 50, 100)
+
+HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
+    ("time_to_first_token_seconds", "Time to the first token of a request.", LATENCY_S),
+    ("inter_token_latency_seconds", "Time between two tokens of a request.", TOKEN_S),
+    ("request_time_per_output_token_seconds", "Mean time per token of a request after its first.", TOKEN_S),
+    ("e2e_request_latency_seconds", "Time from submission to the last token.", LATENCY_S),
+    ("request_queue_time_seconds", "Time a request waited before its first row ran.", LATENCY_S),
+    ("request_prefill_time_seconds", "Time from a request's first row to its first token.", LATENCY_S),
+    ("request_decode_time_seconds", "Time from a request's first token to its last.", LATENCY_S),
+    ("request_prompt_tokens", "Prompt tokens of a request.", TOKENS),
+    ("request_generation_tokens", "Tokens a request generated.", TOKENS),
+    ("request_params_n", "n of a request.", CHOICES),
+    ("request_params_max_tokens", "Most tokens a request may generate.", TOKENS),
+)
+
+
+class EngineCollector:
+    """Turns the engine's counters into metric families at scrape time."""
+
+    def __init__(self, engine: EngineLike, alias: str) -> None:
+        self._engine = engine
+        self._alias = alias
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; those that need a loaded model are left out before."""
+        ready = GaugeMetricFamily("hexserve:ready", "1 when requests are taken and answered.", labels=["state"])
+        ready.add_metric([self._engine.state.value], float(self._engine.state is EngineState.READY))
+        yield ready
+        if self._engine.state is EngineState.LOADING:
+            return
+        name = self._alias or self._engine.info.name
+        for metric, text, value in self._counters():
+            counter = CounterMetricFamily(metric, text, labels=["model_name"])
+            counter.add_metric([name], value)
+            yield counter
+        for metric, text, value in self._gauges():
+            gauge = GaugeMetricFamily(metric, text, labels=["model_name"])
+            gauge.add_metric([name], value)
+            yield gauge
+        info = self._engine.info
+        device = GaugeMetricFamily(
+            "hexserve:device_info", "What really computes.", labels=["model_name", "device", "fingerprint"]
+        )
+        device.add_metric([name, info.device, info.fingerprint], 1.0)
+        yield device
+
+    def _counters(self) -> tuple[tuple[str, str, float], ...]:
+        stats = self._engine.stats
+        return (
+            ("vllm:prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens),
+            ("vllm:generation_tokens", "Tokens generated.", stats.generated_tokens),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
+            ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
+            ("vllm:num_preemptions", "Sequences that gave their columns back.", stats.preemptions),
+            ("hexserve:passes", "Graph passes run.", stats.passes),
+            ("hexserve:rows_used", "Useful rows of all passes.", stats.rows_used),
+            ("hexserve:rows_run", "Rows of all passes, padding included.", stats.rows_run),
+            ("hexserve:decode_rows", "Rows that decoded.", stats.decode_rows),
+            ("hexserve:prefill_rows", "Rows that prefilled.", stats.prefill_rows),
+            ("hexserve:drafted_rows", "Rows with a guessed token.", stats.drafted_rows),
+            ("hexserve:accepted_rows", "Guessed tokens that were right.", stats.accepted_rows),
+            ("hexserve:graph_switches", "Passes with another variant than the one before.", stats.variant_switches),
+            ("hexserve:restrides", "Times the pool was laid out anew for another variant.", stats.restrides),
+            ("hexserve:run_seconds", "Time inside the graphs.", stats.run_s),
+            ("hexserve:step_seconds", "Time of whole engine steps.", stats.step_s),
+            ("hexserve:worker_restarts", "Workers that died and were replaced.", self._engine.restarts),
+        )
+
+    def _gauges(self) -> tuple[tuple[str, str, float], ...]:
+        stats = self._engine.stats
+        used = stats.columns_used / stats.columns_total if stats.columns_total else 0.0
+        occupancy = stats.rows_used / stats.rows_run if stats.rows_run else 0.0
+        return (
+            ("vllm:num_requests_running", "Sequences that run.", stats.running),
+            ("vllm:num_requests_waiting", "Sequences that wait.", stats.waiting),
+            ("vllm:kv_cache_usage_perc", "Share of the pools' columns in use, 0 to 1.", used),
+            ("hexserve:batch_occupancy", "Useful rows over rows run since the start, 0 to 1.", occupancy),
+            ("hexserve:columns_used", "Columns in use.", stats.columns_used),
+            ("hexserve:columns", "Columns of all pools.", stats.columns_total),
+            ("hexserve:requests_unfinished", "Sequences the server has not finished.", self._engine.unfinished),
+        )
+
+
+class Telemetry:
+    """The registry and everything observed per request."""
+
+    def __init__(self, engine: EngineLike, alias: str = "") -> None:
+        self._engine = engine
+        self._alias = alias
+        self._registry = CollectorRegistry()
+        self._registry.register(EngineCollector(engine, alias))
+        labels = ("model_name",)
+        self.histograms = {
+            name: Histogram(f"vllm:{name}", text, labels, registry=self._registry, buckets=buckets)
+            for name, text, buckets in HISTOGRAMS
+        }
+        self.success = Counter(
+            "vllm:request_success", "Finished sequences.", (*labels, "finished_reason"), registry=self._registry
+        )
+        self.rejections = Counter(
+            "vllm:admission_rejections", "Requests refused because of load.", ("reason",), registry=self._registry
+        )
+
+        self.answers = Counter(
+            "http_requests",
+            "Answered HTTP requests, refused ones included; other: a path that is not served.",
+            ("method", "handler", "status"),
+            registry=self._registry,
+        )
+
+    def answered(self, method: str, handler: str, status: int) -> None:
+        """An HTTP request was answered, or its client left before (status 499)."""
+        self.answers.labels(method, handler, str(status)).inc()
+
+    def rejected(self, reason: str) -> None:
+        """A request was answered 503; vLLM's reasons are max_num_queued_reqs and max_num_queued_tokens."""
+        self.rejections.labels(reason).inc()
+
+    def watch(self, choices: int, max_tokens: int) -> "RequestWatch":
+        """Start observing one HTTP request whose n is `choices`."""
+        return RequestWatch(self, self._alias or self._engine.info.name, choices, max_tokens)
+
+    def text(self) -> bytes:
+        """The exposition in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class RequestWatch:
+    """Times of one HTTP request, in seconds of a monotonic clock."""
+
+    def __init__(self, telemetry: Telemetry, model_name: str, choices: int, max_tokens: int) -> None:
+        self.submitted_at = time.perf_counter()
+        self.spend: Callable[[int], None] | None = None  # counts tokens against the caller's limit
+        self._model_name = model_name
+        self._telemetry = telemetry
+        self._histograms = {name: child.labels(model_name) for name, child in telemetry.histograms.items()}
+        self._histograms["request_params_n"].observe(choices)
+        self._histograms["request_params_max_tokens"].observe(max_tokens)
+
+    def tokens_arrived(self, count: int, previous: float) -> float:
+        """`count` tokens came now, the ones before at `previous`; returns the time to pass next."""
+        if not count:
+            return previous
+        if self.spend is not None:
+            self.spend(count)
+        now = time.perf_counter()
+        if previous == self.submitted_at:
+            self._histograms["time_to_first_token_seconds"].observe(now - previous)
+        else:
+            self._histograms["inter_token_latency_seconds"].observe((now - previous) / count)
+        return now
+
+    def finished(self, reason: str, kpi: RequestKpi | None) -> None:
+        """One sequence ended: stop, length, abort or error."""
+        self._telemetry.success.labels(self._model_name, reason).inc()
+        if kpi is None:
+            return
+        seen = self._histograms
+        seen["e2e_request_latency_seconds"].observe(time.perf_counter() - self.submitted_at)
+        seen["request_queue_time_seconds"].observe(kpi.queue_ms / 1000)
+        seen["request_prefill_time_seconds"].observe(kpi.prompt_ms / 1000)
+        seen["request_decode_time_seconds"].observe(kpi.generate_ms / 1000)
+        seen["request_prompt_tokens"].observe(kpi.prompt_tokens)
+        seen["request_generation_tokens"].observe(kpi.generated_tokens)
+        if kpi.generated_tokens > 1:
+            seen["request_time_per_output_token_seconds"].observe(kpi.generate_ms / 1000 / (kpi.generated_tokens - 1))

@@ -1,0 +1,100 @@
+"""Deltas -> SSE frames. One event is `data: {json}` and an empty line; the last one is `data: [DONE]`.
+
+A client that leaves closes the frame generator, whose `finally` aborts the stream: a plain call, because nothing
+after an `await` there would run.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
+
+from engine.errors import HexserveError
+from server.http.errors import from_engine
+from server.writers.merged import Arrival, MergedStream
+
+DONE = b"data: [DONE]\n\n"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class ChunkWriter(Protocol):
+    """Turns what arrived into the chunks of one route, and counts."""
+
+    @property
+    def finished(self) -> bool:
+        """True when every choice has had its last chunk."""
+
+    def chunks(self, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+        """The chunks of these arrivals, in order."""
+
+    def last_chunks(self) -> list[dict[str, Any]]:
+        """What follows when every choice has finished: the usage chunk, if it was asked for."""
+
+    @property
+    def ending(self) -> bytes:
+        """Frames after the last chunk."""
+
+    def failure(self, error: HexserveError) -> list[dict[str, Any]]:
+        """The last chunks of a stream that cannot go on."""
+
+
+class PlainEnding:
+    """How chats and completions end."""
+
+    ending = DONE
+
+    def failure(self, error: HexserveError) -> list[dict[str, Any]]:
+        """One error event."""
+        return [from_engine(error).body()]
+
+
+def frame(payload: dict[str, Any]) -> bytes:
+    """One event; one that has a type is named after it."""
+    kind = payload.get("type")
+    name = b"" if kind is None else b"event: " + str(kind).encode() + b"\n"
+    return name + b"data: " + msgspec.json.encode(payload) + b"\n\n"
+
+
+async def frames(stream: MergedStream, first: Sequence[Arrival], writer: ChunkWriter) -> AsyncIterator[bytes]:
+    """The whole stream. What has arrived together goes out in one piece; a failure is one last error event."""
+    arrivals = first
+    try:
+        try:
+            while not writer.finished:
+                if arrivals:
+                    yield b"".join(frame(chunk) for chunk in writer.chunks(arrivals))
+                arrivals = [] if writer.finished else await stream.arrivals()
+            yield b"".join([*(frame(chunk) for chunk in writer.last_chunks()), writer.ending])
+        except HexserveError as error:
+            yield b"".join(frame(chunk) for chunk in writer.failure(error))
+    finally:
+        stream.abort()
+
+
+class StreamResponse(EventSourceResponse):
+    """An event stream that aborts what it streams also when it never got to its first frame."""
+
+    def __init__(
+        self, stream: MergedStream, first: Sequence[Arrival], writer: ChunkWriter, keep_alive_s: float
+    ) -> None:
+        self._stream = stream
+        super().__init__(
+            frames(stream, first, writer),
+            headers=HEADERS,
+            ping=keep_alive_s,
+            sep="\n",
+            ping_message_factory=_keep_alive,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.abort()
+
+
+def _keep_alive() -> ServerSentEvent:
+    return ServerSentEvent(comment="keep-alive", sep="\n")

@@ -1,0 +1,66 @@
+"""POST /v1/responses, without storage: every request brings its whole conversation."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from engine.errors import CallerError
+from server.http.body import BoundedRoute
+from server.http.errors import Refusal
+from server.protocol.answers import answers
+from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
+from server.protocol.responses_request import ResponsesRequest
+from server.requests.params import chat_decoding, chat_tools, check_model
+from server.requests.responses_input import as_chat, own_name, template_items
+from server.requests.structured_output import chat_form
+from server.routes.chat import ChatChoice
+from server.service import answer, service_of, until_left
+from server.writers.reasoning import budgeted, template_options, thinking_after
+from server.writers.responses import ResponseWriter
+from server.writers.usage import TokenCount
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post("/v1/responses", response_model=None, responses=answers(ResponseAnswer, ResponseEvent))
+async def create_response(body: ResponsesRequest, request: Request) -> Response:
+    """Answer a list of input items with a list of output items, whole or as a stream of named events."""
+    service = service_of(request)
+    engine = service.engine
+    model = check_model(body.model, engine.info, service.settings)
+    chat = as_chat(body)
+    options = template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
+    with _own_names():
+        decoding = chat_decoding(chat, engine, service.settings)
+        service.admit(1)
+        tools = chat_tools(chat, service.takes_tools)
+        form = chat_form(chat, tools is not None, service.tool_format)
+        prompt = await until_left(request, engine.chat_prompt(template_items(body), tools, options))
+        thinking = thinking_after(prompt, engine)
+        budget = budgeted(body.thinking_token_budget, thinking, engine, "thinking_token_budget")
+        decoding = await until_left(request, service.constrained(replace(decoding, reasoning=budget), form, thinking))
+    head = service.head("resp", model)
+    stream = service.launch(head, [prompt], decoding, "input")
+    count = TokenCount(stream.prompt_tokens, 1)
+    choice = ChatChoice(service.tool_format if tools is not None else None, thinking.splitter())
+    writer = ResponseWriter(head, count, choice, body, decoding.logprobs)
+    return await answer(request, stream, writer, bool(body.stream))
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """What is refused with a field of the chat route names the one of this route."""
+    try:
+        yield
+    except CallerError as error:
+        error.args, error.param = (_renamed(str(error), error.param),), own_name(error.param)
+        raise
+    except Refusal as refusal:
+        wire = refusal.error
+        raise Refusal(replace(wire, message=_renamed(wire.message, wire.param), param=own_name(wire.param))) from None
+
+
+def _renamed(message: str, param: str | None) -> str:
+    return message.replace(f"'{param}'", f"'{own_name(param)}'")

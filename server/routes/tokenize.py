@@ -1,0 +1,80 @@
+"""POST /tokenize, POST /detokenize, GET /tokenizer_info. The work is done in a thread, one piece at a time."""
+
+from fastapi import APIRouter, Request
+
+from engine.errors import InvalidRequest
+from server.http.body import BoundedRoute
+from server.protocol.answers import error_answers
+from server.protocol.tokenize import (
+    Detokenized,
+    DetokenizeRequest,
+    TokenizeChat,
+    TokenizeRequest,
+    TokenizerInfo,
+    Tokens,
+)
+from server.requests.messages import template_messages
+from server.requests.params import check_model
+from server.service import Service, service_of, until_left
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post("/tokenize", responses=error_answers())
+async def tokenize(body: TokenizeRequest, request: Request) -> Tokens:
+    """Token ids of a text or a conversation."""
+    service = service_of(request)
+    _check(body.model, service)
+    if isinstance(body, TokenizeChat):
+        tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
+        options = {"add_generation_prompt": body.add_generation_prompt is not False}
+        work = service.engine.chat_prompt(template_messages(body.messages), tools, options)
+    else:
+        work = service.engine.tokenize(body.prompt, body.add_special_tokens is not False)
+    ids = await until_left(request, work)
+    names = await service.engine.token_names(ids) if body.return_token_strs else None
+    return Tokens(
+        count=len(ids),
+        max_model_len=service.engine.info.max_context,
+        tokens=list(ids),
+        token_strs=None if names is None else list(names),
+    )
+
+
+@router.post("/detokenize", responses=error_answers())
+async def detokenize(body: DetokenizeRequest, request: Request) -> Detokenized:
+    """The text of token ids, special tokens included."""
+    service = service_of(request)
+    _check(body.model, service)
+    vocabulary = service.engine.info.vocab
+    for index, token_id in enumerate(body.tokens):
+        if token_id >= vocabulary:
+            param = f"tokens[{index}]"
+            raise InvalidRequest(
+                f"'{param}' is {token_id}, not a token id of this model (0 to {vocabulary - 1}).", param
+            )
+    return Detokenized(prompt=await until_left(request, service.engine.detokenize(body.tokens)))
+
+
+@router.get("/tokenizer_info", responses=error_answers(503))
+async def tokenizer_info(request: Request) -> TokenizerInfo:
+    """Special tokens and chat template of the model."""
+    engine = service_of(request).engine
+    text, info = engine.text_facts, engine.info
+    return TokenizerInfo(
+        tokenizer_class="PreTrainedTokenizerFast",
+        bos_token=text.bos_token,
+        eos_token=text.eos_token,
+        pad_token=None,
+        add_bos_token=text.add_bos,
+        model_max_length=info.max_context,
+        vocab_size=info.vocab,
+        additional_special_tokens=list(text.special_tokens),
+        chat_template=text.chat_template,
+    )
+
+
+def _check(model: str | None, service: Service) -> None:
+    info = service.engine.info
+    if model is not None:
+        check_model(model, info, service.settings)

@@ -1,0 +1,105 @@
+"""The generations of one HTTP request, merged in order of arrival."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.errors import EngineFailure, HexserveError
+from engine.request import Delta
+from server.engine_seam import GenerationLike
+from server.http.errors import RequestTimeout
+from server.http.in_flight import Gate
+from server.http.metrics import RequestWatch
+
+_log = logging.getLogger("hexserve")
+ARRIVALS_AHEAD = 64  # beyond this a slow reader fills the generation's own bounded buffer instead
+
+
+class Arrival(NamedTuple):
+    """One delta; `choice` is OpenAI's index (prompt * n + number)."""
+
+    choice: int
+    delta: Delta
+
+
+class MergedStream:
+    """Owns its generations from submission to `abort`, which every exit path must call (a plain call, repeatable)."""
+
+    def __init__(
+        self, generations: Sequence[GenerationLike], gate: Gate, watch: RequestWatch, timeout_s: float = 0.0
+    ) -> None:
+        self.prompt_tokens = tuple(generation.prompt_tokens for generation in generations)
+        self._generations = dict(enumerate(generations))  # those that have not finished
+        self._gate = gate
+        self._watch = watch
+        self._arrivals: deque[Arrival] = deque()
+        self._failure: HexserveError | None = None
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._pumps = [asyncio.create_task(self._pump(i, g)) for i, g in self._generations.items()]
+        for pump in self._pumps:
+            pump.add_done_callback(self._pump_ended)
+        self._timer = (
+            asyncio.get_running_loop().call_later(timeout_s, self._expire, timeout_s) if timeout_s > 0 else None
+        )
+        gate.enter(self)
+
+    async def arrivals(self) -> list[Arrival]:
+        """At least one arrival; raises what ended the stream once everything before it was handed out."""
+        while not self._arrivals:
+            if self._failure is not None:
+                raise self._failure
+            self._wake.clear()
+            await self._wake.wait()
+        taken = list(self._arrivals)
+        self._arrivals.clear()
+        self._room.set()
+        return taken
+
+    def fail(self, error: HexserveError) -> None:
+        """The reader gets `error` after what has arrived. The first failure counts."""
+        if self._failure is None:
+            self._failure = error
+        self._wake.set()
+
+    def abort(self) -> None:
+        """Give every unfinished generation back and leave the gate."""
+        for generation in self._generations.values():
+            generation.abort()
+            self._watch.finished("error" if self._failure is not None else "abort", None)
+        self._generations.clear()
+        for pump in self._pumps:
+            pump.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._gate.leave(self)
+
+    async def _pump(self, index: int, generation: GenerationLike) -> None:
+        previous = self._watch.submitted_at
+        async for delta in generation:
+            previous = self._watch.tokens_arrived(len(delta.token_ids), previous)
+            if delta.finish is not None:
+                del self._generations[index]
+                self._watch.finished(delta.finish.value, delta.kpi)
+            while len(self._arrivals) >= ARRIVALS_AHEAD:
+                self._room.clear()
+                await self._room.wait()
+            self._arrivals.append(Arrival(index, delta))
+            self._wake.set()
+        if index in self._generations:
+            raise EngineFailure("The generation ended without a finish.")
+
+    def _pump_ended(self, pump: "asyncio.Task[None]") -> None:
+        if pump.cancelled():
+            return
+        error = pump.exception()
+        if isinstance(error, HexserveError):
+            self.fail(error)
+        elif error is not None:
+            _log.error("a generation broke", exc_info=error)
+            self.fail(EngineFailure(f"The generation broke: {type(error).__name__}."))
+
+    def _expire(self, timeout_s: float) -> None:
+        self.fail(RequestTimeout(f"The request took longer than {timeout_s:g} s."))

@@ -1,0 +1,332 @@
+"""Life and death of workers: restarts, blame, states, teardown. The workers are scripted processes."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from engine.client.lifecycle import EngineState
+from engine.client.supervisor import Patience, Supervisor, add_stats
+from engine.errors import BundleError, EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.messages import Stats
+from engine.request import Request, SamplingParams, TokenEvent
+from tests.engine.client.scripted_worker import expected_token
+
+SCRIPT = Path(__file__).with_name("scripted_worker.py")
+QUICK = Patience(polite_s=5.0, terminate_s=0.05, first_backoff_s=0.0, longest_backoff_s=0.0)
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+GUARD_S = 30.0
+
+
+@dataclass
+class Listener:
+    """What the supervisor delivered; `when` waits for a condition over it."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    errors: dict[str, HexserveError] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def deliver(self, event: TokenEvent) -> None:
+        self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+        if event.finish is not None:
+            self.finished.add(event.request_id)
+        self.changed.set()
+
+    def fail(self, request_id: str, error: HexserveError) -> None:
+        self.errors[request_id] = error
+        self.changed.set()
+
+    async def when(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(GUARD_S):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class Scene:
+    """A supervisor over scripted workers."""
+
+    folder: Path
+    listener: Listener
+    opened: list[Supervisor] = field(default_factory=list)
+
+    def supervisor(self, *starts: str, patience: Patience = QUICK) -> Supervisor:
+        script = json.dumps({"folder": str(self.folder), "starts": starts or ("ready",)})
+        made = Supervisor([sys.executable, str(SCRIPT), script], self.listener.deliver, self.listener.fail, patience)
+        self.opened.append(made)
+        return made
+
+    @property
+    def starts(self) -> list[int]:
+        """Process ids of all workers that ever started."""
+        path = self.folder / "starts"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@pytest_asyncio.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    made = Scene(tmp_path, Listener())
+    yield made
+    for supervisor in made.opened:
+        await supervisor.close()
+    if sys.platform != "win32":
+        for pid in made.starts:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+def request(name: str, text: str = "hello", tokens: int = 12) -> Request:
+    """A request whose prompt is the bytes of `text`."""
+    return Request(name, tuple(text.encode()), SamplingParams(tokens))
+
+
+def expected(asked: Request) -> list[int]:
+    """Its tokens, by hand."""
+    return [expected_token(asked.prompt_ids, index) for index in range(asked.params.max_tokens)]
+
+
+async def test_tokens_arrive_and_the_worker_ends_in_order(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    assert supervisor.state is EngineState.LOADING
+    ready = await supervisor.start()
+    assert (ready.device, supervisor.state) == ("scripted", EngineState.READY)
+    assert supervisor.pid == scene.starts[0]
+    supervisor.submit(request("a"))
+    await scene.listener.when(lambda: "a" in scene.listener.finished)
+    assert scene.listener.tokens["a"] == expected(request("a"))
+    await supervisor.close()
+    assert (supervisor.state, supervisor.pid) == (EngineState.STOPPED, None)
+    await supervisor.close()
+
+
+async def test_a_kill_from_outside_costs_no_token(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    await supervisor.start()
+    requests = [request(f"r{i}", f"prompt {i} hold@{1 + i % 5}") for i in range(32)]
+    for asked in requests:
+        supervisor.submit(asked)
+    await scene.listener.when(lambda: all(len(scene.listener.tokens.get(f"r{i}", ())) == 1 + i % 5 for i in range(32)))
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, KILL)
+    await scene.listener.when(lambda: len(scene.listener.finished) == 32)
+    assert all(scene.listener.tokens[asked.request_id] == expected(asked) for asked in requests)
+    assert (supervisor.restarts, supervisor.state, scene.listener.errors) == (1, EngineState.READY, {})
+
+
+@pytest.mark.parametrize("poison", ["die@0", "die@4", "garbage@3"])
+async def test_a_poisonous_request_fails_after_three_deaths_and_the_others_go_on(scene: Scene, poison: str) -> None:
+    supervisor = scene.supervisor()
+    await supervisor.start()
+    innocents = [request(f"r{i}", f"prompt {i}", tokens=40) for i in range(5)]
+    for asked in (*innocents[:3], request("poison", poison), *innocents[3:]):
+        supervisor.submit(asked)
+    await scene.listener.when(lambda: len(scene.listener.finished) == 5 and "poison" in scene.listener.errors)
+    error = scene.listener.errors.pop("poison")
+    assert isinstance(error, WorkerDied)
+    assert "3 times" in str(error)
+    assert scene.listener.errors == {}
+    assert scene.listener.tokens.get("poison", []) == expected(request("poison", poison))[: int(poison[-1])]
+    assert all(scene.listener.tokens[asked.request_id] == expected(asked) for asked in innocents)
+    assert (supervisor.restarts, len(scene.starts), supervisor.state) == (3, 4, EngineState.READY)
+
+
+async def test_requests_taken_while_no_worker_is_there_wait_for_the_next(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    await supervisor.start()
+    supervisor.submit(request("held", "hold@1"))
+    await scene.listener.when(lambda: "held" in scene.listener.tokens)
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, KILL)
+    while supervisor.state is not EngineState.RESTARTING:
+        await asyncio.sleep(0)
+    supervisor.submit(request("late"))
+    supervisor.submit(request("gone"))
+    supervisor.abort("gone")
+    await scene.listener.when(lambda: scene.listener.finished == {"held", "late"})
+    assert "gone" not in scene.listener.tokens
+
+
+async def test_one_request_fails_alone(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    await supervisor.start()
+    for name, text in (("engine", "fail@2"), ("invalid", "invalid@0"), ("fine", "ok")):
+        supervisor.submit(request(name, text))
+    await scene.listener.when(lambda: "fine" in scene.listener.finished and len(scene.listener.errors) == 2)
+    assert type(scene.listener.errors["engine"]) is EngineFailure
+    assert isinstance(scene.listener.errors["invalid"], InvalidRequest)
+    assert supervisor.restarts == 0
+
+
+async def test_workers_that_die_before_they_are_ready_are_replaced(scene: Scene) -> None:
+    supervisor = scene.supervisor("exit", "exit", "ready")
+    await supervisor.start()
+    assert (supervisor.restarts, len(scene.starts), supervisor.state) == (0, 3, EngineState.READY)
+
+
+async def test_three_failed_starts_are_the_end(scene: Scene) -> None:
+    supervisor = scene.supervisor("exit")
+    with pytest.raises(EngineFailure, match=r"not become ready 3 times in a row; last it exited with status 7"):
+        await supervisor.start()
+    assert len(scene.starts) == 3
+
+
+async def test_what_was_wrong_with_the_starts_is_told(scene: Scene) -> None:
+    supervisor = scene.supervisor("unwell")
+    with pytest.raises(
+        EngineFailure, match=r"3 times in a row; last it exited with status 3 \(graph ar1_cl64 failed\)"
+    ):
+        await supervisor.start()
+    assert len(scene.starts) == 3  # an NPU that is being restarted may be well the next time
+
+
+async def test_death_while_serving_and_no_way_back_fails_everything(scene: Scene) -> None:
+    supervisor = scene.supervisor("ready", "exit")
+    await supervisor.start()
+    for name, text in (("a", "die@2"), ("b", "hold@3")):
+        supervisor.submit(request(name, text))
+    await scene.listener.when(lambda: len(scene.listener.errors) == 2)
+    assert supervisor.state is EngineState.DEAD
+    assert "not become ready" in str(scene.listener.errors["b"])
+    assert "not become ready" in supervisor.death_reason
+
+
+async def test_a_permanent_failure_is_not_tried_again(scene: Scene) -> None:
+    supervisor = scene.supervisor("fatal")
+    with pytest.raises(BundleError, match="the bundle is broken"):
+        await supervisor.start()
+    assert len(scene.starts) == 1
+
+
+async def test_a_bug_of_ours_does_not_leave_callers_waiting(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = scene.supervisor()
+
+    async def buggy() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(supervisor, "_run_worker", buggy)
+    with pytest.raises(EngineFailure, match="ZeroDivisionError"):
+        await supervisor.start()
+
+
+async def test_a_program_that_cannot_start(scene: Scene) -> None:
+    supervisor = Supervisor(["/no-such-program"], scene.listener.deliver, scene.listener.fail, QUICK)
+    with pytest.raises(EngineFailure, match="could not be started"):
+        await supervisor.start()
+    assert supervisor.state is EngineState.STOPPED
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_ending_while_it_loads_leaves_nothing(scene: Scene, how: str) -> None:
+    supervisor = scene.supervisor("hang")
+    starting = asyncio.create_task(supervisor.start())
+    while supervisor.pid is None:
+        await asyncio.sleep(0)
+    if how == "cancel":
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    else:
+        await supervisor.close()
+        with pytest.raises(EngineFailure, match="shutting down"):
+            await starting
+    assert supervisor.state is EngineState.STOPPED
+
+
+async def test_ending_at_the_very_first_moment(scene: Scene) -> None:
+    for turns in range(6):
+        supervisor = scene.supervisor("ready")
+        starting = asyncio.create_task(supervisor.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await supervisor.close()
+        assert supervisor.pid is None
+
+
+async def test_a_worker_that_listens_to_nobody_is_killed_on_close(scene: Scene) -> None:
+    supervisor = scene.supervisor("mute", patience=Patience(polite_s=0.05, terminate_s=0.05))
+    await supervisor.start()
+    supervisor.submit(request("a"))
+    await supervisor.close()
+    assert isinstance(scene.listener.errors["a"], EngineFailure)
+
+
+async def test_what_a_deaf_worker_does_not_read_is_bounded(scene: Scene) -> None:
+    supervisor = scene.supervisor("mute", patience=Patience(polite_s=0.05, terminate_s=0.05))
+    await supervisor.start()
+    big = Request("big", (1_000_000,) * 4_000_000, SamplingParams(1))
+    with pytest.raises(HexserveError, match="does not keep up"):
+        for index in range(20):
+            supervisor.check_room()
+            supervisor.submit(Request(f"big{index}", big.prompt_ids, big.params))
+
+
+async def test_draining_keeps_the_state_through_a_restart(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    await supervisor.start()
+    supervisor.submit(request("a", "hold@2"))
+    await scene.listener.when(lambda: len(scene.listener.tokens.get("a", ())) == 2)
+    supervisor.drain()
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, KILL)
+    await scene.listener.when(lambda: "a" in scene.listener.finished)
+    assert (supervisor.state, supervisor.restarts) == (EngineState.DRAINING, 1)
+
+
+async def test_counters_add_up_over_workers(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    await supervisor.start()
+    supervisor.submit(request("a", "hold@5", tokens=9))
+    await scene.listener.when(lambda: len(scene.listener.tokens.get("a", ())) == 5)
+    assert (supervisor.stats.generated_tokens, supervisor.stats.running) == (5, 1)
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, KILL)
+    await scene.listener.when(lambda: "a" in scene.listener.finished)
+    assert supervisor.stats.generated_tokens == 9
+
+
+def test_gauges_are_not_added() -> None:
+    total = add_stats(Stats(passes=3, running=4), Stats(passes=5, running=2, columns_total=7))
+    assert (total.passes, total.running, total.columns_total) == (8, 2, 7)
+    assert add_stats(Stats(), Stats(passes=5, running=2), with_gauges=False).running == 0
+
+
+PARENT = """
+import asyncio, sys
+from engine.client.supervisor import Supervisor
+from engine.request import Request, SamplingParams
+
+async def main():
+    supervisor = Supervisor(sys.argv[1:], lambda event: None, lambda request_id, error: None)
+    await supervisor.start()
+    supervisor.submit(Request("a", (1,), SamplingParams(10**9)))
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_no_orphan_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), json.dumps({"folder": str(tmp_path), "starts": ["ready"]})]
+    root = Path(__file__).parents[3]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline().strip() == b"ready"
+    parent.kill()
+    # The worker inherited standard error: the end of that pipe is the end of the worker.
+    parent.communicate(timeout=GUARD_S)

@@ -1,0 +1,98 @@
+"""One process: broken streams, stubborn processes, and the difference between the platforms."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from engine.client.worker_process import WorkerProcess, exit_text, own_group
+from engine.messages import Ready, Report, Tokens, frame
+
+READY = Ready("b", "CPU", 1, 1, 1, (), 0)
+GUARD_S = 30.0
+
+
+async def run(program: str, *, reports: list[Report] | None = None) -> WorkerProcess:
+    """Start `python -c program`; what it reports is appended to `reports`."""
+    seen: list[Report] = reports if reports is not None else []
+    return await WorkerProcess.start([sys.executable, "-c", program], lambda _, report: seen.append(report))
+
+
+async def test_reports_written_before_the_end_are_all_delivered() -> None:
+    reports: list[Report] = []
+    data = frame(READY) * 500
+    async with asyncio.timeout(GUARD_S):
+        worker = await run(f"import sys; sys.stdout.buffer.write({frame(READY)!r} * 500); sys.exit(4)", reports=reports)
+        assert await worker.ended == "exited with status 4"
+    assert len(reports) == 500
+    assert len(data) > 4096
+    assert worker.pid is None
+    await worker.stop(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [b"\xff" * 64, b"\x03\x00\x00\x00abc", frame(Tokens((), None))[:-1] + b"\xc1"],  # type: ignore[arg-type]
+)
+async def test_a_broken_frame_ends_the_process_and_says_so(output: bytes) -> None:
+    async with asyncio.timeout(GUARD_S):
+        worker = await run(
+            f"import sys, threading; sys.stdout.buffer.write({output!r}); sys.stdout.flush(); threading.Event().wait()"
+        )
+        assert (await worker.ended).startswith("sent a broken message")
+
+
+async def test_output_that_breaks_off_is_told_apart() -> None:
+    async with asyncio.timeout(GUARD_S):
+        worker = await run(f"import sys; sys.stdout.buffer.write({frame(READY)[:-2]!r})")
+        assert await worker.ended == "broke off in the middle of a message and exited with status 0"
+
+
+async def test_a_process_without_output_is_ended() -> None:
+    async with asyncio.timeout(GUARD_S):
+        worker = await run("import os, threading; os.close(1); threading.Event().wait()")
+        assert "killed" in await worker.ended or sys.platform == "win32"
+
+
+async def test_a_stubborn_process_is_killed() -> None:
+    reports: list[Report] = []
+    stubborn = (
+        "import signal, sys, threading; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"sys.stdout.buffer.write({frame(READY)!r}); sys.stdout.flush();"
+        "threading.Thread(target=threading.Event().wait).start()"
+    )
+    async with asyncio.timeout(GUARD_S):
+        worker = await run(stubborn, reports=reports)
+        await worker.stop(0.05, 0.05)
+    assert worker.pid is None
+    assert worker.ended.done()
+
+
+async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_us() -> None:
+    # It inherits both pipes and lives until we close our end of its input.
+    program = (
+        "import os, subprocess, sys;"
+        "subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()']); os._exit(9)"
+    )
+    async with asyncio.timeout(GUARD_S):
+        worker = await run(program)
+        assert await worker.ended == "exited with status 9"
+
+
+async def test_a_command_that_does_not_exist_is_an_os_error() -> None:
+    with pytest.raises(OSError, match="no-such-program"):
+        await WorkerProcess.start(["/no-such-program"], lambda *_: None)
+
+
+def test_both_platforms_keep_terminal_signals_from_the_worker() -> None:
+    assert own_group("linux") == own_group("darwin") == {"start_new_session": True}
+    flag = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)
+    assert own_group("win32") == {"creationflags": flag}
+
+
+def test_ends_are_told_in_words() -> None:
+    assert exit_text(0) == "exited with status 0"
+    assert exit_text(-11) == "was killed by signal 11"
+    assert exit_text(0xC0000005) == "crashed with status 0xC0000005"
+    assert exit_text(None) == "ended with an unknown status"

@@ -1,0 +1,34 @@
+"""Timing shapes: what is measured, what is believed, what is remembered."""
+
+from pathlib import Path
+
+from engine.bundle.variant import PassShape
+from engine.graphs.fake_runtime import FakeRuntime
+from engine.graphs.pass_times import is_complete, load_times, measure, save_times, shapes_to_time, whole_lines
+from tests.engine.worker.simulation import fixed, free
+
+
+def test_every_shape_is_timed_by_its_better_run() -> None:
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    # The start; two runs of the first shape; the budget; two runs of the second.
+    ticks = iter([0.0, 0.0, 1.0, 3.0, 3.5, 9.0, 10.0, 12.0, 20.0, 23.0])
+    times = measure(runtime, lambda: next(ticks))
+    assert times == {PassShape(1, 64): 500.0, PassShape(8, 64): 2000.0}
+
+
+def test_half_a_line_is_not_believed() -> None:
+    shapes = free(64, 2048)
+    wanted = shapes_to_time(shapes)
+    times = {shape: 1.0 for shape in wanted if shape.past == 64} | {PassShape(1, 1024): 2.0}
+    assert set(whole_lines(shapes, times)) == {shape for shape in wanted if shape.past == 64}
+    assert not is_complete(shapes, times)
+    assert is_complete(shapes, dict.fromkeys(wanted, 1.0))
+
+
+def test_times_are_remembered_whole(tmp_path: Path) -> None:
+    times = {PassShape(1, 64): 1.5, PassShape(8, 64): 2.5}
+    save_times(tmp_path / "deep" / "costs.json", times)
+    assert load_times(tmp_path / "deep" / "costs.json") == times
+    (tmp_path / "bad.json").write_text("{")
+    assert load_times(tmp_path / "bad.json") is None
+    assert load_times(tmp_path / "none.json") is None

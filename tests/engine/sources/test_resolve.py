@@ -1,0 +1,173 @@
+"""A source becomes a bundle folder: named, cached, compiled once, by a process of its own."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.errors import BundleError
+from engine.sources import resolve
+from engine.sources.liveness import process_is_alive
+from engine.sources.resolve import bundle_key, default_cache, resolve_bundle
+
+RESOLVE = "import sys; from pathlib import Path; from engine.sources.resolve import resolve_bundle as r; "
+
+
+def test_a_bundle_is_itself(free_bundle: Path, tmp_path: Path) -> None:
+    """Nothing is written."""
+    assert resolve_bundle(str(free_bundle), tmp_path / "cache") == free_bundle
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_checkpoint_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call finds the first one's bundle; a damaged one is made again."""
+    folder = resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32")
+    assert load_manifest(folder).name == "tiny" and load_manifest(folder).quant == "fp32"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+        assert resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32") == folder
+    for name in ("part_1_of_2.data", "manifest.json"):
+        (folder / name).unlink()
+        assert resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32") == folder
+        assert (folder / name).is_file()
+
+
+def test_two_at_once_compile_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Both get the bundle, only one compiler ran."""
+    code = RESOLVE + "print(r(sys.argv[1], Path(sys.argv[2])))"
+    command = [sys.executable, "-c", code, str(tiny_checkpoint), str(tmp_path)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    results = [process.communicate() for process in started]
+    assert results[0][0] == results[1][0] != ""
+    assert sum("parity" in errors for _, errors in results) == 1
+
+
+def test_serving_loads_no_compiler(free_bundle: Path, tmp_path: Path) -> None:
+    """Importing and resolving brings in neither onnx nor torch."""
+    code = (
+        RESOLVE
+        + "r(sys.argv[1], Path(sys.argv[2])); print([m for m in ('onnx', 'torch', 'numpy') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(free_bundle), str(tmp_path)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "onnx" not in loaded and "torch" not in loaded
+
+
+def test_the_demo_is_a_float_bundle(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`demo` names the embedded tiny_checkpoint."""
+    monkeypatch.setattr(resolve, "demo_folder", lambda: tiny_checkpoint)
+    manifest = load_manifest(resolve_bundle("demo", tmp_path))
+    assert (manifest.name, manifest.quant) == ("demo", "fp32")
+
+
+def test_a_dead_owners_lock_is_taken_over(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A crash must not block every later start."""
+    key = bundle_key(tiny_checkpoint, ("--quant", "int4", "--name", "tiny"))
+    lock = tmp_path / f"tiny-int4-{key}.lock"
+    lock.write_text("999999999")
+    assert resolve_bundle(str(tiny_checkpoint), tmp_path).is_dir()
+    assert not lock.exists()
+
+
+def test_a_failed_compilation_is_one_sentence(tmp_path: Path) -> None:
+    """The compiler's own message is on stderr; no lock stays."""
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "config.json").write_text("{}")
+    with pytest.raises(BundleError, match="could not be compiled"):
+        resolve_bundle(str(tmp_path / "bad"), tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [("nothing", "does not exist"), ("file", "is a file"), ("folder", "neither a bundle .* nor a checkpoint")],
+)
+def test_other_sources_are_refused(make: str, message: str, tmp_path: Path) -> None:
+    """A sentence says what can be named."""
+    path = tmp_path / "thing"
+    if make == "file":
+        path.write_text("x")
+    elif make == "folder":
+        path.mkdir()
+    with pytest.raises(BundleError, match=message):
+        resolve_bundle(str(path), tmp_path / "cache")
+
+
+def test_the_key_follows_the_files(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Other arguments or another file make another bundle."""
+    (tmp_path / "config.json").write_text("{}")
+    first = bundle_key(tmp_path, ("--quant", "int4"))
+    assert bundle_key(tmp_path, ("--quant", "int4")) == first
+    assert bundle_key(tmp_path, ("--quant", "int8")) != first
+    (tmp_path / "config.json").write_text("{ }")
+    assert bundle_key(tmp_path, ("--quant", "int4")) != first
+
+
+def test_an_unusable_cache(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A file in its place: one sentence."""
+    (tmp_path / "cache").write_text("x")
+    with pytest.raises(BundleError, match="cannot be used"):
+        resolve_bundle(str(tiny_checkpoint), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "expected"),
+    [
+        ("linux", "XDG_CACHE_HOME", "hexserve/bundles"),
+        ("win32", "LOCALAPPDATA", "hexserve/bundles"),
+    ],
+)
+def test_cache_folder(
+    platform: str, variable: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The platform's own place."""
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert default_cache() == tmp_path / expected
+
+
+def test_liveness() -> None:
+    """Ourselves, the parent, nobody."""
+    assert process_is_alive(os.getpid()) and process_is_alive(os.getppid())
+    assert not process_is_alive(999_999_999) and not process_is_alive(0) and not process_is_alive(-1)
+
+
+class FakeKernel:
+    """The four calls of the Windows kernel that the liveness check makes, over a table of exit codes."""
+
+    def __init__(self, exit_codes: dict[int, int], hidden: int) -> None:
+        self.exit_codes, self.hidden, self.open_handles, self.error = exit_codes, hidden, 0, 0
+
+    def OpenProcess(self, access: int, inherit: bool, process_id: int) -> int:  # noqa: N802
+        self.error = 5 if process_id == self.hidden else 87
+        known = process_id in self.exit_codes
+        self.open_handles += known
+        return process_id if known else 0
+
+    def GetLastError(self) -> int:  # noqa: N802
+        return self.error
+
+    def GetExitCodeProcess(self, handle: int, code: Any) -> int:  # noqa: N802
+        code._obj.value = self.exit_codes[handle]
+        return 1
+
+    def CloseHandle(self, handle: int) -> int:  # noqa: N802
+        self.open_handles -= 1
+        return 1
+
+
+def test_liveness_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the kernel is asked (`os.kill` would end the process): running, ended, someone else's, nobody."""
+    kernel = FakeKernel({7: 259, 8: 1}, hidden=9)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("killed"))
+    assert [process_is_alive(process_id) for process_id in (7, 8, 9, 10)] == [True, False, True, False]
+    assert kernel.open_handles == 0

@@ -1,0 +1,75 @@
+"""The fence: nothing the caller writes becomes a control token, and nothing he writes is changed."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.text.special_token_guard import Fence, choose_fence
+from tests.engine.tiny_bundle import SPECIALS
+
+FENCE = Fence(SPECIALS)
+PARTS = st.sampled_from(
+    [
+        *SPECIALS,
+        "<",
+        "<|",
+        "<|im_",
+        "<|im_st",
+        "art|>",
+        "end|>",
+        "|>",
+        ">",
+        " ",
+        "\n",
+        "x",
+        "\ue000",
+        "\ue001",
+        "\ue001\ue001",
+    ]
+)
+TEXTS = st.lists(PARTS, max_size=6).map("".join)
+
+
+def whole_specials(text: str) -> int:
+    return sum(text.count(token) for token in SPECIALS)
+
+
+@given(st.lists(TEXTS, max_size=4))
+def test_no_special_token_is_left_even_when_texts_are_joined(texts: list[str]) -> None:
+    fence = choose_fence(texts)
+    protected = FENCE.protect(texts, fence)
+    for text in (*protected, "".join(protected), "".join(part.strip() for part in protected)):
+        assert whole_specials(text) == 0
+
+
+@given(TEXTS, TEXTS)
+def test_a_template_cannot_complete_what_the_caller_began(before: str, after: str) -> None:
+    fence = choose_fence([before, after])
+    start, end = FENCE.protect([before, after], fence)
+    for special in SPECIALS:
+        for cut in range(1, len(special)):
+            assert special not in start + special[cut:] or special in special[cut:]
+            assert special not in special[:cut] + end
+
+
+@given(TEXTS)
+def test_removing_the_fence_gives_the_text_back(text: str) -> None:
+    fence = choose_fence({"content": text})
+    assert fence not in text
+    assert FENCE.protect({"content": text}, fence)["content"].replace(fence, "") == text
+
+
+def test_ordinary_values_are_copied_unchanged() -> None:
+    value: dict[str, Any] = {"role": "<|im_end|>", "content": ["a", {"n": 1, "x": None, "deep": (True, 2.5)}]}
+    copy = FENCE.protect(value, "|")
+    assert copy == {"role": "<|im_end|>", "content": ["a", {"n": 1, "x": None, "deep": [True, 2.5]}]}
+    assert copy["content"] is not value["content"]
+
+
+def test_keys_are_fenced_too() -> None:
+    assert FENCE.protect({"<|im_end|>": "<"}, "#") == {"<#|im_end|>": "<#"}
+
+
+def test_a_vocabulary_without_special_tokens_needs_no_fence() -> None:
+    assert Fence(()).protect({"content": "<|im_end|>"}, "#") == {"content": "<|im_end|>"}

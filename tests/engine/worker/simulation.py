@@ -1,0 +1,114 @@
+"""Drives a real loop over the fake runtime, and says by hand what every sequence must become."""
+
+from dataclasses import dataclass, field
+
+from engine.bundle.variant import PassShape, ShapeTable
+from engine.cache.pages import PagePool
+from engine.grammar.masks import MaskDesk
+from engine.graphs.fake_runtime import FakeRuntime, expected_token
+from engine.modes.autoregressive import Autoregressive
+from engine.modes.mode import Mode
+from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from engine.scheduling.admission import Capacity
+from engine.scheduling.costs import CostTable
+from engine.scheduling.invariants import violations
+from engine.scheduling.scheduler import Rules, Scheduler
+from engine.worker.loop import EngineLoop
+
+VOCAB = 50
+PAGE = 16
+
+
+def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -> ShapeTable:
+    """A table of (rows, past) shapes; `prefill` ones give no logits."""
+    made, silent = (tuple(sorted(PassShape(rows, past) for rows, past in part)) for part in (shapes, prefill))
+    return ShapeTable(made, max(s.rows for s in made), max(s.past for s in made), prefill=silent)
+
+
+def free(max_rows: int, columns: int) -> ShapeTable:
+    """A free-shape table."""
+    return ShapeTable((), max_rows, columns)
+
+
+def by_hand(prompt: tuple[int, ...], max_tokens: int, stops: tuple[int, ...] = (), limit: int = 10**9) -> list[int]:
+    """The completion by the definition of the fake runtime, one whole sequence at a time."""
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < max_tokens and len(tokens) < limit:
+        tokens.append(expected_token(list(enumerate(tokens)), VOCAB))
+        if tokens[-1] in stops:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Simulation:
+    """A loop, a clock that counts calls, and everything that came out."""
+
+    loop: EngineLoop
+    runtime: FakeRuntime
+    outputs: dict[str, list[int]] = field(default_factory=dict)
+    finishes: dict[str, FinishReason] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
+    cached: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.loop.scheduler
+
+    def submit(self, name: str, prompt: tuple[int, ...], max_tokens: int, **kwargs: object) -> None:
+        emitted = tuple(kwargs.pop("emitted", ()))  # type: ignore[call-overload]
+        priority = int(kwargs.pop("priority", 0))  # type: ignore[call-overload]
+        salt = bytes(kwargs.pop("cache_salt", b""))  # type: ignore[call-overload]
+        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
+        self.outputs[name] = list(emitted)
+        self.prompt_logprobs[name] = []
+        self.loop.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
+
+    def step(self) -> None:
+        report = self.loop.step()
+        for event in report.events:
+            self.outputs[event.request_id].extend(event.token_ids)
+            self.prompt_logprobs[event.request_id].extend(event.prompt_logprobs)
+            self.cached[event.request_id] = event.cached_tokens
+            if event.finish is not None:
+                self.finishes[event.request_id] = event.finish
+        for failure in report.failures:
+            self.failures[failure.request_id] = failure.message
+        assert list(violations(self.scheduler)) == []
+
+    def run(self, most: int = 5000) -> int:
+        """Step until idle; the number of steps."""
+        steps = 0
+        while self.scheduler.has_work:
+            assert steps < most, f"no end after {steps} steps: {self.scheduler.sequences()}"
+            self.step()
+            steps += 1
+        return steps
+
+
+def simulate(
+    shapes: ShapeTable,
+    *,
+    pools: int = 1,
+    mode: Mode | None = None,
+    costs: dict[PassShape, float] | None = None,
+    max_context: int = 10**6,
+    keep_limit: int | None = None,
+    columns: int | None = None,
+    masks: MaskDesk | None = None,
+    **rules: object,
+) -> Simulation:
+    """Build a simulation; `rules` are fields of `Rules`."""
+    pages = [PagePool(columns or shapes.max_past, PAGE, keep_limit) for _ in range(pools)]
+    capacity = Capacity(pages[0].page_count * PAGE, max_context)
+    scheduler = Scheduler(
+        shapes,
+        CostTable(costs or {}),
+        pages,
+        mode or Autoregressive(),
+        Rules(capacity, **rules),  # type: ignore[arg-type]
+    )
+    runtime = FakeRuntime(shapes, pools, shapes.max_past, VOCAB)
+    ticks = iter(range(10**9))
+    return Simulation(EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks), runtime)

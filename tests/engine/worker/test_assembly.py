@@ -1,0 +1,64 @@
+"""Shapes and sizes from settings, without loading a graph."""
+
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.bundle.variant import PassShape
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.scheduling.costs import CostTable
+from engine.worker.assembly import assemble, choose_shapes, make_scheduler
+from tests.bundles import Bundles
+
+CONFIG = EngineConfig(bundle="")
+
+
+def capacity(bundles: Bundles, layout: str, config: EngineConfig) -> tuple[int, int]:
+    manifest = load_manifest(bundles(layout))
+    scheduler = make_scheduler(manifest, config, choose_shapes(manifest, config), CostTable({}))
+    return scheduler.rules.capacity.columns, scheduler.rules.capacity.tokens_per_sequence
+
+
+def test_pool_columns_and_context_follow_the_settings(bundles: Bundles) -> None:
+    assert capacity(bundles, "free", CONFIG) == (4096, 512)
+    assert capacity(bundles, "free", replace(CONFIG, pool_columns=1024)) == (1024, 512)
+    assert capacity(bundles, "free", replace(CONFIG, pool_columns=100, max_context=90)) == (128, 90)
+    assert capacity(bundles, "free", replace(CONFIG, pool_columns=64)) == (64, 65)
+    assert capacity(bundles, "fixed", CONFIG) == (112, 113)  # the widest past, in whole pages
+
+
+def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stages = ["manifest", "shapes", "graphs and pools", "pass times", "scheduler"]
+    with caplog.at_level(logging.DEBUG, "hexserve.worker"):
+        assemble(replace(CONFIG, bundle=str(bundles("fixed")))).runtime.close()
+    *begun, last = [record.message for record in caplog.records]
+    assert begun == [f"start: {stage}" for stage in stages]
+    times = re.fullmatch(r"started in \d+\.\d\d s: (.*)", last)
+    assert times is not None
+    assert [part.rsplit(" ", 1)[0] for part in times[1].split(", ")] == stages
+    caplog.clear()
+    for path in bundles("fixed").iterdir():
+        content = path.read_bytes()
+        (tmp_path / path.name).write_bytes(bytes(len(content)) if path.suffix == ".onnx" else content)
+    with caplog.at_level(logging.DEBUG, "hexserve.worker"), pytest.raises(BundleError, match="cannot be loaded"):
+        assemble(replace(CONFIG, bundle=str(tmp_path)))
+    assert [record.message for record in caplog.records] == [f"start: {stage}" for stage in stages[:3]]
+
+
+def test_fixed_shapes_decide_the_pool(bundles: Bundles) -> None:
+    with pytest.raises(BundleError, match="pool_columns"):
+        capacity(bundles, "fixed", replace(CONFIG, pool_columns=64))
+
+
+def test_deterministic_pins_one_shape(bundles: Bundles) -> None:
+    manifest = load_manifest(bundles("fixed"))
+    shapes = choose_shapes(manifest, replace(CONFIG, deterministic=True))
+    assert shapes.fixed == (PassShape(32, 96),)  # not one row, although that has the widest past
+    manifest = load_manifest(bundles("same past"))
+    shapes = choose_shapes(manifest, replace(CONFIG, deterministic=True))
+    assert shapes.fixed == (PassShape(32, 96),)

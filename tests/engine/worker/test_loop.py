@@ -1,0 +1,82 @@
+"""One step as a transaction: events, timings, counters, failures."""
+
+import numpy as np
+import pytest
+
+from engine.graphs.batch import PackedBatch
+from engine.request import FinishReason, Request, SamplingParams
+from engine.scheduling.sequence import MOVES, Sequence, Status
+from tests.engine.worker.simulation import by_hand, fixed, simulate
+
+
+def test_kpi_counts_and_line() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("a", tuple(range(20)), 5)
+    kpi = None
+    while world.scheduler.has_work:
+        for event in world.loop.step().events:
+            kpi = event.kpi or kpi
+    assert kpi is not None
+    assert (kpi.prompt_tokens, kpi.generated_tokens, kpi.cached_tokens) == (20, 5, 0)
+    assert kpi.prompt_ms > 0 and kpi.generate_ms > 0
+    assert kpi.line().startswith("prompt:") and "tps:prompt=" in kpi.line() and "generate=" in kpi.line()
+
+
+def test_counters_tell_useful_rows_from_padding() -> None:
+    world = simulate(fixed((8, 120)))
+    for index in range(4):
+        world.submit(f"s{index}", (index + 1,), 6)
+    world.run()
+    stats = world.loop.stats()
+    assert (stats.passes, stats.rows_used, stats.rows_run) == (6, 24, 48)
+    assert (stats.decode_rows, stats.prefill_rows) == (24, 0)
+    assert (stats.finished, stats.generated_tokens, stats.prompt_tokens) == (4, 24, 4)
+    assert (stats.running, stats.waiting, stats.columns_used) == (0, 0, 0)
+
+
+def test_a_row_of_nan_fails_its_request_and_no_other() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("good", (1, 2, 3), 6)
+    world.submit("bad", (4, 5), 6)
+    run = world.runtime.run
+
+    def poisoned(batch: PackedBatch) -> np.ndarray:
+        logits = run(batch)
+        if len(world.runtime.passes) == 3:
+            logits[1] = np.nan
+        return logits
+
+    world.runtime.run = poisoned  # type: ignore[method-assign]
+    world.run()
+    assert list(world.failures) == ["bad"]
+    assert world.outputs["good"] == by_hand((1, 2, 3), 6)
+
+
+def test_an_illegal_move_is_caught() -> None:
+    sequence = Sequence(Request("a", (1,), SamplingParams(1)), 0, 0, [1])
+    sequence.move(Status.PREFILL)
+    sequence.move(Status.FINISHED)
+    with pytest.raises(AssertionError, match="finished -> prefill"):
+        sequence.move(Status.PREFILL)
+    assert set(MOVES) == set(Status)
+
+
+def test_nothing_is_generated_after_the_end() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("a", (1, 2), 3)
+    world.run()
+    assert world.finishes == {"a": FinishReason.LENGTH}
+    for _ in range(5):
+        assert world.loop.step().events == ()
+    assert len(world.outputs["a"]) == 3
+
+
+def test_keys_that_are_not_finite_end_their_request_and_reach_no_pool() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("bad", (4, 5, 6, 7), 6)
+    world.submit("good", (1, 2, 3), 6)
+    world.runtime.damage = frozenset({1})  # rows 1 to 4 are "bad"'s
+    world.run()
+    assert list(world.failures) == ["bad"]
+    assert world.outputs["good"] == by_hand((1, 2, 3), 6)
+    assert not world.outputs["bad"]

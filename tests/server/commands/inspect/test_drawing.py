@@ -1,0 +1,52 @@
+"""`describe` draws what the manifest says."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from engine.bundle.manifest import load_manifest
+from engine.errors import BundleError
+from server.commands.inspect.drawing import describe, pool_bytes, size_text
+
+
+def drawn(*arguments: object, **options: object) -> str:
+    """The drawing as plain text."""
+    stream = io.StringIO()
+    Console(file=stream, width=130).print(describe(*arguments, **options))
+    return stream.getvalue()
+
+
+def test_free_bundle(free_bundle: Path) -> None:
+    """Model, graphs, cache arithmetic, files and parity."""
+    text = drawn(free_bundle, check_hashes=True)
+    manifest = load_manifest(free_bundle)
+    assert manifest.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
+    for expected in ("free_1_of_2", "decoder", "lmhead", "512 B a token", "top-1", "part_2_of_2.data", "free (any"):
+        assert expected in text
+    assert "sha256 of every file is the manifest's" in text
+    assert pool_bytes(manifest, 1000) == 512_000 and "524.3 KB" in text
+
+
+def test_fixed_bundle_and_tensors(fixed_bundle: Path) -> None:
+    """Bars for the shapes; the tensors of one graph by name."""
+    text = drawn(fixed_bundle, graph="ar8_cl64_1_of_2")
+    assert "56 past + 8 rows" in text and "█" in text
+    assert "past_key_1_in" in text and "[2, 1, 16, 56]" in text
+
+
+def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
+    """Both are one sentence."""
+    with pytest.raises(BundleError, match="no graph nope; it has free_1_of_2"):
+        describe(free_bundle, graph="nope")
+    with pytest.raises(BundleError, match="not a bundle"):
+        describe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (684.2e6, "684.2 MB"), (3e12, "3000.0 GB")]
+)
+def test_sizes(count: float, text: str) -> None:
+    """Decimal units, one digit."""
+    assert size_text(count) == text

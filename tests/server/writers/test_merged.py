@@ -1,0 +1,128 @@
+"""Merging generations and the gate: order, back pressure, failures, and that everything is given back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+
+from engine.errors import Busy, EngineFailure, PassFailed
+from engine.request import Delta, Request, SamplingParams
+from server.http.in_flight import Gate
+from server.http.metrics import Telemetry
+from server.writers.merged import ARRIVALS_AHEAD, Arrival, MergedStream
+from tests.server.scripted_engine import ScriptedEngine, ScriptedGeneration, say
+
+
+def generate(engine: ScriptedEngine, count: int) -> list[ScriptedGeneration]:
+    return [engine.submit(Request(str(i), (1, 2), SamplingParams(50))) for i in range(count)]
+
+
+def merge(engine: ScriptedEngine, gate: Gate, count: int = 1) -> MergedStream:
+    return MergedStream(generate(engine, count), gate, Telemetry(engine).watch(count, 50))
+
+
+async def drained(stream: MergedStream, finishes: int) -> list[Arrival]:
+    found: list[Arrival] = []
+    while sum(arrival.delta.finish is not None for arrival in found) < finishes:
+        found += await stream.arrivals()
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+async def test_each_choice_keeps_its_order(engine: ScriptedEngine, count: int) -> None:
+    gate = Gate(100)
+    stream = merge(engine, gate, count)
+    assert gate.inside == 1
+    found = await drained(stream, count)
+    for choice in range(count):
+        assert "".join(delta.text for number, delta in found if number == choice) == "Hello there, friend!"
+    stream.abort()
+    stream.abort()
+    assert (gate.inside, engine.aborted) == (0, [])
+
+
+async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEngine) -> None:
+    taken: list[int] = []
+
+    class Counting(list[Delta]):
+        def __iter__(self) -> Iterator[Delta]:
+            for number in range(1000):
+                taken.append(number)
+                yield Delta("x", (1,))
+
+    engine.script = lambda _: Counting()
+    stream = merge(engine, Gate(100))
+    for _ in range(5000):
+        await asyncio.sleep(0)
+    assert ARRIVALS_AHEAD <= len(taken) <= ARRIVALS_AHEAD + 2
+    assert len(await stream.arrivals()) == ARRIVALS_AHEAD
+    stream.abort()
+    assert engine.aborted == ["0"]
+
+
+async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> None:
+    engine.script = lambda request: [Delta("a", (1,)), PassFailed("broken")] if request.request_id == "0" else []
+    stream = merge(engine, Gate(100))
+    assert [arrival.delta.text for arrival in await stream.arrivals()] == ["a"]
+    for _ in range(2):
+        with pytest.raises(PassFailed):
+            await stream.arrivals()
+    stream.abort()
+
+
+@pytest.mark.parametrize("script", [[], [Delta("a", (1,))]])
+async def test_a_generation_that_just_ends_is_a_failure(engine: ScriptedEngine, script: Sequence[Delta]) -> None:
+    engine.script = lambda _: script
+    stream = merge(engine, Gate(100))
+    with pytest.raises(EngineFailure, match="without a finish"):
+        await drained(stream, 1)
+    stream.abort()
+
+
+async def test_a_bug_in_a_generation_is_a_failure(engine: ScriptedEngine, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(ScriptedGeneration):
+        async def __aiter__(self) -> AsyncIterator[Delta]:
+            raise ZeroDivisionError("secret")
+            yield
+
+    request = Request("0", (1,), SamplingParams(5))
+    stream = MergedStream([Broken(engine, request, [])], Gate(9), Telemetry(engine).watch(1, 5))
+    with pytest.raises(EngineFailure, match="ZeroDivisionError"):
+        await stream.arrivals()
+    assert "secret" in caplog.text
+    stream.abort()
+
+
+async def test_the_gate_sends_everyone_home(engine: ScriptedEngine) -> None:
+    engine.hold(0)
+    gate = Gate(100)
+    stream = merge(engine, gate, 2)
+    assert not await gate.wait_empty(0)
+    gate.end()
+    with pytest.raises(Busy):
+        await stream.arrivals()
+    stream.abort()
+    assert await gate.wait_empty(0)
+    assert sorted(engine.aborted) == ["0", "1"]
+    late = merge(engine, gate)  # it was tokenising meanwhile
+    with pytest.raises(Busy):
+        await late.arrivals()
+    late.abort()
+
+
+async def test_how_many_the_gate_lets_in() -> None:
+    gate = Gate(4)
+    gate.check_open(0, 4)
+    gate.check_open(3, 1)
+    with pytest.raises(Busy, match="limit is 4"):
+        gate.check_open(3, 2)
+    gate.draining = True
+    with pytest.raises(Busy, match="shutting down"):
+        gate.check_open(0, 1)
+
+
+async def test_a_launch_is_all_or_nothing(engine: ScriptedEngine) -> None:
+    engine.max_queued = 2
+    with pytest.raises(Busy):
+        generate(engine, 3)
+    assert say(Request("0", (1,), SamplingParams(1)))[0].finish is not None

@@ -1,0 +1,52 @@
+"""A tiny checkpoint and bundles of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import CompileArguments
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 checkpoint of random weights."""
+    folder = tmp_path_factory.mktemp("source") / "tiny"
+    write_checkpoint(folder, SHAPES["tiny"])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def free_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A free-shape bundle."""
+    folder = tmp_path_factory.mktemp("bundles") / "free"
+    compile_bundle(CompileArguments(tiny_checkpoint, folder), SilentProgress())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fixed_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of fixed variants."""
+    folder = tmp_path_factory.mktemp("bundles") / "fixed"
+    compile_bundle(CompileArguments(tiny_checkpoint, folder, rows=(1, 8), context=(64, 128)), SilentProgress())
+    return folder
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., tuple[Path, Manifest]]:
+    """build(source, **arguments) -> (bundle folder, manifest); every call makes another folder."""
+    count = 0
+
+    def build_bundle(source: Path, **arguments: Any) -> tuple[Path, Manifest]:
+        nonlocal count
+        count += 1
+        output = tmp_path / f"bundle-{count}"
+        manifest = compile_bundle(CompileArguments(source, output, **arguments), SilentProgress())
+        return output, manifest
+
+    return build_bundle
