@@ -14,7 +14,8 @@ class EngineConfig:
     pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     max_gap_ms: bound on the pass time while sequences decode. deterministic: one variant for every pass.
-    shelf_mb: MiB of memory for prefixes that left the pools, 0 = none. cost_cache: folder of pass times, "" = none.
+    kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
+    cost_cache: folder of pass times, "" = none.
     lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/chosen.py`; "" = none, and the package's libraries.
     """
@@ -29,7 +30,7 @@ class EngineConfig:
     reserve_tokens: int = 128
     max_gap_ms: float = 250.0
     prefix_cache: bool = True
-    shelf_mb: int = 1024
+    kv_offload_mb: int = 1024
     deterministic: bool = False
     lookup_rows: int = 0
     log_level: str = "info"

@@ -89,13 +89,13 @@ class TokenEvent:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
     stopped_by: int | None = None
-    kpi: "RequestKpi | None" = None
+    timings: "RequestTimings | None" = None
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RequestKpi:
+class RequestTimings:
     """Timings of one finished request: milliseconds and token counts.
 
     passes: how many it took part in. pass_rows: useful rows of those passes, its own and its neighbours'.
@@ -152,5 +152,5 @@ class Delta:
     logprobs: tuple[TextLogprob, ...] = ()
     finish: FinishReason | None = None
     stopped_by: str | int | None = None
-    kpi: RequestKpi | None = None
+    timings: RequestTimings | None = None
     prompt_logprobs: tuple[TextLogprob, ...] = ()

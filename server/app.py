@@ -11,20 +11,22 @@ from starlette.routing import Route
 from engine.errors import HexserveError
 from server.engine_seam import EngineLike
 from server.http import openapi
-from server.http.access_log import CLIENT_LEFT_STATUS, Trail
+from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import read_keys
 from server.http.guard.layer import Guard, GuardRules
 from server.http.guard.rates import Rates
-from server.http.in_flight import Gate
-from server.http.metrics import Telemetry
+from server.http.in_flight import InFlight
+from server.http.metrics import Metrics
 from server.routes import chat, completions, responses, status, tokenize
 from server.service import Service
 from server.settings import Settings, listed
 
 
-def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None, takes_tools: bool = False) -> FastAPI:
+def create_app(
+    settings: Settings, engine: EngineLike, in_flight: InFlight | None = None, takes_tools: bool = False
+) -> FastAPI:
     """The app that serves `engine`. Whoever calls starts and closes the engine; `gate` lets them drain.
 
     Raises KeyFileError when the API keys cannot be used.
@@ -32,9 +34,9 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
     takes_tools: the model's chat template shows tools to it and it answers in the format of `tool_calls.py`.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
-    telemetry = Telemetry(engine, settings.model_name)
+    metrics = Metrics(engine, settings.model_name)
     app.state.settings = settings
-    app.state.service = Service(settings, engine, gate or Gate(settings.max_queued), telemetry, takes_tools)
+    app.state.service = Service(settings, engine, in_flight or InFlight(settings.max_queued), metrics, takes_tools)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     keys = read_keys(settings.api_keys, settings.api_key_file)
     if settings.docs:
@@ -44,7 +46,7 @@ def create_app(settings: Settings, engine: EngineLike, gate: Gate | None = None,
         app.include_router(router)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
-    app.add_middleware(Trail, answered=telemetry.answered, routes=routes, logs_access=settings.access_log)
+    app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, logs_access=settings.access_log)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HexserveError, _engine_error)

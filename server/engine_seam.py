@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from engine.client.engine import EngineInfo, EngineState
-from engine.grammar.spec import Wanted
+from engine.grammar.spec import GrammarSpec
 from engine.messages import Stats
 from engine.request import Delta, ReasoningBudget, Request
 from engine.text.facts import TextFacts
 
 
-class GenerationLike(Protocol):
+class TokenStreamLike(Protocol):
     """The stream of one request. Its last delta carries `finish`; iteration raises HexserveError if it fails."""
 
     @property
@@ -78,7 +78,7 @@ class EngineLike(Protocol):
     def text_facts(self) -> TextFacts:
         """What the bundle says about its tokenizer."""
 
-    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+    async def compile_grammar(self, wanted: GrammarSpec, param: str) -> str:
         """The grammar of a form, for `SamplingParams`."""
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
@@ -86,5 +86,5 @@ class EngineLike(Protocol):
 
     def submit(
         self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
-    ) -> GenerationLike:
+    ) -> TokenStreamLike:
         """Queue a request."""

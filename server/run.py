@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from engine.errors import BundleError, HexserveError
 from server.app import create_app
 from server.engine_seam import EngineLike
-from server.http.in_flight import Gate
+from server.http.in_flight import InFlight
 from server.http.uvicorn_protocol import protocol_factory
 from server.settings import Settings, listed
 
@@ -60,8 +60,8 @@ async def _serve(
 ) -> int:
     engine = make_engine()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
-    gate = Gate(settings.max_queued)
-    server = DrainingServer(create_app(settings, engine, gate, takes_tools), gate, settings)
+    in_flight = InFlight(settings.max_queued)
+    server = DrainingServer(create_app(settings, engine, in_flight, takes_tools), in_flight, settings)
     serving = asyncio.create_task(server.serve([listener]))
     loading = asyncio.create_task(engine.start())
     ending = asyncio.create_task(server.ending.wait())
@@ -98,7 +98,7 @@ def _address(listener: socket.socket) -> str:
 class DrainingServer(uvicorn.Server):
     """uvicorn that drains before it stops listening."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, in_flight: InFlight, settings: Settings) -> None:
         config = uvicorn.Config(
             app,
             http=protocol_factory(settings.header_timeout_s, settings.max_connections),
@@ -114,7 +114,7 @@ class DrainingServer(uvicorn.Server):
         )
         super().__init__(config)
         self.ending = asyncio.Event()
-        self._gate = gate
+        self._in_flight = in_flight
         self._drain_s = settings.drain_s
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
@@ -125,7 +125,7 @@ class DrainingServer(uvicorn.Server):
 
     def end(self) -> None:
         """Stop listening and end every request now; may be repeated."""
-        self._gate.end()
+        self._in_flight.end()
         self.should_exit = True
         self.ending.set()
 
@@ -139,8 +139,8 @@ class DrainingServer(uvicorn.Server):
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        self._gate.draining = True
-        _log.info("draining: %d requests have up to %g s to finish", self._gate.inside, self._drain_s)
-        if not await self._gate.wait_empty(self._drain_s):
-            _log.warning("ending %d requests that did not finish in time", self._gate.inside)
+        self._in_flight.draining = True
+        _log.info("draining: %d requests have up to %g s to finish", self._in_flight.inside, self._drain_s)
+        if not await self._in_flight.wait_empty(self._drain_s):
+            _log.warning("ending %d requests that did not finish in time", self._in_flight.inside)
         self.end()

@@ -14,29 +14,29 @@ from engine.client.engine import EngineState
 from engine.errors import Busy, ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
 from engine.request import Request as EngineRequest
-from server.engine_seam import EngineLike, GenerationLike
+from server.engine_seam import EngineLike, TokenStreamLike
 from server.http.errors import ClientLeft, refuse
 from server.http.guard.caller import Caller
-from server.http.in_flight import Gate
-from server.http.metrics import Telemetry
+from server.http.in_flight import InFlight
+from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
 from server.requests.params import Decoding
-from server.requests.structured_output import AskedForm
+from server.requests.structured_output import AnswerForm
 from server.settings import Settings
-from server.writers.merged import Arrival, MergedStream
+from server.writers.merged import ChoiceDelta, MergedStream
 from server.writers.reasoning import Thinking
 from server.writers.tool_calls import format_of
-from server.writers.usage import Head
+from server.writers.usage import Envelope
 
 T = TypeVar("T")
 MOST_GRAMMARS_BYTES = 16 * 1024 * 1024  # of one request
 
 
 class AnswerWriter(ChunkWriter, Protocol):
-    """Writes chunks, or the whole answer from all arrivals."""
+    """Writes chunks, or the whole answer from all deltas."""
 
-    def take(self, arrivals: Sequence[Arrival]) -> None:
-        """Keep arrivals for `answer`."""
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Keep deltas for `answer`."""
 
     def answer(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
@@ -48,8 +48,8 @@ class Service:
 
     settings: Settings
     engine: EngineLike
-    gate: Gate
-    telemetry: Telemetry
+    in_flight: InFlight
+    metrics: Metrics
     takes_tools: bool
     caller: Caller | None = None  # set for the time of one request
 
@@ -61,22 +61,22 @@ class Service:
     @property
     def takes_requests(self) -> bool:
         """True when a request sent now would be worked on."""
-        return self.engine.state is EngineState.READY and not self.gate.draining
+        return self.engine.state is EngineState.READY and not self.in_flight.draining
 
     def admit(self, sequences: int) -> None:
         """Busy when `sequences` more cannot be taken; asked before anything is tokenised."""
         try:
-            self.gate.check_open(self.engine.unfinished, sequences)
+            self.in_flight.check_open(self.engine.unfinished, sequences)
         except Busy:
             self._count_rejection(sequences)
             raise
 
-    def head(self, prefix: str, model: str) -> Head:
+    def envelope(self, prefix: str, model: str) -> Envelope:
         """A new answer's identity."""
-        return Head(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, self.engine.info.fingerprint)
+        return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, self.engine.info.fingerprint)
 
     async def constrained(
-        self, decoding: Decoding, form: AskedForm | None, thinking: Thinking | None = None
+        self, decoding: Decoding, form: AnswerForm | None, thinking: Thinking | None = None
     ) -> Decoding:
         """The decoding with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
 
@@ -90,18 +90,20 @@ class Service:
             wanted = msgspec.structs.replace(wanted, after=after, opening="" if thinking.is_open else opening)
         return replace(decoding, grammar=await self.engine.compile_grammar(wanted, form.param))
 
-    def launch(self, head: Head, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str) -> MergedStream:
+    def launch(
+        self, envelope: Envelope, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str
+    ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
         window = self.engine.info.max_context
         _check_grammars(decoding, len(prompts) * decoding.choices)
-        generations: list[GenerationLike] = []
+        generations: list[TokenStreamLike] = []
         limit = 1
         salt = self.caller.cache_salt if self.caller is not None else b""
         try:
             for number, prompt in enumerate(prompts):
                 limit = max(1, window - len(prompt)) if decoding.max_tokens is None else decoding.max_tokens
                 for choice in range(decoding.choices):
-                    name = f"{head.id}-{number * decoding.choices + choice}"
+                    name = f"{envelope.id}-{number * decoding.choices + choice}"
                     params = decoding.sampling(choice, limit)
                     request = EngineRequest(name, prompt, params, decoding.priority, salt)
                     generations.append(
@@ -115,17 +117,17 @@ class Service:
             if isinstance(error, ContextLengthExceeded):
                 error.param = param
             raise
-        watch = self.telemetry.watch(decoding.choices, limit)
+        watch = self.metrics.watch(decoding.choices, limit)
         if self.caller is not None:
             self.caller.spend(sum(map(len, prompts)))
             watch.spend = self.caller.spend
-        return MergedStream(generations, self.gate, watch, self.settings.request_timeout_s)
+        return MergedStream(generations, self.in_flight, watch, self.settings.request_timeout_s)
 
     def _count_rejection(self, wanted: int) -> None:
-        if self.gate.draining or self.engine.state not in (EngineState.READY, EngineState.RESTARTING):
+        if self.in_flight.draining or self.engine.state not in (EngineState.READY, EngineState.RESTARTING):
             return
         is_full = self.engine.unfinished + wanted > self.settings.max_queued
-        self.telemetry.rejected("max_num_queued_reqs" if is_full else "max_num_queued_tokens")
+        self.metrics.rejected("max_num_queued_reqs" if is_full else "max_num_queued_tokens")
 
 
 def _check_grammars(decoding: Decoding, sequences: int) -> None:
@@ -180,13 +182,13 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _first(stream: MergedStream, keep_alive_s: float) -> list[Arrival]:
+async def _first(stream: MergedStream, keep_alive_s: float) -> list[ChoiceDelta]:
     try:
-        return await asyncio.wait_for(stream.arrivals(), keep_alive_s or None)
+        return await asyncio.wait_for(stream.deltas(), keep_alive_s or None)
     except TimeoutError:
         return []
 
 
 async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:
     while not writer.finished:
-        writer.take(await stream.arrivals())
+        writer.take(await stream.deltas())

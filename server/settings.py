@@ -74,7 +74,7 @@ class Settings:
     access_log: bool = _setting(True, "Write one line per request.")
     grammar_timeout_s: float = _setting(2.0, "Longest compilation of the form of an answer; longer is 400.", 0.05)
     grammar_limit_bytes: int = _setting(1024 * 1024, "Largest form of an answer, schemas of tools included.", 1024)
-    grammar_helpers: int = _setting(4, "Most processes that compile forms; started when needed.", 1, 64)
+    grammar_compilers: int = _setting(4, "Most processes that compile forms; started when needed.", 1, 64)
     api_keys: str = _secret("API keys, comma-separated: key, name:key or name:sha256:digest. Empty = no keys.")
     api_key_file: str = _setting("", "File with one API key per line: key, name:key or name:sha256:digest.")
     allowed_hosts: str = _setting("", "Host names served besides loopback ones, comma-separated; * = any.")
@@ -125,7 +125,7 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         ),
         "max_gap_ms": Bounds("Bound on the time of one pass while sequences decode, in milliseconds.", 1),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
-        "shelf_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
+        "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
             "Most prompt-lookup guesses of a sequence in rows that would be padding; 0 = off.", 0, 64

@@ -96,8 +96,8 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
         raise BundleError("the bundle has no decoder graph")
     shapes = {shape_of(graph) for graph in layers}
     fixed = tuple(sorted(shape for shape in shapes if shape is not None))
-    silent = {shape_of(graph) for graph in manifest.graphs if graph.kind is GraphKind.DECODER_PREFILL}
-    prefill = tuple(sorted(shape for shape in silent - shapes if shape is not None))
+    kv_only = {shape_of(graph) for graph in manifest.graphs if graph.kind is GraphKind.DECODER_PREFILL}
+    prefill = tuple(sorted(shape for shape in kv_only - shapes if shape is not None))
     if None in shapes and fixed:
         raise BundleError("the bundle mixes free and fixed graphs")
     if fixed:

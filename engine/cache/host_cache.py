@@ -1,11 +1,11 @@
-"""Which page contents lie on the shelf: copies outside the pools, so that a cached prefix costs no pass any width."""
+"""Which page contents lie in the host cache: copies outside the pools, so that a prefix in them costs no pass width."""
 
 from collections import OrderedDict
 
 from engine.cache.prefix import PageKey
 
 
-class Shelf:
+class HostCache:
     """Keys of the copies, least recently used first. The runtime holds the bytes and follows what this says."""
 
     def __init__(self, limit: int) -> None:

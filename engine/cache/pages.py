@@ -1,4 +1,4 @@
-"""The pages of one past-KV pool: which are free, shared, or kept for their contents. No column ever moves."""
+"""The pages of one past-KV pool: which are free, shared, or cached for their contents. No column ever moves."""
 
 import heapq
 from collections import OrderedDict
@@ -10,19 +10,19 @@ from engine.cache.prefix import PageKey
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """A read-only copy for invariant checks: reference counts by page, free pages, kept pages, keys by page."""
+    """A read-only copy for invariant checks: reference counts by page, free pages, cached pages, keys by page."""
 
     references: tuple[int, ...]
     free: frozenset[int]
-    kept: frozenset[int]
+    cached: frozenset[int]
     keys: dict[int, PageKey]
 
 
 class PagePool:
     """Pages of `page_columns` columns, handed out lowest first.
 
-    A page is in exactly one state: free; referenced by one or more sequences; or kept - unreferenced, but its
-    contents are known by key - until it is needed, least recently used first, or `keep_limit` pages are kept.
+    A page is in exactly one state: free; referenced by one or more sequences; or cached - unreferenced, but its
+    contents are known by key - until it is needed, least recently used first, or `keep_limit` pages are cached.
     """
 
     def __init__(self, columns: int, page_columns: int, keep_limit: int | None = None) -> None:
@@ -32,14 +32,14 @@ class PagePool:
         # Sole owner of these five; every method leaves them consistent (see scheduling/invariants.py).
         self._free = list(range(self.page_count))
         self._references = [0] * self.page_count
-        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._key_of: dict[int, PageKey] = {}
         self._page_of: dict[PageKey, int] = {}
 
     @property
     def available(self) -> int:
-        """Pages an allocation could get now: free ones and kept ones."""
-        return len(self._free) + len(self._kept)
+        """Pages an allocation could get now: free ones and cached ones."""
+        return len(self._free) + len(self._cached)
 
     @property
     def referenced(self) -> int:
@@ -50,7 +50,7 @@ class PagePool:
         """The same, of the pages below number `limit`."""
         if limit >= self.page_count:
             return self.available
-        return sum(page < limit for page in self._free) + sum(page < limit for page in self._kept)
+        return sum(page < limit for page in self._free) + sum(page < limit for page in self._cached)
 
     def allocate(self, count: int, limit: int | None = None) -> tuple[int, ...] | None:
         """Take `count` pages with one reference each: lowest free first, then least recently used; None if short.
@@ -61,7 +61,7 @@ class PagePool:
         if count > self.available_below(limit):
             return None
         missing = count - sum(page < limit for page in self._free)
-        for page in [page for page in self._kept if page < limit][: max(0, missing)]:
+        for page in [page for page in self._cached if page < limit][: max(0, missing)]:
             self._forget(page)
         pages = tuple(heapq.heappop(self._free) for _ in range(count))
         for page in pages:
@@ -69,11 +69,11 @@ class PagePool:
         return pages
 
     def claim_lowest(self, count: int) -> tuple[tuple[int, ...], dict[int, PageKey]] | None:
-        """Like `allocate`, but the lowest pages, kept or free; also what the kept ones among them contained."""
+        """Like `allocate`, but the lowest pages, cached or free; also what the cached ones among them contained."""
         if count > self.available:
             return None
-        lowest = heapq.nsmallest(count, [*self._free, *self._kept])
-        contents = {page: self._key_of[page] for page in lowest if page in self._kept}
+        lowest = heapq.nsmallest(count, [*self._free, *self._cached])
+        contents = {page: self._key_of[page] for page in lowest if page in self._cached}
         for page in contents:
             self._forget(page)
         pages = self.allocate(count)
@@ -83,11 +83,11 @@ class PagePool:
     def acquire(self, pages: Iterable[int]) -> None:
         """Add a reference to pages found by `lookup`."""
         for page in pages:
-            self._kept.pop(page, None)
+            self._cached.pop(page, None)
             self._references[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """Drop one reference of each page; the last one leaves it kept (if its contents are keyed) or free."""
+        """Drop one reference of each page; the last one leaves it cached (if its contents are keyed) or free."""
         # Reversed, so that the end of a prefix is forgotten before its beginning.
         for page in reversed(tuple(pages)):
             assert self._references[page] > 0, f"page {page} released twice"
@@ -95,11 +95,11 @@ class PagePool:
             if self._references[page]:
                 continue
             if page in self._key_of:
-                self._kept[page] = None
+                self._cached[page] = None
             else:
                 heapq.heappush(self._free, page)
-        while len(self._kept) > self.keep_limit:
-            self._forget(next(iter(self._kept)))
+        while len(self._cached) > self.keep_limit:
+            self._forget(next(iter(self._cached)))
 
     def register(self, page: int, key: PageKey) -> None:
         """Say what a full, referenced page contains. The first page with a key wins; a duplicate stays private."""
@@ -121,31 +121,31 @@ class PagePool:
         """What a page is known to contain."""
         return self._key_of.get(page)
 
-    def kept_above(self, columns: int) -> tuple[int, ...]:
+    def cached_above(self, columns: int) -> tuple[int, ...]:
         """Kept pages that lie, even in part, at or above `columns`; least recently used first."""
-        return tuple(page for page in self._kept if (page + 1) * self.page_columns > columns)
+        return tuple(page for page in self._cached if (page + 1) * self.page_columns > columns)
 
     def trim(self, columns: int) -> None:
-        """Forget kept pages that lie, even in part, at or above `columns`."""
-        for page in self.kept_above(columns):
+        """Forget cached pages that lie, even in part, at or above `columns`."""
+        for page in self.cached_above(columns):
             self._forget(page)
 
-    def high_water(self, with_kept: bool) -> int:
-        """Columns up to the end of the highest referenced (or also kept) page."""
+    def high_water(self, with_cached: bool) -> int:
+        """Columns up to the end of the highest referenced (or also cached) page."""
         for page in range(self.page_count - 1, -1, -1):
-            if self._references[page] or (with_kept and page in self._kept):
+            if self._references[page] or (with_cached and page in self._cached):
                 return (page + 1) * self.page_columns
         return 0
 
     def snapshot(self) -> PoolSnapshot:
         """Copy the state for a check."""
-        return PoolSnapshot(tuple(self._references), frozenset(self._free), frozenset(self._kept), dict(self._key_of))
+        return PoolSnapshot(tuple(self._references), frozenset(self._free), frozenset(self._cached), dict(self._key_of))
 
     def __repr__(self) -> str:
-        used, kept, free = self.referenced, len(self._kept), len(self._free)
-        return f"<PagePool {self.page_count} pages: {used} used, {kept} kept, {free} free>"
+        used, cached, free = self.referenced, len(self._cached), len(self._free)
+        return f"<PagePool {self.page_count} pages: {used} used, {cached} cached, {free} free>"
 
     def _forget(self, page: int) -> None:
-        del self._kept[page]
+        del self._cached[page]
         del self._page_of[self._key_of.pop(page)]
         heapq.heappush(self._free, page)

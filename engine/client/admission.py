@@ -1,4 +1,4 @@
-"""The door of the engine: how many requests may be inside, and when to come back if there is no room."""
+"""Admission of the engine: how many requests may be inside, and when to come back if there is no room."""
 
 import time
 from collections import deque
@@ -11,7 +11,7 @@ SHORTEST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0  # older client libraries ignore a Retry-After above one minute
 
 
-class Door:
+class AdmissionControl:
     """Counts requests inside and prompt tokens that still wait; estimates the drain time from recent finishes."""
 
     def __init__(self, max_requests: int, max_waiting_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:

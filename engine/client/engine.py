@@ -15,22 +15,22 @@ from typing import Any, TypeVar
 
 from engine import messages
 from engine.bundle.manifest import Manifest, load_manifest
-from engine.client.admission import Door
+from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
-from engine.client.request_timings import KpiRecord, KpiSummary
+from engine.client.request_timings import TimingsRecord, TimingsSummary
 from engine.client.supervisor import Supervisor
-from engine.client.token_stream import Generation, StopRules
+from engine.client.token_stream import StopRules, TokenStream
 from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
-from engine.grammar.compiler_pool import Workshop, WorkshopLimits
-from engine.grammar.spec import Wanted
+from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool
+from engine.grammar.spec import GrammarSpec
 from engine.processes import compiler_command, worker_command
-from engine.request import ReasoningBudget, Request, RequestKpi, TokenEvent
+from engine.request import ReasoningBudget, Request, RequestTimings, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import PromptMaker
 
-__all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "Generation"]
+__all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 
 _log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
@@ -49,7 +49,7 @@ class ClientLimits:
     max_queued: int = 256
     max_queued_tokens: int = 0
     stream_buffer: int = 1024
-    grammars: WorkshopLimits = field(default_factory=WorkshopLimits)
+    grammars: GrammarCompilerLimits = field(default_factory=GrammarCompilerLimits)
 
 
 class Engine:
@@ -64,15 +64,15 @@ class Engine:
         self._config = config
         self._limits = limits
         self._supervisor = Supervisor(command or worker_command(config), self._deliver, self._fail)
-        self._door = Door(limits.max_queued, limits.max_queued_tokens)
-        self._streams: dict[str, Generation] = {}
+        self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)
+        self._streams: dict[str, TokenStream] = {}
         self._submitted = 0
         self._empty = asyncio.Event()
-        self._kpi = KpiRecord()
+        self._timings_record = TimingsRecord()
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
         self._turn = asyncio.Lock()
         self._prompts: PromptMaker | None = None
-        self._workshop: Workshop | None = None
+        self._compiler_pool: GrammarCompilerPool | None = None
         self._info: EngineInfo | None = None
 
     async def start(self) -> None:
@@ -87,7 +87,7 @@ class Engine:
             loading = asyncio.get_running_loop().run_in_executor(self._threads, _load_text_side, folder)
             manifest, self._prompts = await loading
             if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
-                self._workshop = Workshop(compiler_command(folder, manifest), self._limits.grammars)
+                self._compiler_pool = GrammarCompilerPool(compiler_command(folder, manifest), self._limits.grammars)
             ready = await self._supervisor.start()
         except BaseException:
             await self.close()
@@ -105,11 +105,11 @@ class Engine:
                 _log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
         await self._supervisor.close()
-        if self._workshop is not None:
-            await self._workshop.close()
+        if self._compiler_pool is not None:
+            await self._compiler_pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if was_running and self._info is not None and self._kpi.summary().prompt_ms.samples:
-            _log.info("%s", self._kpi.summary().line())
+        if was_running and self._info is not None and self._timings_record.summary().prompt_ms.samples:
+            _log.info("%s", self._timings_record.summary().line())
 
     @property
     def state(self) -> EngineState:
@@ -139,9 +139,9 @@ class Engine:
         return len(self._streams)
 
     @property
-    def kpi(self) -> KpiSummary:
+    def timings(self) -> TimingsSummary:
         """Means over the last finished requests."""
-        return self._kpi.summary()
+        return self._timings_record.summary()
 
     def worker_pid(self) -> int | None:
         """Process id of the worker, None while there is none."""
@@ -203,15 +203,15 @@ class Engine:
         specials = tuple(maker.tokenizer.special_tokens)
         return TextFacts(spec.bos_token, spec.eos_token, spec.add_bos, specials, maker.template_source)
 
-    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+    async def compile_grammar(self, wanted: GrammarSpec, param: str) -> str:
         """Compile the form of an answer in another process, for `SamplingParams.grammar`.
 
         Raises InvalidRequest naming `param` when it is invalid, too large or takes too long.
         """
-        if self._workshop is None:
+        if self._compiler_pool is None:
             self._text()
             raise InvalidRequest("This model has no end token: the form of its answers cannot be enforced.", param)
-        return await self._workshop.compile(wanted, param)
+        return await self._compiler_pool.compile(wanted, param)
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """Return `ids` as a tuple; InvalidRequest unless all are token ids, ContextLengthExceeded when too many."""
@@ -234,7 +234,7 @@ class Engine:
         stop: tuple[str, ...] = (),
         include_stop: bool = False,
         skip_special: bool = True,
-    ) -> Generation:
+    ) -> TokenStream:
         """Queue a request and return its stream.
 
         Raises Busy when the queue is full or the engine takes nothing, ContextLengthExceeded when prompt plus
@@ -248,14 +248,14 @@ class Engine:
         # A number of our own, because events of an aborted request may still be under way when its id is used again.
         self._submitted += 1
         request = replace(request, request_id=f"{request.request_id}#{self._submitted}")
-        self._door.enter(request.request_id, prompt_tokens)
+        self._admission.enter(request.request_id, prompt_tokens)
         if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
             request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
         if request.params.grammar is not None:  # a complete answer must be able to end
             ends = tuple(dict.fromkeys((*request.params.stop_token_ids, *info.manifest.text.stop_ids)))
             request = replace(request, params=replace(request.params, stop_token_ids=ends))
         rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids)
-        stream = Generation(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
+        stream = TokenStream(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
         self._streams[request.request_id] = stream
         self._supervisor.submit(request)
         return stream
@@ -293,7 +293,7 @@ class Engine:
         """Called by the supervisor for every event of an unfinished request."""
         stream = self._streams.get(event.request_id)
         if stream is not None:
-            self._door.started(event.request_id)
+            self._admission.started(event.request_id)
             stream.feed(event)
 
     def _fail(self, request_id: str, error: HexserveError) -> None:
@@ -302,15 +302,15 @@ class Engine:
         if stream is not None:
             stream.fail(error)
 
-    def _ended(self, stream: Generation, kpi: RequestKpi | None) -> None:
+    def _ended(self, stream: TokenStream, timings: RequestTimings | None) -> None:
         """Called by a stream once, when nothing more will come; `kpi` is None unless it finished."""
         request_id = stream.request_id
         del self._streams[request_id]
         self._supervisor.abort(request_id)  # does nothing when the worker itself finished it
-        self._door.leave(request_id, finished=kpi is not None)
-        if kpi is not None:
-            self._kpi.add(kpi)
-            _log.debug("%s %s", request_id, kpi.line())
+        self._admission.leave(request_id, finished=timings is not None)
+        if timings is not None:
+            self._timings_record.add(timings)
+            _log.debug("%s %s", request_id, timings.line())
         if not self._streams:
             self._empty.set()
 

@@ -10,7 +10,7 @@ FORGIVEN_AFTER_TOKENS = 64
 
 
 @dataclass(slots=True)
-class Flight:
+class PendingRequest:
     """Progress of one unfinished request, as the server process knows it. `is_sent` is about the current worker."""
 
     request: Request
@@ -35,30 +35,30 @@ class Flight:
         return self.deaths == MOST_DEATHS - 1 and not self.has_progressed
 
 
-def sendable(flights: Iterable[Flight]) -> list[Flight]:
+def next_to_send(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
     """Flights to give to the worker now: all unsent ones, unless there are suspects.
 
     Requests that died together twice are tried one by one, each until its next token and before anything else is
     sent, so that the third death names the poisonous one and the others live.
     """
-    everyone = list(flights)
-    suspects = [flight for flight in everyone if flight.is_suspect]
+    everyone = list(pendings)
+    suspects = [pending for pending in everyone if pending.is_suspect]
     if not suspects:
-        return [flight for flight in everyone if not flight.is_sent]
+        return [pending for pending in everyone if not pending.is_sent]
     return [] if any(suspect.is_sent for suspect in suspects) else suspects[:1]
 
 
-def blame(flights: Iterable[Flight]) -> list[Flight]:
-    """Count a death of the worker and make all flights unsent; returns those that died too often.
+def charge_death(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
+    """Count a death of the worker and make all requests unsent; returns those that died too often.
 
     The suspect on trial takes the blame alone. Without one, every request the worker had takes it.
     """
-    everyone = list(flights)
-    on_board = [flight for flight in everyone if flight.is_sent]
-    blamed = [flight for flight in on_board if flight.is_suspect] or on_board
-    for flight in blamed:
-        flight.deaths += 1
-        flight.tokens_since_death = 0
-    for flight in everyone:
-        flight.is_sent = flight.has_progressed = False
-    return [flight for flight in blamed if flight.deaths >= MOST_DEATHS]
+    everyone = list(pendings)
+    on_board = [pending for pending in everyone if pending.is_sent]
+    blamed = [pending for pending in on_board if pending.is_suspect] or on_board
+    for pending in blamed:
+        pending.deaths += 1
+        pending.tokens_since_death = 0
+    for pending in everyone:
+        pending.is_sent = pending.has_progressed = False
+    return [pending for pending in blamed if pending.deaths >= MOST_DEATHS]

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.request import RequestKpi
+from engine.request import RequestTimings
 
 KEPT_REQUESTS = 1024
 
@@ -19,7 +19,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class KpiSummary:
+class TimingsSummary:
     """Milliseconds per request, tokens per second of each phase, useful rows per pass, accepted per drafted guess."""
 
     prompt_ms: Measure
@@ -30,7 +30,7 @@ class KpiSummary:
     acceptance: Measure
 
     def line(self) -> str:
-        """The means in one line, in the form of `RequestKpi.line`."""
+        """The means in one line, in the form of `RequestTimings.line`."""
         return (
             f"requests:{self.prompt_ms.samples} "
             f"prompt:{self.prompt_ms.mean:.1f}ms generate:{self.generate_ms.mean:.1f}ms "
@@ -39,27 +39,27 @@ class KpiSummary:
         )
 
 
-class KpiRecord:
+class TimingsRecord:
     """The last `kept` finished requests. Owned by the client; a request is added once, when it finishes."""
 
     def __init__(self, kept: int = KEPT_REQUESTS) -> None:
-        self._finished: deque[RequestKpi] = deque(maxlen=kept)
+        self._finished: deque[RequestTimings] = deque(maxlen=kept)
 
-    def add(self, kpi: RequestKpi) -> None:
+    def add(self, timings: RequestTimings) -> None:
         """Record one finished request."""
-        self._finished.append(kpi)
+        self._finished.append(timings)
 
-    def summary(self) -> KpiSummary:
+    def summary(self) -> TimingsSummary:
         """Means over the record. Quantities a request does not have (a rate without tokens) are left out of theirs."""
         kept = self._finished
-        return KpiSummary(
-            prompt_ms=_measure([kpi.prompt_ms for kpi in kept]),
-            generate_ms=_measure([kpi.generate_ms for kpi in kept]),
-            prompt_tps=_measure([_rate(kpi.prompt_tokens - kpi.cached_tokens, kpi.prompt_ms) for kpi in kept]),
-            generate_tps=_measure([_rate(kpi.generated_tokens - 1, kpi.generate_ms) for kpi in kept]),
-            rows_per_pass=_measure([kpi.pass_rows / kpi.passes if kpi.passes else None for kpi in kept]),
+        return TimingsSummary(
+            prompt_ms=_measure([one.prompt_ms for one in kept]),
+            generate_ms=_measure([one.generate_ms for one in kept]),
+            prompt_tps=_measure([_rate(one.prompt_tokens - one.cached_tokens, one.prompt_ms) for one in kept]),
+            generate_tps=_measure([_rate(one.generated_tokens - 1, one.generate_ms) for one in kept]),
+            rows_per_pass=_measure([one.pass_rows / one.passes if one.passes else None for one in kept]),
             acceptance=_measure(
-                [kpi.accepted_tokens / kpi.drafted_tokens if kpi.drafted_tokens else None for kpi in kept]
+                [one.accepted_tokens / one.drafted_tokens if one.drafted_tokens else None for one in kept]
             ),
         )
 

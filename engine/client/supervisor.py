@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from engine.client.lifecycle import EngineState, Lifecycle
-from engine.client.recovery import MOST_DEATHS, Flight, blame, sendable
+from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
 from engine.client.worker_process import WorkerProcess
 from engine.errors import BundleError, Busy, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens
@@ -54,7 +54,7 @@ class Supervisor:
         self._fail = fail
         self._patience = patience
         self._lifecycle = Lifecycle()
-        self._flights: dict[str, Flight] = {}  # insertion order is submission order
+        self._pending: dict[str, PendingRequest] = {}  # insertion order is submission order
         self._worker: WorkerProcess | None = None
         self._ready: Ready | None = None  # of the current worker
         self._first_ready: asyncio.Future[Ready] | None = None
@@ -101,16 +101,16 @@ class Supervisor:
 
     def submit(self, request: Request) -> None:
         """Take a request; it is sent at once, or when the next worker is ready."""
-        self._flights[request.request_id] = Flight(request)
-        self._send_flights()
+        self._pending[request.request_id] = PendingRequest(request)
+        self._send_pending()
 
     def abort(self, request_id: str) -> None:
         """Forget a request, here and in the worker; unknown ids are ignored."""
-        flight = self._flights.pop(request_id, None)
-        if flight is not None:
-            if flight.is_sent and self._worker is not None:
+        pending = self._pending.pop(request_id, None)
+        if pending is not None:
+            if pending.is_sent and self._worker is not None:
                 self._worker.send(Abort(request_id))
-            self._send_flights()  # it may have been a suspect that others waited for
+            self._send_pending()  # it may have been a suspect that others waited for
 
     def drain(self) -> None:
         """Take nothing new from now on; what runs goes on."""
@@ -175,13 +175,13 @@ class Supervisor:
         self.death_reason = f"the worker {reason}"
         self._past_stats, self._stats = add_stats(self._past_stats, self._stats, with_gauges=False), Stats()
         self._deaths_in_a_row += 1
-        lost = sum(flight.is_sent for flight in self._flights.values())
+        lost = sum(pending.is_sent for pending in self._pending.values())
         if self._fatal is None or not self._fatal.permanent:
             _log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
-        for flight in blame(self._flights.values()):
-            del self._flights[flight.request.request_id]
+        for pending in charge_death(self._pending.values()):
+            del self._pending[pending.request.request_id]
             self._fail(
-                flight.request.request_id,
+                pending.request.request_id,
                 WorkerDied(f"The worker process died {MOST_DEATHS} times while this request ran."),
             )
         if self._ready is not None:
@@ -211,8 +211,8 @@ class Supervisor:
             _log.critical("the engine is dead: %s", reason)
 
     def _fail_all(self, error: HexserveError) -> None:
-        flights, self._flights = self._flights, {}
-        for request_id in flights:
+        pendings, self._pending = self._pending, {}
+        for request_id in pendings:
             self._fail(request_id, error)
 
     def _on_report(self, worker: WorkerProcess, report: Report) -> None:
@@ -224,9 +224,9 @@ class Supervisor:
                 for event in events:
                     self._on_event(event)
             case Failed(request_id, message, kind):
-                if self._flights.pop(request_id, None) is not None:
+                if self._pending.pop(request_id, None) is not None:
                     self._fail(request_id, InvalidRequest(message) if kind == "invalid" else EngineFailure(message))
-                    self._send_flights()
+                    self._send_pending()
             case Ready():
                 self._on_ready(report)
             case Fatal():
@@ -240,29 +240,29 @@ class Supervisor:
         _log.info("worker ready: %s on %s", ready.bundle, ready.device)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(ready)
-        self._send_flights()
+        self._send_pending()
 
     def _on_event(self, event: TokenEvent) -> None:
-        flight = self._flights.get(event.request_id)
-        if flight is None:
+        pending = self._pending.get(event.request_id)
+        if pending is None:
             return  # aborted while the event was under way
-        was_suspect = flight.is_suspect
-        flight.progress(event.token_ids)
+        was_suspect = pending.is_suspect
+        pending.progress(event.token_ids)
         self._deaths_in_a_row = 0
         if event.finish is not None:
-            del self._flights[event.request_id]
+            del self._pending[event.request_id]
         if was_suspect:
-            self._send_flights()
-        if event.kpi is not None and flight.deaths:  # this worker timed the last part only
-            event = replace(event, kpi=None)
+            self._send_pending()
+        if event.timings is not None and pending.deaths:  # this worker timed the last part only
+            event = replace(event, timings=None)
         self._deliver(event)
 
-    def _send_flights(self) -> None:
+    def _send_pending(self) -> None:
         if self._worker is None or self._ready is None:
             return
-        for flight in sendable(self._flights.values()):
-            flight.is_sent = True
-            self._worker.send(Submit(flight.request, tuple(flight.emitted)))
+        for pending in next_to_send(self._pending.values()):
+            pending.is_sent = True
+            self._worker.send(Submit(pending.request, tuple(pending.emitted)))
 
 
 def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:

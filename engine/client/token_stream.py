@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import EngineFailure, HexserveError
-from engine.request import Delta, Request, RequestKpi, TokenEvent
+from engine.request import Delta, Request, RequestTimings, TokenEvent
 from engine.text.assembler import StopRules, TextAssembler
 from engine.text.tokenizer import Tokenizer
 
-__all__ = ["Generation", "StopRules"]
+__all__ = ["StopRules", "TokenStream"]
 
-OnEnd = Callable[["Generation", RequestKpi | None], None]
+OnEnd = Callable[["TokenStream", RequestTimings | None], None]
 
 
-class Generation:
+class TokenStream:
     """Async iterator of `Delta`; the last one has `finish` set. One reader, on the engine's event loop.
 
     Iterating raises EngineFailure, WorkerDied or InvalidRequest when the request cannot go on. Deltas that are not
@@ -40,7 +40,7 @@ class Generation:
         self._generated_tokens = 0
         self._cached_tokens = 0
 
-    def __aiter__(self) -> "Generation":
+    def __aiter__(self) -> "TokenStream":
         return self
 
     async def __anext__(self) -> Delta:
@@ -74,10 +74,10 @@ class Generation:
         if self._first_token_at is None and delta.token_ids:
             self._first_token_at = time.perf_counter()
         if delta.finish is not None:
-            delta = replace(delta, kpi=self._timings(event.kpi))
+            delta = replace(delta, timings=self._timings(event.timings))
         self._deltas.append(delta)
         if delta.finish is not None:
-            self._end(delta.kpi)
+            self._end(delta.timings)
         elif len(self._deltas) > self._buffer_deltas and self._reader is None:  # a waiting reader is not behind
             self._deltas.clear()
             self.fail(EngineFailure(f"The stream was dropped: its reader is {self._buffer_deltas} pieces behind."))
@@ -89,23 +89,23 @@ class Generation:
             self._error = error
             self._end(None)
 
-    def _end(self, kpi: RequestKpi | None) -> None:
+    def _end(self, timings: RequestTimings | None) -> None:
         if not self._ended:
             self._ended = True
-            self._on_end(self, kpi)
+            self._on_end(self, timings)
         self._wake()
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    def _timings(self, measured: RequestKpi | None) -> RequestKpi:
+    def _timings(self, measured: RequestTimings | None) -> RequestTimings:
         """The worker's timings with our counts; without them (a stop string, a restart) what our own clock says."""
         if measured is not None:
             return replace(measured, prompt_tokens=self.prompt_tokens, generated_tokens=self._generated_tokens)
         now = time.perf_counter()
         first = self._first_token_at if self._first_token_at is not None else now
-        return RequestKpi(
+        return RequestTimings(
             queue_ms=0.0,
             prompt_ms=1000.0 * (first - self._submitted_at),
             generate_ms=1000.0 * (now - first),

@@ -102,7 +102,7 @@ class Layer(nn.Module):
         return cast(Tensor, hidden + self.mlp(self.post_attention_layernorm(hidden)))
 
 
-class Network(nn.Module):
+class DemoNetwork(nn.Module):
     """A decoder whose output matrix is its embedding."""
 
     def __init__(self, shape: Shape) -> None:

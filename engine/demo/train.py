@@ -17,7 +17,7 @@ from torch.optim import AdamW, Optimizer
 
 from engine.demo.corpus.mixture import EARLY_STEPS, draw
 from engine.demo.muon import Muon
-from engine.demo.network import Network, Shape, save_model
+from engine.demo.network import DemoNetwork, Shape, save_model
 from engine.demo.vocabulary import encode, save_vocabulary, train_tokenizer
 
 _MATRIX_RATE, _VECTOR_RATE = 0.02, 0.004
@@ -53,7 +53,7 @@ class Trainer:
     def __init__(self, plan: Plan, tokenizer: Tokenizer) -> None:
         torch.manual_seed(plan.seed)
         self.plan = plan
-        self.network = Network(Shape(vocab_size=tokenizer.get_vocab_size()))
+        self.network = DemoNetwork(Shape(vocab_size=tokenizer.get_vocab_size()))
         matrices = [each for each in self.network.layers.parameters() if each.ndim == 2]
         vectors = [each for each in self.network.parameters() if not any(each is matrix for matrix in matrices)]
         self.optimizers: tuple[Optimizer, ...] = (

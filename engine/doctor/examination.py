@@ -30,7 +30,7 @@ _ERROR_TEXT = 400
 _SAID = 4000
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How a check ended."""
 
     PASS = "pass"
@@ -46,7 +46,7 @@ class Check:
     """
 
     name: str
-    status: Status
+    status: CheckStatus
     text: str
     advice: str = ""
     said: str = ""
@@ -55,16 +55,18 @@ class Check:
 def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     """All checks. probe: what tries the providers, () = `python -m engine.graphs.onnx_qnn_probe`."""
     found = versions()
-    yield Check("versions", Status.PASS, ", ".join(f"{name} {value}" for name, value in found.items() if value))
+    yield Check("versions", CheckStatus.PASS, ", ".join(f"{name} {value}" for name, value in found.items() if value))
     if environment():
-        yield Check("environment", Status.PASS, ", ".join(f"{key}={value}" for key, value in environment().items()))
+        yield Check(
+            "environment", CheckStatus.PASS, ", ".join(f"{key}={value}" for key, value in environment().items())
+        )
     yield _chip()
     there, text = driver()
-    yield Check("NPU driver", {True: Status.PASS, False: Status.FAIL, None: Status.SKIP}[there], text)
+    yield Check("NPU driver", {True: CheckStatus.PASS, False: CheckStatus.FAIL, None: CheckStatus.SKIP}[there], text)
     libraries = _libraries()
     yield libraries
     command = probe or (sys.executable, "-m", "engine.graphs.onnx_qnn_probe")
-    yield from try_providers(command, STEPS if libraries.status is Status.PASS else STEPS[:1])
+    yield from try_providers(command, STEPS if libraries.status is CheckStatus.PASS else STEPS[:1])
     if bundle is not None:
         yield from examine_bundle(bundle)
 
@@ -73,18 +75,18 @@ def _chip() -> Check:
     name = chip_name()
     chip = chip_of(name)
     if chip is None:
-        return Check("chip", Status.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
-    return Check("chip", Status.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
+        return Check("chip", CheckStatus.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
+    return Check("chip", CheckStatus.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
 
 
 def _libraries() -> Check:
     name = "QNN libraries"
     if not package_version():
-        return Check(name, Status.SKIP, f"{MISSING}; bundles for the CPU work without them")
+        return Check(name, CheckStatus.SKIP, f"{MISSING}; bundles for the CPU work without them")
     try:
-        return Check(name, Status.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
+        return Check(name, CheckStatus.PASS, f"QNN {runtime_version() or '?'} in {library_folder()}")
     except BundleError as error:
-        return Check(name, Status.FAIL, str(error))
+        return Check(name, CheckStatus.FAIL, str(error))
 
 
 def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Check]:
@@ -99,13 +101,13 @@ def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Chec
             result = done.get(step)
             if result is None:
                 text, advice = f"the process {how} during this step", explain(errors) or UNKNOWN
-                yield Check(step, Status.FAIL, text, advice, errors[-_SAID:])
+                yield Check(step, CheckStatus.FAIL, text, advice, errors[-_SAID:])
                 return
             if not result.ok:
                 text, advice = result.text[:_ERROR_TEXT], explain(result.text + errors)
-                yield Check(step, Status.FAIL, text, advice, errors[-_SAID:])
+                yield Check(step, CheckStatus.FAIL, text, advice, errors[-_SAID:])
                 return
-            yield Check(step, Status.PASS, result.text)
+            yield Check(step, CheckStatus.PASS, result.text)
         yield from _compare(folder)
 
 
@@ -134,7 +136,7 @@ def _compare(folder: Path) -> Iterator[Check]:
     for name, file in (("CPU", "y_cpu.npy"), (device_name(), "y_qnn.npy")):
         if (folder / file).is_file():
             error = float(np.abs(np.load(folder / file).astype(np.float32) - expected()).max())
-            status = Status.PASS if error <= CLOSE else Status.FAIL
+            status = CheckStatus.PASS if error <= CLOSE else CheckStatus.FAIL
             yield Check(f"result on {name}", status, f"largest difference from the definition {error:.1e}")
 
 
@@ -143,13 +145,13 @@ def examine_bundle(folder: Path) -> Iterator[Check]:
     try:
         manifest = load_manifest(folder)
         if manifest.npu is None:
-            yield Check("bundle", Status.PASS, f"{manifest.name} for {manifest.target}: no NPU binaries in it")
+            yield Check("bundle", CheckStatus.PASS, f"{manifest.name} for {manifest.target}: no NPU binaries in it")
             return
         for file, info in read_binaries(folder, manifest, None).items():
             text = f"made by QNN {info.build_id}, {len(info.graphs)} graphs"
-            yield Check(file, Status.PASS, text)
+            yield Check(file, CheckStatus.PASS, text)
         check_bundle(folder, manifest, None)
     except BundleError as error:
-        yield Check("bundle", Status.FAIL, str(error), explain(str(error)))
+        yield Check("bundle", CheckStatus.FAIL, str(error), explain(str(error)))
         return
-    yield Check("bundle", Status.PASS, f"{manifest.name} loads on the {device_name()}")
+    yield Check("bundle", CheckStatus.PASS, f"{manifest.name} loads on the {device_name()}")

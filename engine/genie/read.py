@@ -126,10 +126,10 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
     """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only."""
     count = 2 if variant.head else 1
     body = [*variant.body]
-    names = _joints(body, "" if variant.head or variant.is_silent else LOGITS)
+    names = _joints(body, "" if variant.head or variant.is_kv_only else LOGITS)
     nodes = [_node(part, names[index], names[index + 1], infos) for index, part in enumerate(body)]
     inputs = _unique(slot.spec for part in body for slot in part.inputs if slot.meaning.role is not Role.HIDDEN)
-    result = () if variant.is_silent else (_renamed(_result(body[-1]).spec, names[-1]),)
+    result = () if variant.is_kv_only else (_renamed(_result(body[-1]).spec, names[-1]),)
     caches = [slot.spec for part in body for slot in part.outputs if slot.meaning.layer >= 0]
     layers = [layer for part in body for layer in part.layers]
     stem = f"ar{variant.rows}_cl{variant.context}"
@@ -152,7 +152,7 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
 
 
 def _kind(variant: Variant) -> GraphKind:
-    if variant.is_silent:
+    if variant.is_kv_only:
         return GraphKind.DECODER_PREFILL
     return GraphKind.DECODER if variant.head else GraphKind.DEFAULT
 
@@ -256,7 +256,7 @@ def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:
 
 def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:
     """Tokens of one sequence: the last one needs no column of the past."""
-    widest = max(variant.context - variant.rows for variant in variants if not variant.is_silent) + 1
+    widest = max(variant.context - variant.rows for variant in variants if not variant.is_kv_only) + 1
     return min(widest, config.context_tokens) if config.context_tokens else widest
 
 

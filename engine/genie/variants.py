@@ -23,7 +23,7 @@ class Variant:
     head: Part | None
 
     @property
-    def is_silent(self) -> bool:
+    def is_kv_only(self) -> bool:
         """Whether keys and values are all it gives: no logits, and nothing that a head could take."""
         return self.body[-1].kind is GraphKind.DECODER_PREFILL
 
@@ -45,8 +45,8 @@ def find_variants(parts: Sequence[Part]) -> tuple[Variant, ...]:
     if not shapes:
         raise BundleError("the bundle has no graph with layers and an attention mask")
     variants = [_variant(parts, rows, context or 0) for rows, context in sorted(shapes, key=_ascending)]
-    variants.sort(key=lambda variant: variant.is_silent)
-    if variants[0].is_silent:
+    variants.sort(key=lambda variant: variant.is_kv_only)
+    if variants[0].is_kv_only:
         graph = variants[0].body[-1].graph
         raise BundleError(f"graph {graph} gives keys and values only, and no graph of another shape gives logits")
     _check_alike(variants)

@@ -1,7 +1,7 @@
 """The process that compiles what callers ask: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
 
-One grammar at a time; its parent kills it when one takes too long. Standard input carries `Wanted`, standard output
-`Compiled`, each with its length in front. An empty `Compiled` says that it is ready.
+One grammar at a time; its parent kills it when one takes too long. Standard input carries `GrammarSpec`, standard
+output `Compiled`, each with its length in front. An empty `Compiled` says that it is ready.
 """
 
 import os
@@ -16,7 +16,7 @@ from llguidance import LLTokenizer
 
 from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
 from engine.grammar.source import Unusable, serialised, unforced
-from engine.grammar.spec import Compiled, Wanted, decode_wanted, encode_compiled
+from engine.grammar.spec import Compiled, GrammarSpec, decode_spec, encode_compiled
 
 LENGTH = struct.Struct("<I")
 MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
@@ -36,11 +36,11 @@ def main(arguments: list[str]) -> int:
     _answer(answers, Compiled())
     while header := asked.read(LENGTH.size):
         body = asked.read(LENGTH.unpack(header)[0])
-        _answer(answers, compiled(decode_wanted(body), tokenizer, controls))
+        _answer(answers, compiled(decode_spec(body), tokenizer, controls))
     return 0
 
 
-def compiled(wanted: Wanted, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
+def compiled(wanted: GrammarSpec, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
     """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_texts`."""
     try:
         grammar = unforced(serialised(wanted, lambda marker: special_token(tokenizer, marker)), controls)

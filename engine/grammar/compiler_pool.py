@@ -1,6 +1,6 @@
-"""Grammars are compiled in helper processes: a form that takes too long costs its own request and nobody else.
+"""Grammars are compiled in processes of their own: a form that takes too long costs its own request and nobody else.
 
-Each helper compiles one grammar at a time, so nobody waits behind a stranger's while a helper is free; one that
+Each compiler compiles one grammar at a time, so nobody waits behind a stranger's while a compiler is free; one that
 overruns its time is killed. Helpers start when they are first needed.
 """
 
@@ -16,43 +16,43 @@ import msgspec
 from engine.client.worker_process import own_group
 from engine.errors import Busy, EngineFailure, InvalidRequest
 from engine.grammar.frames import read_frame, write_frame
-from engine.grammar.spec import Compiled, Wanted, decode_compiled, encode_wanted
+from engine.grammar.spec import Compiled, GrammarSpec, decode_compiled, encode_spec
 
 REMEMBERED = 128
 REMEMBERED_BYTES = 64 * 1024 * 1024
 START_S = 60.0
-WAITING_PER_HELPER = 32
+WAITING_PER_COMPILER = 32
 
 
 @dataclass(frozen=True, slots=True)
-class WorkshopLimits:
-    """budget_s: longest compilation of one form. largest_bytes: largest form. helpers: most processes at once."""
+class GrammarCompilerLimits:
+    """budget_s: longest compilation of one form. largest_bytes: largest form. compilers: most processes at once."""
 
     budget_s: float = 2.0
     largest_bytes: int = 1024 * 1024
     helpers: int = 4
 
 
-class Workshop:
-    """All methods belong to one event loop. `command` starts a helper."""
+class GrammarCompilerPool:
+    """All methods belong to one event loop. `command` starts a compiler."""
 
-    def __init__(self, command: Sequence[str], limits: WorkshopLimits = WorkshopLimits()) -> None:
+    def __init__(self, command: Sequence[str], limits: GrammarCompilerLimits = GrammarCompilerLimits()) -> None:
         self._command = tuple(command)
         self._limits = limits
         self._free = asyncio.Semaphore(limits.helpers)
-        self._waiting = 0  # for a helper, or for its answer
-        self._idle: list[_Helper] = []
-        self._alive: set[_Helper] = set()
+        self._waiting = 0  # for a compiler, or for its answer
+        self._idle: list[_Compiler] = []
+        self._alive: set[_Compiler] = set()
         self._known: OrderedDict[bytes, Compiled] = OrderedDict()
         self._known_bytes = 0
         self._is_closed = False
 
-    async def compile(self, wanted: Wanted, param: str) -> str:
+    async def compile(self, wanted: GrammarSpec, param: str) -> str:
         """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow.
 
-        EngineFailure when no helper can be started; Busy when too many wait or the server is shutting down.
+        EngineFailure when no compiler can be started; Busy when too many wait or the server is shutting down.
         """
-        asked = encode_wanted(wanted)
+        asked = encode_spec(wanted)
         if len(asked) > self._limits.largest_bytes:
             message = f"Invalid '{param}': it has {len(asked)} bytes, the limit is {self._limits.largest_bytes}."
             raise InvalidRequest(message, param, "string_above_max_length")
@@ -64,15 +64,15 @@ class Workshop:
         return answer.grammar
 
     async def close(self) -> None:
-        """End every helper. May be repeated."""
+        """End every compiler. May be repeated."""
         self._is_closed = True
-        for helper in list(self._alive):
-            await self._end(helper)
+        for compiler in list(self._alive):
+            await self._end(compiler)
 
     async def _in_turn(self, asked: bytes) -> Compiled:
-        if self._waiting >= WAITING_PER_HELPER * self._limits.helpers:
+        if self._waiting >= WAITING_PER_COMPILER * self._limits.helpers:
             message = f"{self._waiting} requests wait for the form of their answer to be compiled."
-            raise Busy(message, retry_after_s=max(1.0, WAITING_PER_HELPER * self._limits.budget_s / 2))
+            raise Busy(message, retry_after_s=max(1.0, WAITING_PER_COMPILER * self._limits.budget_s / 2))
         self._waiting += 1
         try:
             async with self._free:
@@ -83,45 +83,45 @@ class Workshop:
     async def _compile(self, asked: bytes) -> Compiled:
         if self._is_closed:
             raise Busy("The server is shutting down.", retry_after_s=10.0)
-        helper = self._idle.pop() if self._idle else await self._start()
+        compiler = self._idle.pop() if self._idle else await self._start()
         try:
-            answer = await asyncio.wait_for(helper.ask(asked), self._limits.budget_s)
+            answer = await asyncio.wait_for(compiler.ask(asked), self._limits.budget_s)
         except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
             return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
             answer = Compiled(error="its grammar cannot be compiled within the limits of this server")
         else:
-            self._idle.append(helper)
+            self._idle.append(compiler)
         finally:
-            if helper not in self._idle:  # it overran, died, or nobody waits for it any more
-                await asyncio.shield(self._end(helper))
+            if compiler not in self._idle:  # it overran, died, or nobody waits for it any more
+                await asyncio.shield(self._end(compiler))
         self._remember(asked, answer)
         return answer
 
-    async def _start(self) -> "_Helper":
+    async def _start(self) -> "_Compiler":
         try:
-            helper = await _Helper.start(self._command)
+            compiler = await _Compiler.start(self._command)
         except OSError as error:
             raise EngineFailure(f"the grammar compiler could not be started: {error}") from None
-        self._alive.add(helper)
+        self._alive.add(compiler)
         try:
-            ready = await asyncio.wait_for(helper.answer(), START_S)
+            ready = await asyncio.wait_for(compiler.answer(), START_S)
         except (TimeoutError, asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
-            await self._end(helper)
+            await self._end(compiler)
             raise EngineFailure("the grammar compiler did not start") from None
         except asyncio.CancelledError:
-            await asyncio.shield(self._end(helper))
+            await asyncio.shield(self._end(compiler))
             raise
         if ready.error:
-            await self._end(helper)
+            await self._end(compiler)
             raise InvalidRequest(ready.error, code="unsupported_value")
-        return helper
+        return compiler
 
-    async def _end(self, helper: "_Helper") -> None:
-        if helper in self._idle:
-            self._idle.remove(helper)
-        self._alive.discard(helper)
-        await helper.end()
+    async def _end(self, compiler: "_Compiler") -> None:
+        if compiler in self._idle:
+            self._idle.remove(compiler)
+        self._alive.discard(compiler)
+        await compiler.end()
 
     def _remember(self, asked: bytes, answer: Compiled) -> None:
         if asked in self._known:  # a neighbour asked for the same meanwhile
@@ -136,14 +136,14 @@ def _size(asked: bytes, answer: Compiled) -> int:
     return len(asked) + len(answer.grammar)
 
 
-class _Helper:
+class _Compiler:
     """One process and its two pipes."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> "_Helper":
+    async def start(cls, command: Sequence[str]) -> "_Compiler":
         process = await asyncio.create_subprocess_exec(
             *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, **own_group()
         )

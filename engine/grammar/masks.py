@@ -43,7 +43,7 @@ class _Line:
     is_late: bool = True
 
 
-class MaskDesk:
+class GrammarMasks:
     """Owned by the engine's loop; every method is called from its thread.
 
     make_tokenizer is called once, in a thread, when the first grammar comes. Executors are given by tests only.

@@ -7,7 +7,7 @@ from typing import Any
 
 from llguidance import LLMatcher, grammar_from
 
-from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.grammar.tool_formats import TOOL_FORMATS, ToolFormat
 
 # Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.
@@ -21,7 +21,7 @@ class Unusable(ValueError):
     """The form cannot be made into a grammar; the message says why."""
 
 
-def serialised(wanted: Wanted, special: SpecialToken) -> str:
+def serialised(wanted: GrammarSpec, special: SpecialToken) -> str:
     """The grammar of a form. `special` gives the id of a marker that is one control token, else None.
 
     Unusable when it cannot be read; whether llguidance accepts it is not known yet.

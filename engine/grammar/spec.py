@@ -63,7 +63,7 @@ class ToolCalls(msgspec.Struct, frozen=True, tag=True):
 Form = TextForm | ToolCalls
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class GrammarSpec(msgspec.Struct, frozen=True):
     """A form, and the marker that ends the reasoning before it ("" = no reasoning).
 
     opening: what begins the reasoning where the model may leave it out; "" = the prompt has begun it.
@@ -81,7 +81,7 @@ class Compiled(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-encode_wanted = msgspec.msgpack.Encoder().encode
-decode_wanted = msgspec.msgpack.Decoder(Wanted).decode
+encode_spec = msgspec.msgpack.Encoder().encode
+decode_spec = msgspec.msgpack.Decoder(GrammarSpec).decode
 encode_compiled = msgspec.msgpack.Encoder().encode
 decode_compiled = msgspec.msgpack.Decoder(Compiled).decode

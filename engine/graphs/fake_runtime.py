@@ -34,7 +34,7 @@ class FakeRuntime:
         # Columns never written hold POISON: reading one through a wrong mask changes the next token.
         self._pools = np.full((pools, columns, 2), POISON, np.int64)
         self._fresh: NDArray[np.int64] = np.empty((0, 2), np.int64)
-        self._shelf: dict[bytes, NDArray[np.int64]] = {}
+        self._host_cache: dict[bytes, NDArray[np.int64]] = {}
         self.passes: list[PackedBatch] = []
         self.fail_at: int | None = None
         self.damage: frozenset[int] = frozenset()
@@ -78,7 +78,7 @@ class FakeRuntime:
             logits[index, expected_token(seen, self.vocab)] = 10.0
         return logits
 
-    def damaged_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those named in `damage`, once."""
         found = np.array([row for row in rows if row in self.damage], np.int64)
         self.damage = frozenset()
@@ -88,18 +88,18 @@ class FakeRuntime:
         """Remember the tokens of `rows` in `columns`."""
         self._pools[pool][columns] = self._fresh[rows]
 
-    def stow(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Remember the tokens of `columns`, and spoil them where they were."""
-        self._shelf[key] = self._pools[pool][columns].copy()
+        self._host_cache[key] = self._pools[pool][columns].copy()
         self._pools[pool][columns] = POISON
 
-    def restore(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Put remembered tokens into `columns`."""
-        self._pools[pool][columns] = self._shelf[key]
+        self._pools[pool][columns] = self._host_cache[key]
 
-    def drop(self, key: bytes) -> None:
+    def evict(self, key: bytes) -> None:
         """Forget them."""
-        self._shelf.pop(key, None)
+        self._host_cache.pop(key, None)
 
     def close(self) -> None:
         """Nothing to release."""

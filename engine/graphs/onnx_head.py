@@ -23,7 +23,7 @@ class _BoundHead:
     encoding: Encoding
 
 
-class Head:
+class LmHead:
     """The head graphs of a bundle; some have none, because their last part gives logits itself."""
 
     def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], arena: Arena) -> None:

@@ -14,7 +14,7 @@ from engine.graphs.batch import PackedBatch
 from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs, zero_codes
 from engine.graphs.layout import is_scatter, layer_graphs, place_of, spans
 from engine.graphs.onnx_binding import Binding, bind
-from engine.graphs.onnx_head import Head
+from engine.graphs.onnx_head import LmHead
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 
@@ -51,11 +51,11 @@ class OnnxRuntime:
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
         self._pools = [Pool(manifest, start, zero_codes(manifest)) for _ in range(pools)]
         self._arena = Arena()
-        self._head = Head(manifest, self._sessions, self._arena)
+        self._head = LmHead(manifest, self._sessions, self._arena)
         self._rotary: dict[tuple[bool, Encoding], RotaryTable] = {}
         self._passes: dict[tuple[int, PassShape], _Pass] = {}
         self._last: _Pass | None = None
-        self._shelf: dict[bytes, tuple[Array, Array]] = {}
+        self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._restrides = 0
 
     @property
@@ -91,9 +91,9 @@ class OnnxRuntime:
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
 
-    def damaged_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows whose fresh KV holds inf or NaN: masked or not, 0 times NaN is NaN. Integers cannot be damaged."""
-        assert self._last is not None, "damaged_rows before run"
+        assert self._last is not None, "non_finite_rows before run"
         fresh = self._last.fresh
         if fresh.keys.dtype.kind != "f":
             return rows[:0]
@@ -112,21 +112,21 @@ class OnnxRuntime:
             target.keys[..., column_span] = fresh.keys[..., row_span]
             target.values[..., column_span, :] = fresh.values[..., row_span, :]
 
-    def stow(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy the KV of `columns` aside."""
         source = self._pools[pool]
-        self._shelf[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
+        self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
 
-    def restore(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy stowed KV into `columns`."""
         self._widen(pool, columns.stop)
-        keys, values = self._shelf[key]
+        keys, values = self._host_cache[key]
         self._pools[pool].keys[..., columns] = keys
         self._pools[pool].values[..., columns, :] = values
 
-    def drop(self, key: bytes) -> None:
+    def evict(self, key: bytes) -> None:
         """Forget a copy."""
-        self._shelf.pop(key, None)
+        self._host_cache.pop(key, None)
 
     def close(self) -> None:
         """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
@@ -135,7 +135,7 @@ class OnnxRuntime:
         self._head.clear()
         self._arena.clear()
         self._pools.clear()
-        self._shelf.clear()
+        self._host_cache.clear()
         self._sessions.clear()
 
     def _width(self, shape: PassShape) -> int:

@@ -37,19 +37,19 @@ class Runtime(Protocol):
         Raises PassFailed.
         """
 
-    def damaged_rows(self, rows: Indices) -> Indices:
+    def non_finite_rows(self, rows: Indices) -> Indices:
         """Which of `rows` of the last pass have keys or values that are not finite; kept, they would spoil the pool."""
 
     def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
         """Write the last pass's fresh KV of `rows` into `columns` of `pool`."""
 
-    def stow(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy the KV of `columns` out of a pool and remember it as `key`."""
 
-    def restore(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy what was stowed as `key` into `columns` of a pool, widening it if need be."""
 
-    def drop(self, key: bytes) -> None:
+    def evict(self, key: bytes) -> None:
         """Forget a copy; unknown keys are ignored."""
 
     def close(self) -> None:

@@ -26,14 +26,14 @@ class PartState(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """Told of every piece: start(total bytes or 0, bytes already there), then advance(bytes)."""
 
     start: Callable[[int, int], None]
     advance: Callable[[int], None]
 
 
-def download(url: str, target: Path, progress: Progress, client: httpx.Client) -> Path:
+def download(url: str, target: Path, progress: DownloadProgress, client: httpx.Client) -> Path:
     """Fetch url into target. An interrupted one goes on at the next call, unless the file on the server changed.
 
     Raises PullError when the server refuses, the file stays incomplete, or its checksum is wrong.
@@ -58,7 +58,7 @@ def download(url: str, target: Path, progress: Progress, client: httpx.Client) -
     raise AssertionError("unreachable")
 
 
-def _fetch(url: str, part: Path, progress: Progress, client: httpx.Client) -> httpx.Headers:
+def _fetch(url: str, part: Path, progress: DownloadProgress, client: httpx.Client) -> httpx.Headers:
     """Append what is missing to the part file; the answer's headers."""
     have, state = _size(part), _load_state(part)
     request = {"Accept-Encoding": "identity"}

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Encoding(msgspec.Struct, frozen=True, omit_defaults=True):
+class QnnEncoding(msgspec.Struct, frozen=True, omit_defaults=True):
     """real = scale * (q + offset), QNN's sign: offset = -zero_point. One entry, or one for each index along `axis`."""
 
     scales: tuple[float, ...]
@@ -18,7 +18,7 @@ class BinaryTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str
     shape: tuple[int, ...]
     data_format: int = 0
-    encoding: Encoding | None = None
+    encoding: QnnEncoding | None = None
 
 
 class BinaryGraph(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.bundle.manifest import TensorSpec
 from engine.errors import BundleError
-from engine.qnn.protobuf import WireError, blob, fields, number
+from engine.qnn.protobuf import ProtobufError, blob, fields, number
 
 DOMAIN = "com.microsoft"
 OPERATOR = "EPContext"
@@ -78,7 +78,7 @@ def read_wrapper(path: Path) -> tuple[ContextNode, ...]:
         graphs = [value for field, value in fields(path.read_bytes()) if field == 7 and isinstance(value, bytes)]
         nodes = [value for graph in graphs for field, value in fields(graph) if field == 1]
         return tuple(found for node in nodes if isinstance(node, bytes) for found in _context_node(node))
-    except (OSError, WireError, UnicodeDecodeError) as error:
+    except (OSError, ProtobufError, UnicodeDecodeError) as error:
         raise BundleError(f"{path} is not an ONNX file: {error}") from error
 
 

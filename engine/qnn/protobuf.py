@@ -5,7 +5,7 @@ from collections.abc import Iterator
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-class WireError(Exception):
+class ProtobufError(Exception):
     """The bytes are not a message."""
 
 
@@ -21,7 +21,7 @@ def blob(field: int, value: bytes | str) -> bytes:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, value) in order; integers for number fields, bytes otherwise. WireError when it is no message."""
+    """(field number, value) in order; integers for number fields, else bytes. ProtobufError when it is no message."""
     position = 0
     while position < len(message):
         key, position = _read_varint(message, position)
@@ -35,9 +35,9 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (FIXED32, FIXED64):
             size = 4 if kind == FIXED32 else 8
         else:
-            raise WireError(f"wire type {kind}")
+            raise ProtobufError(f"wire type {kind}")
         if position + size > len(message):
-            raise WireError("a field runs past the end")
+            raise ProtobufError("a field runs past the end")
         yield key >> 3, message[position : position + size]
         position += size
 
@@ -61,4 +61,4 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise WireError("a number runs past the end")
+    raise ProtobufError("a number runs past the end")

@@ -8,7 +8,7 @@ import ctypes
 import mmap
 from pathlib import Path
 
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from engine.qnn.memory import LayoutError, count, pointer, read, rows, text, unsigned
 
 SYSTEM_INTERFACE_MAJOR = 1
@@ -131,18 +131,18 @@ def _tensor(address: int, direction: int) -> BinaryTensor:
     return BinaryTensor(name, DTYPES[dtype], shape, data_format, _encoding(address + 40, name))
 
 
-def _encoding(address: int, name: str) -> Encoding | None:
+def _encoding(address: int, name: str) -> QnnEncoding | None:
     defined, kind = (int(value) for value in read("II", address))
     if defined != ENCODING_DEFINED or kind == ENCODING_UNDEFINED:
         return None
     if kind == PER_TENSOR:
         scale, offset = read("fi", address + 8)
-        return Encoding((float(scale),), (int(offset),))
+        return QnnEncoding((float(scale),), (int(offset),))
     if kind == PER_AXIS:
         axis = int(read("i", address + 8)[0])
         number = count(address + 12, MAX_CHANNELS, f"scales of {name}")
         pairs = rows("fi", pointer(address + 16), number)
-        return Encoding(tuple(float(pair[0]) for pair in pairs), tuple(int(pair[1]) for pair in pairs), axis)
+        return QnnEncoding(tuple(float(pair[0]) for pair in pairs), tuple(int(pair[1]) for pair in pairs), axis)
     raise LayoutError(f"tensor {name} has the unknown quantisation encoding {kind}")
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.grammar.masks import Forbidden, MaskDesk
+from engine.grammar.masks import Forbidden, GrammarMasks
 from engine.grammar.matching import GrammarFailed
 from engine.sampling.prompt_logprobs import take_scores
-from engine.sampling.sampler import BadLogits, Pick, RowContext, sample
+from engine.sampling.sampler import BadLogits, RowContext, SampledToken, sample
 from engine.scheduling.plan import Segment, StepPlan
 from engine.scheduling.sequence import Sequence
 
@@ -18,20 +18,20 @@ Find = Callable[[str], Sequence | None]
 
 
 @dataclass(slots=True)
-class Chosen:
+class PassSamples:
     """Tokens by sequence; why a sequence is lost; sequences whose mask was not there, to be sampled another time."""
 
-    picks: dict[str, tuple[Pick, ...]] = field(default_factory=dict)
+    picks: dict[str, tuple[SampledToken, ...]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
 
 
-def choose(plan: StepPlan, logits: np.ndarray, find: Find, masks: MaskDesk | None) -> Chosen:
+def choose(plan: StepPlan, logits: np.ndarray, find: Find, masks: GrammarMasks | None) -> PassSamples:
     """Note prompt scores and choose tokens for the other logit rows [R, V].
 
     Whatever is wrong with one sequence leaves its neighbours alone.
     """
-    chosen = Chosen()
+    chosen = PassSamples()
     logits, unscorable = take_scores(plan, logits, find)
     chosen.lost |= {name: str(bad) for name, bad in unscorable.items()}
     rows: list[RowContext] = []
@@ -52,11 +52,11 @@ def choose(plan: StepPlan, logits: np.ndarray, find: Find, masks: MaskDesk | Non
     for segment in taken:
         mine = picks[start : start + segment.chosen_rows]
         start += segment.chosen_rows
-        _sort_out(segment.sequence_id, mine, chosen)
+        _collect(segment.sequence_id, mine, chosen)
     return chosen
 
 
-def prepare(plan: StepPlan, masks: MaskDesk) -> None:
+def prepare(plan: StepPlan, masks: GrammarMasks) -> None:
     """Before the pass: ask for the masks behind guesses."""
     names = set(masks.names)
     for segment in plan.segments:
@@ -64,14 +64,14 @@ def prepare(plan: StepPlan, masks: MaskDesk) -> None:
             masks.guess(segment.sequence_id, _guesses(segment))
 
 
-def wait_alone(plan: StepPlan, masks: MaskDesk) -> None:
+def wait_alone(plan: StepPlan, masks: GrammarMasks) -> None:
     """Wait for a mask for a moment if every sequence of the pass does: there is no neighbour to keep waiting."""
     names = set(masks.names)
     if all(s.sequence_id in names and s.chosen_rows and not masks.is_ready(s.sequence_id) for s in plan.segments):
         masks.wait(LONE_WAIT_S)
 
 
-def _masks_of(segment: Segment, masks: MaskDesk | None, chosen: Chosen) -> tuple[Forbidden | None, ...] | None:
+def _masks_of(segment: Segment, masks: GrammarMasks | None, chosen: PassSamples) -> tuple[Forbidden | None, ...] | None:
     """One mask or None per logit row; None altogether when the segment is not sampled now."""
     name = segment.sequence_id
     if masks is None or name not in masks.names or not segment.chosen_rows:
@@ -104,9 +104,9 @@ def _guesses(segment: Segment) -> tuple[int, ...]:
     return segment.tokens[len(segment.tokens) - segment.chosen_rows + 1 :]
 
 
-def _sort_out(name: str, mine: list[Pick | BadLogits], chosen: Chosen) -> None:
+def _collect(name: str, mine: list[SampledToken | BadLogits], chosen: PassSamples) -> None:
     bad = next((pick for pick in mine if isinstance(pick, BadLogits)), None)
     if bad is not None:
         chosen.lost[name] = str(bad)
     else:
-        chosen.picks[name] = tuple(pick for pick in mine if isinstance(pick, Pick))
+        chosen.picks[name] = tuple(pick for pick in mine if isinstance(pick, SampledToken))

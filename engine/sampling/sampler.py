@@ -51,7 +51,7 @@ class RowContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class SampledToken:
     """The chosen token and, if asked for, its log-probability."""
 
     token_id: int
@@ -62,7 +62,7 @@ class BadLogits(ValueError):
     """A row of logits holds no number to choose from."""
 
 
-def sample(logits: Floats, rows: Sequence[RowContext]) -> list[Pick | BadLogits]:
+def sample(logits: Floats, rows: Sequence[RowContext]) -> list[SampledToken | BadLogits]:
     """Choose one token per row of logits [R, V]; a row of NaN gives BadLogits in its place."""
     adjusted = _adjust(logits, rows)
     tokens = adjusted.argmax(axis=1)
@@ -72,7 +72,7 @@ def sample(logits: Floats, rows: Sequence[RowContext]) -> list[Pick | BadLogits]
         tokens[drawn] = _draw(adjusted[drawn], [rows[index] for index in drawn])
     logprobs = _logprobs(logits, tokens, rows, usable)
     return [
-        Pick(int(tokens[index]), logprobs.get(index))
+        SampledToken(int(tokens[index]), logprobs.get(index))
         if usable[index]
         else BadLogits("the graph returned no finite logits for this request")
         for index in range(len(rows))

@@ -21,6 +21,6 @@ def pages_for(tokens: int, page_columns: int) -> int:
     return -(-tokens // page_columns)
 
 
-def fits_now(needed: int, available: int, promised: int) -> bool:
-    """Whether `needed` fresh pages may be taken, leaving those that are promised to sequences of the pool."""
-    return needed + promised <= available
+def fits_now(needed: int, available: int, reserved: int) -> bool:
+    """Whether `needed` fresh pages may be taken, leaving those that are reserved for sequences of the pool."""
+    return needed + reserved <= available

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.sequence import Status
+from engine.scheduling.sequence import SequenceStatus
 
 
 def violations(scheduler: Scheduler) -> Iterator[str]:
@@ -19,23 +19,23 @@ def _pool_violations(scheduler: Scheduler) -> Iterator[str]:
         held = Counter(
             page
             for sequence in scheduler.sequences()
-            if sequence.status is not Status.WAITING and sequence.pool == index
+            if sequence.status is not SequenceStatus.WAITING and sequence.pool == index
             for page in sequence.pages
         )
         for page in range(pages.page_count):
             references = pool.references[page]
             if references != held[page]:
                 yield f"pool {index} page {page}: {references} references, {held[page]} holders"
-            states = (references > 0) + (page in pool.free) + (page in pool.kept)
+            states = (references > 0) + (page in pool.free) + (page in pool.cached)
             if states != 1:
                 yield f"pool {index} page {page} is in {states} states"
-            if page in pool.kept and page not in pool.keys:
-                yield f"pool {index} page {page} is kept without a key"
+            if page in pool.cached and page not in pool.keys:
+                yield f"pool {index} page {page} is cached without a key"
         if len(set(pool.keys.values())) != len(pool.keys):
             yield f"pool {index}: two pages share a key"
-    for index, (promised, available) in enumerate(scheduler.promises()):
-        if promised > available:
-            yield f"pool {index}: {promised} pages promised, {available} available"
+    for index, (reserved, available) in enumerate(scheduler.reservations()):
+        if reserved > available:
+            yield f"pool {index}: {reserved} pages reserved, {available} available"
 
 
 def _sequence_violations(scheduler: Scheduler) -> Iterator[str]:
@@ -45,11 +45,11 @@ def _sequence_violations(scheduler: Scheduler) -> Iterator[str]:
             yield f"{name}: nothing left to compute"
         if len(sequence.pages) * page_columns < sequence.computed:
             yield f"{name}: {sequence.computed} computed tokens in {len(sequence.pages)} pages"
-        if sequence.status is Status.WAITING and (sequence.pages or sequence.computed):
+        if sequence.status is SequenceStatus.WAITING and (sequence.pages or sequence.computed):
             yield f"{name}: waiting, but holds columns"
-        if sequence.status is Status.DECODE and sequence.rows_wanted != 1:
+        if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted != 1:
             yield f"{name}: decodes, but wants {sequence.rows_wanted} rows"
-        if sequence.status is Status.PREFILL and sequence.rows_wanted <= 1:
+        if sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
             yield f"{name}: in the prefill queue with {sequence.rows_wanted} rows to compute"
         if len(sequence.tokens) > scheduler.rules.capacity.tokens_per_sequence:
             yield f"{name}: {len(sequence.tokens)} tokens exceed the context"

@@ -8,7 +8,7 @@ from engine.scheduling.sequence import Sequence
 OBSERVED_SHARE = 0.05
 
 
-class Expectation:
+class OutputLengthEstimate:
     """A first guess of an answer's tokens that slowly follows what answers had; 0 expects and learns nothing."""
 
     def __init__(self, first_guess: int, capacity: Capacity, page_columns: int) -> None:
@@ -27,7 +27,7 @@ class Expectation:
         tokens = len(sequence.tokens)
         return pages_for(tokens + max(1, rest) - 1, self._page_columns) - pages_for(tokens, self._page_columns)
 
-    def promised(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
+    def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
         """Pages to keep free when one more is let in: at least one for each of the others. None is kept out alone."""
         others = [max(1, self.growth(sequence)) for sequence in running]
         return self.growth(newcomer) + sum(others) if others else 0

@@ -35,14 +35,14 @@ class Segment:
 class MoveKind(StrEnum):
     """What happens to a page's contents."""
 
-    STOW = "stow"  # copied from the page to the shelf
-    RESTORE = "restore"  # copied from the shelf to the page
-    DROP = "drop"  # the shelf's copy is forgotten; the page is irrelevant
+    OFFLOAD = "offload"  # copied from the page to the host cache
+    LOAD = "load"  # copied from the host cache to the page
+    EVICT = "evict"  # the host cache's copy is forgotten; the page is irrelevant
 
 
 @dataclass(frozen=True, slots=True)
 class PageMove:
-    """One copy between a pool and the shelf. Moves are done before the pass, strictly in order."""
+    """One copy between a pool and the host cache. Moves are done before the pass, strictly in order."""
 
     kind: MoveKind
     key: bytes

@@ -13,13 +13,13 @@ FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 11
 class Demand:
     """Rows wanted from one pool: sequences with one row each, and all prefill rows together.
 
-    silent_rows: the prefill rows that may be computed before one whose logits are wanted.
+    kv_only_rows: the prefill rows that may be computed before one whose logits are wanted.
     """
 
     decodes: int
     prefill_rows: int
     prefill_first: bool = False  # the last mixed pass had no room for prefill: reserve some now
-    silent_rows: int = 0
+    kv_only_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Share:
 class Extent:
     """Columns of a pool. referenced: up to the end of the highest page in use; a pass must span them.
 
-    wanted: what it had better span (pages kept for their contents, or the present width); it never costs rows.
+    wanted: what it had better span (pages cached for their contents, or the present width); it never costs rows.
     width: as the pool is laid now. forgone_ms: what staying so has cost since another width became the better one.
     """
 
@@ -64,7 +64,7 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     """
     options = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
     options += [
-        Share(shape, 0, min(demand.silent_rows, shape.rows)) for shape in _silent_options(shapes, demand, extent)
+        Share(shape, 0, min(demand.kv_only_rows, shape.rows)) for shape in _kv_only_options(shapes, demand, extent)
     ]
     run_ms = {share: costs.milliseconds(share.shape) for share in options}
     switch_ms = {share: max(0.0, costs.switch_ms(extent.width, share.shape) - extent.forgone_ms) for share in options}
@@ -92,8 +92,8 @@ def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[Pas
     return roomy if roomy and roomy[-1].rows >= tight[-1].rows else tight
 
 
-def _silent_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:
-    if not demand.silent_rows:
+def _kv_only_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:
+    if not demand.kv_only_rows:
         return ()
     return shapes.prefill_candidates(extent.wanted) or shapes.prefill_candidates(extent.referenced)
 

@@ -1,22 +1,24 @@
-"""One pool and the sequences that live in it: queues, pages, width, and the copies to and from the shelf."""
+"""One pool and the sequences that live in it: queues, pages, width, and the copies to and from the host cache."""
 
 from collections.abc import Iterator, Sequence
 
 from engine.bundle.variant import ShapeTable
-from engine.cache.host_cache import Shelf
+from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
 from engine.scheduling.admission import pages_for
 from engine.scheduling.plan import MoveKind, PageMove
 from engine.scheduling.policy import Extent
 from engine.scheduling.sequence import Sequence as Generation
-from engine.scheduling.sequence import Status
+from engine.scheduling.sequence import SequenceStatus
 
 
-class Lane:
-    """A pass serves one lane. `shelf` and `moves` are shared by all; moves are carried out before the next pass."""
+class PoolQueues:
+    """A pass serves one pool. All share `host_cache` and `moves`; moves are carried out before the next pass."""
 
-    def __init__(self, index: int, pages: PagePool, shapes: ShapeTable, shelf: Shelf, moves: list[PageMove]) -> None:
+    def __init__(
+        self, index: int, pages: PagePool, shapes: ShapeTable, host_cache: HostCache, moves: list[PageMove]
+    ) -> None:
         self.index = index
         self.pages = pages
         self._shapes = shapes
@@ -26,7 +28,7 @@ class Lane:
         self.width = 0  # past columns of its last pass
         self.forgone_ms = 0.0  # by staying at that width
         self.prefill_starved = False
-        self._shelf = shelf
+        self._host_cache = host_cache
         self._moves = moves
 
     @property
@@ -55,87 +57,87 @@ class Lane:
         return min(self.pages.page_count, self._shapes.reach(self.population + newcomers) // self.pages.page_columns)
 
     def allocate(self, count: int, newcomers: int = 0) -> tuple[int, ...] | None:
-        """Fresh pages, or None. With a shelf the lowest: what is kept there is copied away, so that pools stay low."""
+        """Fresh pages, or None. With a host cache the lowest: what they hold is copied away, so that pools stay low."""
         if count > self.available(newcomers):
             return None
-        if not self._shelf.limit:
+        if not self._host_cache.limit:
             return self.pages.allocate(count, self._page_limit(newcomers))
         claimed = self.pages.claim_lowest(count)
         assert claimed is not None
         for page, key in claimed[1].items():
-            self._stow(page, key)
+            self._offload(page, key)
         return claimed[0]
 
     @property
-    def promised(self) -> int:
+    def reserved(self) -> int:
         """Pages that prompts under way will still take. They take them pass by pass, and always the lowest: a pass
         spans every column up to the highest page that is written."""
-        return sum(self._promised_to(sequence) for sequence in self.prefill_queue.values())
+        return sum(self._reserved_for(sequence) for sequence in self.prefill_queue.values())
 
-    def _promised_to(self, sequence: Generation) -> int:
+    def _reserved_for(self, sequence: Generation) -> int:
         return pages_for(len(sequence.tokens), self.pages.page_columns) - len(sequence.pages)
 
     def grow(self, sequence: Generation, pages: int) -> bool:
-        """Give a sequence `pages` pages in all; False when those not promised to others are too few."""
+        """Give a sequence `pages` pages in all; False when those not reserved for others are too few."""
         missing = pages - len(sequence.pages)
         if missing <= 0:
             return True
-        own = self._promised_to(sequence) if sequence.status is Status.PREFILL else 0
-        fresh = self.allocate(missing) if missing + self.promised - own <= self.available() else None
+        own = self._reserved_for(sequence) if sequence.status is SequenceStatus.PREFILL else 0
+        fresh = self.allocate(missing) if missing + self.reserved - own <= self.available() else None
         sequence.pages.extend(fresh or ())
         return fresh is not None
 
     def known(self, keys: Sequence[PageKey]) -> list[int | None]:
-        """The longest computed prefix that a newcomer may share: the page of each key, None for a copy on the shelf.
+        """The longest computed prefix that a newcomer may share: the page of each key, None for a copy on the host.
 
-        Not more copies than half the shelf: making room for them may put as many others there.
+        Not more copies than half the host cache: making room for them may put as many others there.
         """
         limit = self._page_limit(newcomers=1)
-        copies = self._shelf.limit // 2
+        copies = self._host_cache.limit // 2
         found: list[int | None] = []
         for key in keys:
             page = next(iter(self.pages.lookup((key,))), limit)
             copies -= page >= limit
-            if page >= limit and (copies < 0 or key not in self._shelf):
+            if page >= limit and (copies < 0 or key not in self._host_cache):
                 break
             found.append(page if page < limit else None)
         return found
 
-    def restore(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> list[int]:
-        """Order copies from the shelf into fresh pages; the pages of the whole known prefix.
+    def load(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> list[int]:
+        """Order copies from the host cache into fresh pages; the pages of the whole known prefix.
 
         known: of these keys, its pages acquired by the caller, who has also seen that there are enough fresh ones.
         """
         shelved = [key for key, page in zip(keys, known, strict=False) if page is None]
         for key in shelved:
-            self._shelf.touch(key)
+            self._host_cache.touch(key)
         fresh = dict(zip(shelved, self.allocate(len(shelved), newcomers=1) or (), strict=True))
         for key, page in fresh.items():
-            assert key in self._shelf, "making room for copies has cost one of them"
+            assert key in self._host_cache, "making room for copies has cost one of them"
             self.pages.register(page, key)
-            self._moves.append(PageMove(MoveKind.RESTORE, key, self.index, page))
+            self._moves.append(PageMove(MoveKind.LOAD, key, self.index, page))
         return [fresh[key] if page is None else page for key, page in zip(keys, known, strict=False)]
 
-    def narrow(self, past: int, forgone_ms: float = 0.0) -> None:
-        """The next pass spans `past` columns: kept pages beyond go to the shelf, or are forgotten without one.
+    def set_past(self, past: int, forgone_ms: float = 0.0) -> None:
+        """The next pass spans `past` columns: cached pages beyond go to the host cache, or are forgotten without one.
 
         forgone_ms: what it loses for not having another width; 0 once it has the best one.
         """
-        if self._shelf.limit:
-            for page in self.pages.kept_above(past):
+        if self._host_cache.limit:
+            for page in self.pages.cached_above(past):
                 key = self.pages.key(page)
                 assert key is not None
-                self._stow(page, key)
+                self._offload(page, key)
         self.pages.trim(past)
         self.forgone_ms = self.forgone_ms + forgone_ms if past == self.width and forgone_ms else 0.0
         self.width = past
 
     def extent(self) -> Extent:
-        """With a shelf, kept pages ask for no width; then a pool is re-laid narrower only for half of it or less."""
+        """With a host cache, cached pages ask for no width; a pool is re-laid narrower only for half of it or less."""
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
-        if not self._shelf.limit:
+        if not self._host_cache.limit:
             return Extent(
-                referenced, max(referenced, self.pages.high_water(with_kept=True)), self.width, self.forgone_ms
+                referenced, max(referenced, self.pages.high_water(with_cached=True)), self.width, self.forgone_ms
             )
         wanted = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
         return Extent(referenced, wanted, self.width, self.forgone_ms)
@@ -152,7 +154,7 @@ class Lane:
         self.pages.release(sequence.pages)
         sequence.pages = []
 
-    def _stow(self, page: int, key: PageKey) -> None:
-        if key not in self._shelf:
-            self._moves.append(PageMove(MoveKind.STOW, key, self.index, page))
-        self._moves.extend(PageMove(MoveKind.DROP, old) for old in self._shelf.put(key))
+    def _offload(self, page: int, key: PageKey) -> None:
+        if key not in self._host_cache:
+            self._moves.append(PageMove(MoveKind.OFFLOAD, key, self.index, page))
+        self._moves.extend(PageMove(MoveKind.EVICT, old) for old in self._host_cache.put(key))

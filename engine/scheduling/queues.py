@@ -25,7 +25,7 @@ def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> 
     return found
 
 
-def silent_rows(wanted: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+def kv_only_rows(wanted: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
     """Of the rows each prefill may take, those before the first whose logits are read."""
     return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in wanted]
 

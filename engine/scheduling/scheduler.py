@@ -4,19 +4,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.bundle.variant import ShapeTable
-from engine.cache.host_cache import Shelf
+from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
 from engine.modes.mode import Mode, Outcome
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
-from engine.scheduling.output_length import Expectation, room
+from engine.scheduling.output_length import OutputLengthEstimate, room
 from engine.scheduling.plan import MoveKind, PageMove, Segment, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
-from engine.scheduling.pool_queues import Lane
-from engine.scheduling.queues import open_rows, silent_rows, take_prefill, without
-from engine.scheduling.sequence import Sequence, Status
+from engine.scheduling.pool_queues import PoolQueues
+from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.scheduling.sequence import Sequence, SequenceStatus
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
 SCORED_ROWS = 32
@@ -31,12 +31,12 @@ class Rules:
     max_gap_ms: float = 250.0
     prefix_cache: bool = True
     lookup_rows: int = 0
-    shelf_pages: int = 0
+    offload_pages: int = 0
     reserve_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class SequenceUpdate:
     """What one segment came to: new tokens of a sequence, the rows to keep and the columns they go to."""
 
     sequence: Sequence
@@ -46,7 +46,7 @@ class Advance:
 
 
 @dataclass(slots=True)
-class Counters:
+class SchedulerCounters:
     """Facts since the start; the worker reports them."""
 
     preemptions: int = 0
@@ -63,12 +63,14 @@ class Scheduler:
         self.shapes = shapes
         self.costs = costs
         self.rules = rules
-        self.counters = Counters()
+        self.counters = SchedulerCounters()
         self._mode = mode
-        self._expectation = Expectation(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
-        self._shelf = Shelf(rules.shelf_pages)
-        self._moves: list[PageMove] = []  # due before the next pass; the lanes append
-        self._lanes = [Lane(index, pages, shapes, self._shelf, self._moves) for index, pages in enumerate(pools)]
+        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
+        self._host_cache = HostCache(rules.offload_pages)
+        self._moves: list[PageMove] = []  # due before the next pass; the pools append
+        self._pools = [
+            PoolQueues(index, pages, shapes, self._host_cache, self._moves) for index, pages in enumerate(pools)
+        ]
         self._waiting: dict[str, Sequence] = {}
         self._drafts: dict[str, tuple[int, ...]] = {}
         self._passes = 0
@@ -99,17 +101,17 @@ class Scheduler:
         return sequence
 
     def clear_cache(self) -> None:
-        """Forget every prefix that no running sequence uses, in the pools and on the shelf."""
-        for lane in self._lanes:
-            lane.pages.trim(0)
-        self._moves.extend(PageMove(MoveKind.DROP, key) for key in self._shelf.clear())
+        """Forget every prefix that no running sequence uses, in the pools and in the host cache."""
+        for pool in self._pools:
+            pool.pages.trim(0)
+        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self._host_cache.clear())
 
     def find(self, request_id: str) -> Sequence | None:
         """The unfinished sequence of a request."""
         if request_id in self._waiting:
             return self._waiting[request_id]
-        for lane in self._lanes:
-            found = lane.prefill_queue.get(request_id) or lane.decode_queue.get(request_id)
+        for pool in self._pools:
+            found = pool.prefill_queue.get(request_id) or pool.decode_queue.get(request_id)
             if found is not None:
                 return found
         return None
@@ -124,7 +126,7 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Sequences with columns."""
-        return sum(lane.population for lane in self._lanes)
+        return sum(pool.population for pool in self._pools)
 
     @property
     def has_work(self) -> bool:
@@ -134,15 +136,15 @@ class Scheduler:
     @property
     def pools(self) -> tuple[PagePool, ...]:
         """The page pools, for gauges and checks."""
-        return tuple(lane.pages for lane in self._lanes)
+        return tuple(pool.pages for pool in self._pools)
 
-    def promises(self) -> tuple[tuple[int, int], ...]:
+    def reservations(self) -> tuple[tuple[int, int], ...]:
         """For each pool the pages that prompts under way will still take, and those that are there; for checks."""
-        return tuple((lane.promised, lane.available()) for lane in self._lanes)
+        return tuple((pool.reserved, pool.available()) for pool in self._pools)
 
     def sequences(self) -> tuple[Sequence, ...]:
         """All unfinished sequences, for checks."""
-        return (*self._waiting.values(), *(s for lane in self._lanes for s in lane.running()))
+        return (*self._waiting.values(), *(s for pool in self._pools for s in pool.running()))
 
     # -- one step -----------------------------------------------------------------------------------------------
 
@@ -152,43 +154,43 @@ class Scheduler:
         held: requests whose next token cannot be chosen now; their prompts are computed, but for the last token.
         """
         self._admit()
-        lane = self._next_lane(held)
-        if lane is None:
+        pool = self._next_pool(held)
+        if pool is None:
             return None
-        self._reserve_decode_columns(lane)
-        ready = without(lane.decode_queue, held)
-        if not ready and not lane.prefill_queue:  # the others gave their columns back
+        self._reserve_decode_columns(pool)
+        ready = without(pool.decode_queue, held)
+        if not ready and not pool.prefill_queue:  # the others gave their columns back
             return None
         scored = SCORED_ROWS if ready else self.shapes.max_rows
-        wanted = open_rows(lane.prefill_queue.values(), held, scored)
-        silent = silent_rows(wanted) if self.shapes.prefill else []
-        share = self._share(lane, len(ready), wanted, silent)
-        lane.narrow(share.shape.past, share.forgone_ms)
-        prefills = take_prefill(silent if share.shape in self.shapes.prefill else wanted, share.prefill_rows)
+        wanted = open_rows(pool.prefill_queue.values(), held, scored)
+        kv_only = kv_only_rows(wanted) if self.shapes.prefill else []
+        share = self._share(pool, len(ready), wanted, kv_only)
+        pool.set_past(share.shape.past, share.forgone_ms)
+        prefills = take_prefill(kv_only if share.shape in self.shapes.prefill else wanted, share.prefill_rows)
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
         # A shape without logits never decodes, so it has its turn after every pass that does.
-        is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in silent)
-        lane.prefill_starved = bool(lane.prefill_queue) and (not prefills or is_due)
-        drafts = self._draft(lane, decodes, share)
+        is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in kv_only)
+        pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
+        drafts = self._draft(pool, decodes, share)
         for sequence, rows in prefills:
-            promised = self._grow(lane, sequence, sequence.computed + rows)
-            assert promised, f"{sequence.request.request_id}: the pages of its prompt were promised to it"
+            reserved = self._grow(pool, sequence, sequence.computed + rows)
+            assert reserved, f"{sequence.request.request_id}: the pages of its prompt were reserved for it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
         segments += [self._segment(sequence, 1, drafts.get(sequence.request.request_id, ())) for sequence in decodes]
         self._drafts = drafts
         moves = tuple(self._moves)
         self._moves.clear()
-        return StepPlan(share.shape, lane.index, tuple(segments), moves)
+        return StepPlan(share.shape, pool.index, tuple(segments), moves)
 
     def commit(
         self, plan: StepPlan, picks: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
-    ) -> list[Advance]:
+    ) -> list[SequenceUpdate]:
         """Take in the tokens sampled for a plan: one tuple per segment that had logit rows. Ends what is finished.
 
         deferred: requests that were not sampled; their logit rows are computed again in a later pass.
         """
         self._passes += 1
-        self._lanes[plan.pool].last_pass = self._passes
+        self._pools[plan.pool].last_pass = self._passes
         advances = []
         for segment in plan.segments:
             sequence = self.find(segment.sequence_id)
@@ -216,7 +218,7 @@ class Scheduler:
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running:
                 return
-            sequence.learn_keys(len(sequence.tokens), self._lanes[0].pages.page_columns)
+            sequence.learn_keys(len(sequence.tokens), self._pools[0].pages.page_columns)
             if self.rules.prefix_cache and self._prefix_is_coming(sequence, pending):
                 continue
             if not self._admit_one(sequence):
@@ -226,88 +228,92 @@ class Scheduler:
 
     def _pending_keys(self) -> dict[PageKey, tuple[int, int]]:
         """Pages that running prefills have yet to compute, and the rank of who computes them."""
-        prefills = [s for lane in self._lanes for s in lane.prefill_queue.values()]
+        prefills = [s for pool in self._pools for s in pool.prefill_queue.values()]
         return {key: s.rank for s in prefills for key in s.keys[s.registered :]}
 
     def _prefix_is_coming(self, sequence: Sequence, pending: dict[PageKey, tuple[int, int]]) -> bool:
         """A prefill that goes first will soon have computed the next page this one needs: waiting saves those rows."""
         keys = self._usable_keys(sequence)
-        known = max(len(lane.known(keys)) for lane in self._lanes)
+        known = max(len(pool.known(keys)) for pool in self._pools)
         return known < len(keys) and keys[known] in pending and pending[keys[known]] < sequence.rank
 
     def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
         """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
-        return sequence.keys[: sequence.first_logit_row // self._lanes[0].pages.page_columns]
+        return sequence.keys[: sequence.first_logit_row // self._pools[0].pages.page_columns]
 
     def _admit_one(self, sequence: Sequence) -> bool:
         keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
-        for lane in sorted(self._lanes, key=lambda lane: (-len(lane.known(keys)), -lane.available(1))):
-            known = lane.known(keys)
+        for pool in sorted(self._pools, key=lambda pool: (-len(pool.known(keys)), -pool.available(1))):
+            known = pool.known(keys)
             shared = [page for page in known if page is not None]
-            lane.pages.acquire(shared)
-            needed = pages_for(len(sequence.tokens), lane.pages.page_columns) - len(shared)
-            promised = lane.promised + self._expectation.promised(sequence, lane.running())
-            if not fits_now(needed, lane.available(1), promised):
-                lane.pages.release(shared)
+            pool.pages.acquire(shared)
+            needed = pages_for(len(sequence.tokens), pool.pages.page_columns) - len(shared)
+            reserved = pool.reserved + self._output_length.reserved(sequence, pool.running())
+            if not fits_now(needed, pool.available(1), reserved):
+                pool.pages.release(shared)
                 continue
-            self._start(sequence, lane, lane.restore(keys, known))
+            self._start(sequence, pool, pool.load(keys, known))
             return True
         return False
 
-    def _start(self, sequence: Sequence, lane: Lane, pages: list[int]) -> None:
+    def _start(self, sequence: Sequence, pool: PoolQueues, pages: list[int]) -> None:
         """Let a sequence in; `pages` hold what is computed of its beginning."""
         del self._waiting[sequence.request.request_id]
-        sequence.pool = lane.index
+        sequence.pool = pool.index
         sequence.pages = pages
-        sequence.computed = len(pages) * lane.pages.page_columns
+        sequence.computed = len(pages) * pool.pages.page_columns
         sequence.registered = len(pages)
         if not sequence.preemptions:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)
             self.counters.prefix_hits += sequence.computed
-        self._enqueue(sequence, lane)
+        self._enqueue(sequence, pool)
 
-    def _enqueue(self, sequence: Sequence, lane: Lane) -> None:
+    def _enqueue(self, sequence: Sequence, pool: PoolQueues) -> None:
         name = sequence.request.request_id
         if sequence.rows_wanted > 1:
-            sequence.move(Status.PREFILL)
-            lane.prefill_queue[name] = sequence
+            sequence.move(SequenceStatus.PREFILL)
+            pool.prefill_queue[name] = sequence
         else:
-            sequence.move(Status.DECODE)
-            lane.decode_queue[name] = sequence
+            sequence.move(SequenceStatus.DECODE)
+            pool.decode_queue[name] = sequence
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
-    def _next_lane(self, held: Collection[str]) -> Lane | None:
-        busy = [lane for lane in self._lanes if lane.prefill_queue or without(lane.decode_queue, held)]
-        return min(busy, key=lambda lane: lane.last_pass, default=None)
+    def _next_pool(self, held: Collection[str]) -> PoolQueues | None:
+        busy = [pool for pool in self._pools if pool.prefill_queue or without(pool.decode_queue, held)]
+        return min(busy, key=lambda pool: pool.last_pass, default=None)
 
-    def _reserve_decode_columns(self, lane: Lane) -> None:
+    def _reserve_decode_columns(self, pool: PoolQueues) -> None:
         """Give every decoding sequence the column its next row needs; if there is none the greatest rank gives way."""
-        for sequence in sorted(lane.decode_queue.values(), key=lambda s: s.rank):
-            while sequence.status is Status.DECODE and not self._grow(lane, sequence, sequence.computed + 1):
-                self._preempt(lane, max(lane.running(), key=lambda s: s.rank))
+        for sequence in sorted(pool.decode_queue.values(), key=lambda s: s.rank):
+            while sequence.status is SequenceStatus.DECODE and not self._grow(pool, sequence, sequence.computed + 1):
+                self._preempt(pool, max(pool.running(), key=lambda s: s.rank))
 
-    def _grow(self, lane: Lane, sequence: Sequence, tokens: int) -> bool:
-        return lane.grow(sequence, pages_for(min(tokens, self.rules.capacity.columns), lane.pages.page_columns))
+    def _grow(self, pool: PoolQueues, sequence: Sequence, tokens: int) -> bool:
+        return pool.grow(sequence, pages_for(min(tokens, self.rules.capacity.columns), pool.pages.page_columns))
 
-    def _preempt(self, lane: Lane, sequence: Sequence) -> None:
+    def _preempt(self, pool: PoolQueues, sequence: Sequence) -> None:
         """Take the columns back; what was computed is prefilled again later, or found in the prefix cache."""
-        lane.leave(sequence)
-        sequence.move(Status.WAITING)
+        pool.leave(sequence)
+        sequence.move(SequenceStatus.WAITING)
         sequence.computed = sequence.registered = 0
         sequence.preemptions += 1
         self.counters.preemptions += 1
         self._waiting[sequence.request.request_id] = sequence
 
     def _share(
-        self, lane: Lane, decodes: int, wanted: Iterable[tuple[Sequence, int]], silent: Iterable[tuple[Sequence, int]]
+        self,
+        pool: PoolQueues,
+        decodes: int,
+        wanted: Iterable[tuple[Sequence, int]],
+        kv_only: Iterable[tuple[Sequence, int]],
     ) -> Share:
-        rows, before_logits = sum(rows for _, rows in wanted), sum(max(0, rows) for _, rows in silent)
-        demand = Demand(decodes, rows, lane.prefill_starved, before_logits)
-        return share_rows(self.shapes, self.costs, demand, lane.extent(), self.rules.max_gap_ms)
+        rows, before_logits = sum(rows for _, rows in wanted), sum(max(0, rows) for _, rows in kv_only)
+        demand = Demand(decodes, rows, pool.prefill_starved, before_logits)
+        return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
 
-    def _draft(self, lane: Lane, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
+    def _draft(self, pool: PoolQueues, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
         """Fill rows that would be padding with guesses; a pass never grows for them."""
         spare = share.shape.rows - share.useful
         drafts: dict[str, tuple[int, ...]] = {}
@@ -316,13 +322,13 @@ class Scheduler:
         for sequence in decodes:
             limit = min(spare, self.rules.lookup_rows, room(sequence, self.rules.capacity) - 1)
             guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
-            if guess and self._grow(lane, sequence, sequence.computed + 1 + len(guess)):
+            if guess and self._grow(pool, sequence, sequence.computed + 1 + len(guess)):
                 drafts[sequence.request.request_id] = guess
                 spare -= len(guess)
         return drafts
 
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
-        page_columns = self._lanes[sequence.pool].pages.page_columns
+        page_columns = self._pools[sequence.pool].pages.page_columns
         start, end = sequence.computed, sequence.computed + rows
         scored = () if sequence.is_scored else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
         chosen = 1 + len(draft) if end == len(sequence.tokens) else 0
@@ -342,7 +348,7 @@ class Scheduler:
 
     # -- the parts of commit ------------------------------------------------------------------------------------
 
-    def _advance(self, sequence: Sequence, segment: Segment, picks: tuple[int, ...] | None) -> Advance:
+    def _advance(self, sequence: Sequence, segment: Segment, picks: tuple[int, ...] | None) -> SequenceUpdate:
         draft = self._drafts.get(segment.sequence_id, ()) if picks is not None else ()
         if picks is None:
             outcome = Outcome(len(segment.tokens) - segment.chosen_rows, ())
@@ -358,14 +364,14 @@ class Scheduler:
         # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
         kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
         sequence.computed += kept_rows
-        lane = self._lanes[sequence.pool]
-        self._register(sequence, lane)
+        pool = self._pools[sequence.pool]
+        self._register(sequence, pool)
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)
-        elif sequence.status is Status.PREFILL and sequence.rows_wanted <= 1:
-            del lane.prefill_queue[segment.sequence_id]
-            self._enqueue(sequence, lane)
-        return Advance(sequence, taken, kept_rows, segment.targets[:kept_rows])
+        elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
+            del pool.prefill_queue[segment.sequence_id]
+            self._enqueue(sequence, pool)
+        return SequenceUpdate(sequence, taken, kept_rows, segment.targets[:kept_rows])
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
         """Add tokens up to a stop token, max_tokens or the end of the context."""
@@ -389,21 +395,21 @@ class Scheduler:
                 break
         return tuple(taken)
 
-    def _register(self, sequence: Sequence, lane: Lane) -> None:
+    def _register(self, sequence: Sequence, pool: PoolQueues) -> None:
         """Let others find the pages that just became full of computed tokens."""
-        full = sequence.computed // lane.pages.page_columns
+        full = sequence.computed // pool.pages.page_columns
         if not self.rules.prefix_cache or full <= sequence.registered:
             return
-        sequence.learn_keys(full * lane.pages.page_columns, lane.pages.page_columns)
+        sequence.learn_keys(full * pool.pages.page_columns, pool.pages.page_columns)
         for page in range(sequence.registered, full):
-            lane.pages.register(sequence.pages[page], sequence.keys[page])
+            pool.pages.register(sequence.pages[page], sequence.keys[page])
         sequence.registered = full
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish = reason
-        self._expectation.observe(sequence.generated)
-        if sequence.status is Status.WAITING:
+        self._output_length.observe(sequence.generated)
+        if sequence.status is SequenceStatus.WAITING:
             del self._waiting[sequence.request.request_id]
         else:
-            self._lanes[sequence.pool].leave(sequence)
-        sequence.move(Status.FINISHED)
+            self._pools[sequence.pool].leave(sequence)
+        sequence.move(SequenceStatus.FINISHED)

@@ -8,7 +8,7 @@ from engine.cache.prefix import PageKey, page_keys
 from engine.request import FinishReason, Request, TokenLogprob
 
 
-class Status(StrEnum):
+class SequenceStatus(StrEnum):
     """Where a sequence stands."""
 
     WAITING = "waiting"  # holds no columns
@@ -17,11 +17,11 @@ class Status(StrEnum):
     FINISHED = "finished"
 
 
-MOVES: dict[Status, frozenset[Status]] = {
-    Status.WAITING: frozenset({Status.PREFILL, Status.DECODE, Status.FINISHED}),
-    Status.PREFILL: frozenset({Status.DECODE, Status.WAITING, Status.FINISHED}),
-    Status.DECODE: frozenset({Status.WAITING, Status.FINISHED}),
-    Status.FINISHED: frozenset(),
+MOVES: dict[SequenceStatus, frozenset[SequenceStatus]] = {
+    SequenceStatus.WAITING: frozenset({SequenceStatus.PREFILL, SequenceStatus.DECODE, SequenceStatus.FINISHED}),
+    SequenceStatus.PREFILL: frozenset({SequenceStatus.DECODE, SequenceStatus.WAITING, SequenceStatus.FINISHED}),
+    SequenceStatus.DECODE: frozenset({SequenceStatus.WAITING, SequenceStatus.FINISHED}),
+    SequenceStatus.FINISHED: frozenset(),
 }
 
 
@@ -37,7 +37,7 @@ class Sequence:
     order: int
     seed: int
     tokens: list[int]
-    status: Status = Status.WAITING
+    status: SequenceStatus = SequenceStatus.WAITING
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     pool: int = 0
@@ -102,7 +102,7 @@ class Sequence:
         if len(self.keys) < tokens // page_columns:
             self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.request.cache_salt)
 
-    def move(self, status: Status) -> None:
+    def move(self, status: SequenceStatus) -> None:
         """Change status; anything the table does not list is our own mistake."""
         assert status in MOVES[self.status], f"{self.request.request_id}: {self.status} -> {status}"
         self.status = status

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.simulate.load import Job, Load
+from engine.simulate.load import Job, SimulatedLoad
 
 PATIENCE = 100  # passes that may be planned in vain before a policy counts as stuck
 
@@ -39,7 +39,7 @@ class Policy(Protocol):
 
 
 @dataclass(slots=True)
-class Answer:
+class SimulatedAnswer:
     """One request's life, in simulated seconds."""
 
     job: Job
@@ -62,7 +62,7 @@ class Answer:
 class Run:
     """Everything that happened under one policy."""
 
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, SimulatedAnswer] = field(default_factory=dict)
     seconds: float = 0.0
     passes: int = 0
     rows_run: int = 0
@@ -70,7 +70,9 @@ class Run:
     preemptions: int = 0
 
 
-def drive(policy: Policy, load: Load, host_ms: float, tell: Callable[[int], None] = lambda tokens: None) -> Run:
+def drive(
+    policy: Policy, load: SimulatedLoad, host_ms: float, tell: Callable[[int], None] = lambda tokens: None
+) -> Run:
     """Play a load to its end. Each pass costs its own time and `host_ms`; `tell` gets the new tokens of each."""
     run, now_s, in_vain = Run(), 0.0, 0
     coming = [(start_s, client, 0) for client, start_s in enumerate(load.starts_s)]
@@ -81,7 +83,7 @@ def drive(policy: Policy, load: Load, host_ms: float, tell: Callable[[int], None
         while coming and coming[0][0] <= now_s:
             asked_s, client, turn = heapq.heappop(coming)
             job = load.job(client, turn)
-            run.answers[job.number] = Answer(job, asked_s)
+            run.answers[job.number] = SimulatedAnswer(job, asked_s)
             policy.add(job, asked_s)
         done = policy.step()
         in_vain = in_vain + 1 if done is None else 0

@@ -52,8 +52,8 @@ class Continuous:
         return Pass(milliseconds, plan.shape.rows, plan.rows_used, tokens)
 
     def _run(self, plan: StepPlan) -> float:
-        """Milliseconds of the pass, of re-laying its pool and of copying pages to and from the shelf."""
-        copies = sum(move.kind is not MoveKind.DROP for move in plan.moves)
+        """Milliseconds of the pass, of re-laying its pool and of copying pages to and from the host cache."""
+        copies = sum(move.kind is not MoveKind.EVICT for move in plan.moves)
         relaid_ms = self._true_costs.switch_ms(self._widths[plan.pool], plan.shape)
         self._widths[plan.pool] = plan.shape.past
         return self._true_costs.milliseconds(plan.shape) + relaid_ms + copies * PAGE_COLUMNS * self._column_ms
@@ -73,6 +73,6 @@ def _scheduler(prices: Prices, column_ms: float, config: EngineConfig) -> Schedu
         max_gap_ms=config.max_gap_ms,
         reserve_tokens=config.reserve_tokens,
         prefix_cache=config.prefix_cache,
-        shelf_pages=config.shelf_mb * 1024**2 // (PAGE_COLUMNS * prices.kv_bytes),
+        offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * prices.kv_bytes),
     )
     return Scheduler(prices.shapes, CostTable(prices.milliseconds, column_ms), pools, Autoregressive(), rules)

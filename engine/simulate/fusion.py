@@ -9,7 +9,7 @@ from collections import deque
 from engine.simulate.clock import Pass
 from engine.simulate.load import Job
 from engine.simulate.prices import Prices
-from engine.simulate.progress import Progress
+from engine.simulate.progress import RequestProgress
 
 
 class Fusion:
@@ -17,12 +17,12 @@ class Fusion:
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
-        self._prefill_queue: deque[Progress] = deque()
-        self._decode_queue: deque[Progress] = deque()
+        self._prefill_queue: deque[RequestProgress] = deque()
+        self._decode_queue: deque[RequestProgress] = deque()
 
     def add(self, job: Job, now_s: float) -> None:
         """Queue a request."""
-        self._prefill_queue.append(Progress(job))
+        self._prefill_queue.append(RequestProgress(job))
 
     @property
     def has_work(self) -> bool:
@@ -59,7 +59,7 @@ class Fusion:
                 self._decode_queue.append(front)
         return tokens
 
-    def _decode(self, front: Progress | None) -> tuple[tuple[int, int], ...]:
+    def _decode(self, front: RequestProgress | None) -> tuple[tuple[int, int], ...]:
         """The next token of who was in front when the pass was planned."""
         if front is None:
             return ()

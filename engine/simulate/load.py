@@ -14,7 +14,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SimulatedLoad:
     """A closed loop: each client comes at its time of `starts_s` and sends `requests`, one after the other's end."""
 
     starts_s: tuple[float, ...]

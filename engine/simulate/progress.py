@@ -6,7 +6,7 @@ from engine.simulate.load import Job
 
 
 @dataclass(slots=True)
-class Progress:
+class RequestProgress:
     """computed: tokens whose keys and values are cached. emitted: tokens that came out; the newest is not cached."""
 
     job: Job

@@ -5,7 +5,7 @@ from collections import deque
 from engine.simulate.clock import Pass
 from engine.simulate.load import Job
 from engine.simulate.prices import Prices
-from engine.simulate.progress import Progress
+from engine.simulate.progress import RequestProgress
 
 
 class Serial:
@@ -13,11 +13,11 @@ class Serial:
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
-        self._queue: deque[Progress] = deque()
+        self._queue: deque[RequestProgress] = deque()
 
     def add(self, job: Job, now_s: float) -> None:
         """Queue a request."""
-        self._queue.append(Progress(job))
+        self._queue.append(RequestProgress(job))
 
     @property
     def has_work(self) -> bool:

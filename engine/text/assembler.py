@@ -48,7 +48,7 @@ class TextAssembler:
             tuple(self._text_logprob(entry) for entry in event.logprobs),
             event.finish,
             None if event.stopped_by in self._rules.end_ids else event.stopped_by,
-            event.kpi,
+            event.timings,
             self._prompt_logprobs(event),
         )
 
@@ -63,7 +63,7 @@ class TextAssembler:
         logprobs = tuple(self._text_logprob(entry) for entry in event.logprobs[:used_tokens])
         used = event.token_ids[:used_tokens]
         scored = self._prompt_logprobs(event)
-        return Delta(text, used, logprobs, FinishReason.STOP, self._matched, event.kpi, scored)
+        return Delta(text, used, logprobs, FinishReason.STOP, self._matched, event.timings, scored)
 
     def _prompt_logprobs(self, event: TokenEvent) -> tuple[TextLogprob, ...]:
         return tuple(self._text_logprob(entry) for entry in event.prompt_logprobs)

@@ -1,4 +1,4 @@
-"""From what the caller wrote to prompt token ids: normalise, bound, fence, render, tokenise. Runs in a thread."""
+"""From what the caller wrote to prompt token ids: normalise, bound, guard, render, tokenise. Runs in a thread."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.text.chat_template import ChatTemplate, RenderTooLong, check_options
-from engine.text.special_token_guard import Fence, choose_fence
+from engine.text.special_token_guard import SpecialTokenGuard, choose_separator
 from engine.text.tokenizer import Tokenizer
 
 USUAL_TOKEN_CHARS = 8  # of ordinary text it is about 4
@@ -24,7 +24,7 @@ class PromptMaker:
         self.tokenizer = tokenizer
         self._template = template
         self._special_names = dict(special_names)
-        self._fence = Fence(tokenizer.special_tokens)
+        self._guard = SpecialTokenGuard(tokenizer.special_tokens)
 
     @classmethod
     def load(cls, folder: Path, spec: TextSpec) -> "PromptMaker":
@@ -73,12 +73,12 @@ class PromptMaker:
         if keep is None:
             self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
         spoken = [normalise_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
-        fence = choose_fence([spoken, tools, chosen])
-        variables = {"documents": None, **self._special_names, **self._fence.protect(chosen, fence)}
+        separator = choose_separator([spoken, tools, chosen])
+        variables = {"documents": None, **self._special_names, **self._guard.protect(chosen, separator)}
         try:
             text = self._template.render(
-                self._fence.protect(spoken, fence),
-                self._fence.protect(tools, fence) if tools else None,
+                self._guard.protect(spoken, separator),
+                self._guard.protect(tools, separator) if tools else None,
                 variables,
                 MOST_CUT_CHARS if keep is not None else max_context * self.tokenizer.longest_token_chars,
             )
@@ -88,8 +88,8 @@ class PromptMaker:
             self._check_beginning(text, max_context, "messages")
         else:
             text = self._ending(text, keep)
-        if fence in text:
-            ids = self.tokenizer.encode_fenced(text, fence)
+        if separator in text:
+            ids = self.tokenizer.encode_guarded(text, separator)
         else:
             ids = self.tokenizer.encode(text, allow_special=True)
         return ids if keep is None else ids[-keep:]
@@ -158,7 +158,7 @@ def _normalise_call(call: Any, param: str) -> dict[str, Any]:
 
 
 def _count_chars(value: Any, depth: int = 0) -> int:
-    """Characters of all strings in a nested value; too deep nesting is refused later, by the fence."""
+    """Characters of all strings in a nested value; too deep nesting is refused later, by the guard."""
     if isinstance(value, str):
         return len(value)
     if depth > 64:

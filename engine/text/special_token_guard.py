@@ -1,10 +1,10 @@
 """Keeps special tokens written by the caller from becoming control tokens. Pure string work.
 
 A template mixes its own control tokens with the caller's text, and afterwards nobody can tell whose is whose. So before
-rendering, a fence (a short run of private-use characters that occurs nowhere in the request) is put behind the first
+rendering, a separator (a short run of private-use characters that the request does not contain) is put behind the first
 character of every special token inside the caller's strings, and inside every part of a special token at either
 end of a string, because a template may join strings. What is still whole after rendering came from the template.
-The tokenizer then removes the fence (`Tokenizer.encode_fenced`). Texts without such strings are not changed at all.
+The tokenizer then removes the separator (`Tokenizer.encode_guarded`). Texts without such strings are not changed.
 """
 
 import re
@@ -18,7 +18,7 @@ DEEPEST_MESSAGE = 64
 OWN_KEYS = frozenset({"role", "type"})  # the server validates their values
 
 
-class Fence:
+class SpecialTokenGuard:
     """The special tokens of one vocabulary, ready to be fenced off."""
 
     def __init__(self, special_tokens: Collection[str]) -> None:
@@ -28,33 +28,33 @@ class Fence:
         self._suffixes = frozenset(token[start:] for token in ordered for start in range(1, len(token)))
         self._longest = len(ordered[0]) if ordered else 0
 
-    def protect(self, value: Any, fence: str) -> Any:
+    def protect(self, value: Any, separator: str) -> Any:
         """A copy of messages or tools with every string of the caller fenced; roles and types stay."""
-        return _map_strings(value, lambda text, is_key: self._protect_text(text, fence, is_key), 0)
+        return _map_strings(value, lambda text, is_key: self._protect_text(text, separator, is_key), 0)
 
-    def _protect_text(self, text: str, fence: str, is_key: bool) -> str:
+    def _protect_text(self, text: str, separator: str, is_key: bool) -> str:
         if self._whole is None:
             return text
-        text = self._whole.sub(lambda match: match.group()[0] + fence + match.group()[1:], text)
+        text = self._whole.sub(lambda match: match.group()[0] + separator + match.group()[1:], text)
         if is_key:  # a template looks keys up by name; it does not join them to a control token
             return text
-        return self._protect_ends(text, fence)
+        return self._protect_ends(text, separator)
 
-    def _protect_ends(self, text: str, fence: str) -> str:
-        """Fence off an end that could be part of a special token; white space beside it may be trimmed."""
+    def _protect_ends(self, text: str, separator: str) -> str:
+        """Break an end that could be part of a special token; white space beside it may be trimmed."""
         body = text.rstrip()
         for length in range(min(len(body), self._longest - 1), 0, -1):
             if body[-length:] in self._prefixes:
-                text = body + fence + text[len(body) :]
+                text = body + separator + text[len(body) :]
                 break
         body = text.lstrip()
         for length in range(min(len(body), self._longest - 1), 0, -1):
             if body[:length] in self._suffixes:
-                return text[: len(text) - len(body)] + fence + body
+                return text[: len(text) - len(body)] + separator + body
         return text
 
 
-def choose_fence(value: Any) -> str:
+def choose_separator(value: Any) -> str:
     """A string that no string of `value` contains: A, then one more B than any run of Bs in it, then A."""
     longest = 0
 

@@ -83,15 +83,15 @@ class Tokenizer:
         check_unicode(text)
         return tuple(instance.encode(text, add_special_tokens=False).ids)
 
-    def encode_fenced(self, text: str, fence: str) -> tuple[int, ...]:
-        """Token ids of `text` in which `fence` was put into every special token that must stay plain text.
+    def encode_guarded(self, text: str, separator: str) -> tuple[int, ...]:
+        """Token ids of `text` in which `separator` was put into every special token that must stay plain text.
 
-        The whole special tokens are split off first, then the fence is removed from what lies between them.
+        The whole special tokens are split off first, then the separator is removed from what lies between them.
         """
         check_unicode(text)
         ids: list[int] = []
         for piece, is_special in self._split_specials(text):
-            ids.extend(self.encode(piece if is_special else piece.replace(fence, ""), allow_special=is_special))
+            ids.extend(self.encode(piece if is_special else piece.replace(separator, ""), allow_special=is_special))
         return tuple(ids)
 
     def with_bos(self, ids: tuple[int, ...]) -> tuple[int, ...]:

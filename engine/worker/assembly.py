@@ -11,7 +11,7 @@ from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
 from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
-from engine.grammar.masks import MaskDesk
+from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
 from engine.graphs.onnx_qnn import qnn_provider
 from engine.graphs.onnx_qnn_trial import check_bundle
@@ -68,7 +68,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     with stages.stage("scheduler"):
         scheduler = make_scheduler(manifest, config, shapes, costs)
         text = manifest.text
-        masks = MaskDesk(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
+        masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
         loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
@@ -125,7 +125,7 @@ def make_scheduler(manifest: Manifest, config: EngineConfig, shapes: ShapeTable,
         reserve_tokens=config.reserve_tokens,
         prefix_cache=config.prefix_cache,
         lookup_rows=config.lookup_rows,
-        shelf_pages=config.shelf_mb * 1024**2 // (PAGE_COLUMNS * manifest.kv_bytes_per_token),
+        offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * manifest.kv_bytes_per_token),
     )
     mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
     return Scheduler(shapes, costs, pools, mode, rules)

@@ -8,15 +8,15 @@ import numpy as np
 
 from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
-from engine.grammar.masks import MaskDesk
+from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.runtime import Runtime
 from engine.messages import Failed, Stats
-from engine.request import Request, RequestKpi, TokenEvent, TokenLogprob
+from engine.request import Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import choose, prepare, wait_alone
-from engine.sampling.sampler import Pick
+from engine.sampling.sampler import SampledToken
 from engine.scheduling.plan import MoveKind, StepPlan
-from engine.scheduling.scheduler import Advance, Scheduler
+from engine.scheduling.scheduler import Scheduler, SequenceUpdate
 from engine.scheduling.sequence import Sequence
 from engine.worker.trace import trace
 
@@ -54,7 +54,7 @@ class EngineLoop:
     """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` None = no grammars."""
 
     def __init__(
-        self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: MaskDesk | None = None
+        self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: GrammarMasks | None = None
     ) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
@@ -146,7 +146,7 @@ class EngineLoop:
     def _drop_damaged(self, plan: StepPlan, batch: PackedBatch) -> tuple[Failed, ...]:
         """Sequences whose new keys or values are not finite end here, before they reach the pool."""
         first = batch.shape.rows - plan.rows_used
-        damaged = set(self.runtime.damaged_rows(np.arange(first, batch.shape.rows)).tolist())
+        damaged = set(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
         failures = []
         for segment, start in zip(plan.segments, batch.starts, strict=True):
             hurt = damaged & set(range(start, start + len(segment.tokens)))
@@ -154,7 +154,7 @@ class EngineLoop:
                 failures.append(Failed(segment.sequence_id, "the graph returned keys or values that are not finite"))
         return tuple(failures)
 
-    def _tell_masks(self, advances: list[Advance]) -> None:
+    def _tell_masks(self, advances: list[SequenceUpdate]) -> None:
         """Let the next masks be computed while everything else goes on; let go of sequences that are gone."""
         if self._masks is None:
             return
@@ -167,7 +167,7 @@ class EngineLoop:
             if self.scheduler.find(name) is None:
                 self._masks.forget(name)
 
-    def _keep(self, plan: StepPlan, batch: PackedBatch, advances: list[Advance]) -> None:
+    def _keep(self, plan: StepPlan, batch: PackedBatch, advances: list[SequenceUpdate]) -> None:
         """Write the kept rows of all sequences in one go."""
         start_of = {segment.sequence_id: start for segment, start in zip(plan.segments, batch.starts, strict=True)}
         rows: list[int] = []
@@ -180,14 +180,14 @@ class EngineLoop:
             self.runtime.keep(plan.pool, np.array(rows, np.int64), np.array(columns, np.int64))
 
     def _move_pages(self, plan: StepPlan) -> None:
-        """To the shelf and back, before the pass re-lays or reads anything."""
+        """To the host cache and back, before the pass re-lays or reads anything."""
         for move in plan.moves:
-            if move.kind is MoveKind.STOW:
-                self.runtime.stow(move.pool, _columns(move.page), move.key)
-            elif move.kind is MoveKind.RESTORE:
-                self.runtime.restore(move.pool, _columns(move.page), move.key)
+            if move.kind is MoveKind.OFFLOAD:
+                self.runtime.offload(move.pool, _columns(move.page), move.key)
+            elif move.kind is MoveKind.LOAD:
+                self.runtime.load(move.pool, _columns(move.page), move.key)
             else:
-                self.runtime.drop(move.key)
+                self.runtime.evict(move.key)
 
     def _mark_started(self, plan: StepPlan, now_s: float) -> None:
         for segment in plan.segments:
@@ -207,7 +207,9 @@ class EngineLoop:
         totals.run_s += run_s
         self._last_shape = plan.shape
 
-    def _events(self, advances: list[Advance], picks: dict[str, tuple[Pick, ...]], now_s: float) -> list[TokenEvent]:
+    def _events(
+        self, advances: list[SequenceUpdate], picks: dict[str, tuple[SampledToken, ...]], now_s: float
+    ) -> list[TokenEvent]:
         events = []
         for advance in advances:
             sequence = advance.sequence
@@ -229,28 +231,28 @@ def _columns(page: int) -> slice:
 
 
 def _event(
-    advance: Advance, chosen: tuple[Pick, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
+    advance: SequenceUpdate, chosen: tuple[SampledToken, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
 ) -> TokenEvent:
     sequence = advance.sequence
     logprobs: tuple[TokenLogprob, ...] = tuple(pick.logprob for pick in chosen if pick.logprob is not None)
     stopped = advance.new_tokens[-1] if sequence.finish == "stop" else None
-    kpi = _kpi(sequence, now_s) if sequence.finish is not None else None
+    timings = _kpi(sequence, now_s) if sequence.finish is not None else None
     return TokenEvent(
         sequence.request.request_id,
         advance.new_tokens,
         logprobs,
         sequence.finish,
         stopped,
-        kpi,
+        timings,
         sequence.cached_tokens,
         prompt_logprobs,
     )
 
 
-def _kpi(sequence: Sequence, now_s: float) -> RequestKpi:
+def _kpi(sequence: Sequence, now_s: float) -> RequestTimings:
     started = sequence.arrived_s if sequence.started_s is None else sequence.started_s
     first = now_s if sequence.first_token_s is None else sequence.first_token_s
-    return RequestKpi(
+    return RequestTimings(
         queue_ms=1000 * (started - sequence.arrived_s),
         prompt_ms=1000 * (first - started),
         generate_ms=1000 * (now_s - first),

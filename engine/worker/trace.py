@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.scheduler import Advance
+from engine.scheduling.scheduler import SequenceUpdate
 
 
-def trace(plan: StepPlan, advances: list[Advance], number: int, limit: int) -> Iterator[str]:
+def trace(plan: StepPlan, advances: list[SequenceUpdate], number: int, limit: int) -> Iterator[str]:
     """One line for the pass, one for each sequence in it, one more for each that ended."""
     yield f"pass {number}: {plan.shape} pool {plan.pool}, {plan.rows_used} of {plan.shape.rows} rows used"
     segments = {segment.sequence_id: segment for segment in plan.segments}

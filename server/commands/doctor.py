@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from engine.doctor.examination import Check, Status, examine
+from engine.doctor.examination import Check, CheckStatus, examine
 from engine.doctor.machine import environment, versions
 
 FAILED, UNWRITABLE = 1, 2
-MARKS = {Status.PASS: "ok  ", Status.FAIL: "FAIL", Status.SKIP: "--  "}
+MARKS = {CheckStatus.PASS: "ok  ", CheckStatus.FAIL: "FAIL", CheckStatus.SKIP: "--  "}
 
 
 def doctor(report: Path | None, bundle: Path | None) -> int:
@@ -19,7 +19,7 @@ def doctor(report: Path | None, bundle: Path | None) -> int:
     for check in examine(bundle):
         print(line(check), flush=True)
         checks.append(check)
-    failed = [check for check in checks if check.status is Status.FAIL]
+    failed = [check for check in checks if check.status is CheckStatus.FAIL]
     print(verdict(failed))
     if report is not None and not write_report(report, checks):
         return UNWRITABLE

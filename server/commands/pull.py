@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 
 from engine.genie.config import is_genie_folder
 from engine.hub.catalogue import PRECISIONS, X_ELITE, PullError, find_bundle
-from engine.hub.download import TIMEOUT, Progress, download
+from engine.hub.download import TIMEOUT, DownloadProgress, download
 from engine.hub.unpack import unpack
 
 FAILED = 1
@@ -50,7 +50,7 @@ def fetch_bundle(url: str, output: Path | None, client: httpx.Client, console: C
         def start(total: int, done: int) -> None:
             bars.update(fetching, total=total or None, completed=done)
 
-        progress = Progress(start, lambda amount: bars.advance(fetching, amount))
+        progress = DownloadProgress(start, lambda amount: bars.advance(fetching, amount))
         download(url, archive, progress, client)
         unpacking = bars.add_task("unpacking", total=None)
         unpack(archive, folder, lambda amount: bars.advance(unpacking, amount))

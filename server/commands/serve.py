@@ -9,7 +9,7 @@ from engine.bundle.manifest import load_manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.grammar.compiler_pool import WorkshopLimits
+from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.sources.resolve import default_cache, resolve_bundle
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
@@ -53,8 +53,8 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         return run(found, lambda: make_engine(found.engine, limits), listener, takes_tools)
 
 
-def _grammar_limits(settings: Settings) -> WorkshopLimits:
-    return WorkshopLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_helpers)
+def _grammar_limits(settings: Settings) -> GrammarCompilerLimits:
+    return GrammarCompilerLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_compilers)
 
 
 def _takes_tools(folder: Path) -> bool:

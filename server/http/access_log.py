@@ -24,7 +24,7 @@ CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 Answered = Callable[[str, str, int], None]
 
 
-class Trail:
+class AccessLog:
     """ASGI layer around the whole app. Prompts never reach the log; control characters never do."""
 
     def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], logs_access: bool = True) -> None:
@@ -38,7 +38,7 @@ class Trail:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        walk = _Walk(scope, receive, send)
+        walk = _RequestLog(scope, receive, send)
         try:
             await self._app(scope, walk.receive, walk.send)
         except Exception:  # the server process's one broad handler
@@ -52,7 +52,7 @@ class Trail:
                 _access.info("%s", walk.line())
 
 
-class _Walk:
+class _RequestLog:
     """One request on its way through the app."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,19 +10,19 @@ from engine.errors import Busy, HexserveError
 REMEMBERED_FINISHES = 64
 
 
-class Guest(Protocol):
-    """Something that runs inside the gate."""
+class InFlightRequest(Protocol):
+    """Something that is in flight and can be ended."""
 
     def fail(self, error: HexserveError) -> None:
         """End it with this error."""
 
 
-class Gate:
+class InFlight:
     """State of the event loop's thread: the requests inside and whether more are let in."""
 
     def __init__(self, max_queued: int) -> None:
         self._max_queued = max_queued
-        self._inside: set[Guest] = set()
+        self._inside: set[InFlightRequest] = set()
         self._finished_at: deque[float] = deque(maxlen=REMEMBERED_FINISHES)
         self._empty = asyncio.Event()
         self._empty.set()
@@ -54,20 +54,20 @@ class Gate:
             return 1.0
         return unfinished * (time.monotonic() - self._finished_at[0]) / len(self._finished_at)
 
-    def enter(self, guest: Guest) -> None:
+    def enter(self, request: InFlightRequest) -> None:
         """Count a request in."""
         if not self._inside:
             self._finished_at.clear()  # an idle hour says nothing about the rate
-        self._inside.add(guest)
+        self._inside.add(request)
         self._empty.clear()
         if self._has_ended:  # it was tokenising when the end came
-            guest.fail(shutting_down())
+            request.fail(shutting_down())
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, request: InFlightRequest) -> None:
         """Count a request out; may be repeated."""
-        if guest not in self._inside:
+        if request not in self._inside:
             return
-        self._inside.discard(guest)
+        self._inside.discard(request)
         self._finished_at.append(time.monotonic())
         if not self._inside:
             self._empty.set()
@@ -86,8 +86,8 @@ class Gate:
         """Let nobody in any more and end everyone inside with an error."""
         self.draining = True
         self._has_ended = True
-        for guest in list(self._inside):
-            guest.fail(shutting_down())
+        for request in list(self._inside):
+            request.fail(shutting_down())
 
 
 def shutting_down() -> Busy:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engine.client.engine import EngineState
-from engine.request import RequestKpi
+from engine.request import RequestTimings
 from server.engine_seam import EngineLike
 
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -100,7 +100,7 @@ class EngineCollector:
         )
 
 
-class Telemetry:
+class Metrics:
     """The registry and everything observed per request."""
 
     def __init__(self, engine: EngineLike, alias: str = "") -> None:
@@ -147,12 +147,12 @@ class Telemetry:
 class RequestWatch:
     """Times of one HTTP request, in seconds of a monotonic clock."""
 
-    def __init__(self, telemetry: Telemetry, model_name: str, choices: int, max_tokens: int) -> None:
+    def __init__(self, metrics: Metrics, model_name: str, choices: int, max_tokens: int) -> None:
         self.submitted_at = time.perf_counter()
         self.spend: Callable[[int], None] | None = None  # counts tokens against the caller's limit
         self._model_name = model_name
-        self._telemetry = telemetry
-        self._histograms = {name: child.labels(model_name) for name, child in telemetry.histograms.items()}
+        self._metrics = metrics
+        self._histograms = {name: child.labels(model_name) for name, child in metrics.histograms.items()}
         self._histograms["request_params_n"].observe(choices)
         self._histograms["request_params_max_tokens"].observe(max_tokens)
 
@@ -169,17 +169,19 @@ class RequestWatch:
             self._histograms["inter_token_latency_seconds"].observe((now - previous) / count)
         return now
 
-    def finished(self, reason: str, kpi: RequestKpi | None) -> None:
+    def finished(self, reason: str, timings: RequestTimings | None) -> None:
         """One sequence ended: stop, length, abort or error."""
-        self._telemetry.success.labels(self._model_name, reason).inc()
-        if kpi is None:
+        self._metrics.success.labels(self._model_name, reason).inc()
+        if timings is None:
             return
         seen = self._histograms
         seen["e2e_request_latency_seconds"].observe(time.perf_counter() - self.submitted_at)
-        seen["request_queue_time_seconds"].observe(kpi.queue_ms / 1000)
-        seen["request_prefill_time_seconds"].observe(kpi.prompt_ms / 1000)
-        seen["request_decode_time_seconds"].observe(kpi.generate_ms / 1000)
-        seen["request_prompt_tokens"].observe(kpi.prompt_tokens)
-        seen["request_generation_tokens"].observe(kpi.generated_tokens)
-        if kpi.generated_tokens > 1:
-            seen["request_time_per_output_token_seconds"].observe(kpi.generate_ms / 1000 / (kpi.generated_tokens - 1))
+        seen["request_queue_time_seconds"].observe(timings.queue_ms / 1000)
+        seen["request_prefill_time_seconds"].observe(timings.prompt_ms / 1000)
+        seen["request_decode_time_seconds"].observe(timings.generate_ms / 1000)
+        seen["request_prompt_tokens"].observe(timings.prompt_tokens)
+        seen["request_generation_tokens"].observe(timings.generated_tokens)
+        if timings.generated_tokens > 1:
+            seen["request_time_per_output_token_seconds"].observe(
+                timings.generate_ms / 1000 / (timings.generated_tokens - 1)
+            )

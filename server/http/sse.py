@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from engine.errors import HexserveError
 from server.http.errors import from_engine
-from server.writers.merged import Arrival, MergedStream
+from server.writers.merged import ChoiceDelta, MergedStream
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -26,8 +26,8 @@ class ChunkWriter(Protocol):
     def finished(self) -> bool:
         """True when every choice has had its last chunk."""
 
-    def chunks(self, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
-        """The chunks of these arrivals, in order."""
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[dict[str, Any]]:
+        """The chunks of these deltas, in order."""
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """What follows when every choice has finished: the usage chunk, if it was asked for."""
@@ -57,15 +57,15 @@ def frame(payload: dict[str, Any]) -> bytes:
     return name + b"data: " + msgspec.json.encode(payload) + b"\n\n"
 
 
-async def frames(stream: MergedStream, first: Sequence[Arrival], writer: ChunkWriter) -> AsyncIterator[bytes]:
+async def frames(stream: MergedStream, first: Sequence[ChoiceDelta], writer: ChunkWriter) -> AsyncIterator[bytes]:
     """The whole stream. What has arrived together goes out in one piece; a failure is one last error event."""
-    arrivals = first
+    deltas = first
     try:
         try:
             while not writer.finished:
-                if arrivals:
-                    yield b"".join(frame(chunk) for chunk in writer.chunks(arrivals))
-                arrivals = [] if writer.finished else await stream.arrivals()
+                if deltas:
+                    yield b"".join(frame(chunk) for chunk in writer.chunks(deltas))
+                deltas = [] if writer.finished else await stream.deltas()
             yield b"".join([*(frame(chunk) for chunk in writer.last_chunks()), writer.ending])
         except HexserveError as error:
             yield b"".join(frame(chunk) for chunk in writer.failure(error))
@@ -77,7 +77,7 @@ class StreamResponse(EventSourceResponse):
     """An event stream that aborts what it streams also when it never got to its first frame."""
 
     def __init__(
-        self, stream: MergedStream, first: Sequence[Arrival], writer: ChunkWriter, keep_alive_s: float
+        self, stream: MergedStream, first: Sequence[ChoiceDelta], writer: ChunkWriter, keep_alive_s: float
     ) -> None:
         self._stream = stream
         super().__init__(

@@ -51,7 +51,7 @@ class DetokenizeRequest(Body):
     model: Name | None = None
 
 
-class Tokens(Answer):
+class TokenizeAnswer(Answer):
     """Answer of POST /tokenize; `token_strs` are the vocabulary's own spellings, if they were asked for."""
 
     count: int

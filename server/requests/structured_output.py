@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine.grammar.spec import CalledTool, Cfg, Choice, JsonSchema, Regex, TextForm, ToolCalls, Wanted
+from engine.grammar.spec import CalledTool, Cfg, Choice, GrammarSpec, JsonSchema, Regex, TextForm, ToolCalls
 from engine.grammar.tool_formats import ToolFormat
 from server.http.errors import echo, refuse
 from server.protocol.requests import (
@@ -23,20 +23,20 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 @dataclass(frozen=True, slots=True)
-class AskedForm:
+class AnswerForm:
     """What to enforce, and the field that asked for it."""
 
-    wanted: Wanted
+    wanted: GrammarSpec
     param: str
 
 
-def text_form(body: GenerationBody) -> AskedForm | None:
+def text_form(body: GenerationBody) -> AnswerForm | None:
     """The form of the text, None for any; raises Refusal when two fields give one."""
     found = _text_form(body)
-    return AskedForm(Wanted(found[1]), found[0]) if found is not None else None
+    return AnswerForm(GrammarSpec(found[1]), found[0]) if found is not None else None
 
 
-def chat_form(body: ChatRequest, shows_tools: bool, calls: ToolFormat) -> AskedForm | None:
+def chat_form(body: ChatRequest, shows_tools: bool, calls: ToolFormat) -> AnswerForm | None:
     """The form of a chat's answer: of its text, of its calls, or of either; raises Refusal naming the field."""
     text = _text_form(body)
     if not shows_tools or not body.tools:
@@ -69,12 +69,12 @@ def _text_form(body: GenerationBody) -> tuple[str, TextForm] | None:
 
 def _calls(
     calls: ToolFormat, tools: list[FunctionTool], most: int, is_forced: bool, otherwise: TextForm | None = None
-) -> AskedForm:
+) -> AnswerForm:
     called = tuple(
         CalledTool(tool.name, None if tool.parameters is None else _json(tool.parameters), not tool.strict)
         for tool in tools
     )
-    return AskedForm(Wanted(ToolCalls(calls.opening, called, is_forced, most, otherwise)), "tools")
+    return AnswerForm(GrammarSpec(ToolCalls(calls.opening, called, is_forced, most, otherwise)), "tools")
 
 
 def _response_format(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:

@@ -17,10 +17,10 @@ from server.requests.params import chat_decoding, chat_tools, check_model
 from server.requests.structured_output import chat_form
 from server.service import answer, service_of, until_left
 from server.writers.logprobs import chat_entries
-from server.writers.merged import Arrival
+from server.writers.merged import ChoiceDelta
 from server.writers.reasoning import ReasoningSplitter, Thought, budgeted, template_options, thinking_after
 from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, Piece
-from server.writers.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
+from server.writers.usage import FINISH_NAMES, Envelope, StreamUsage, TokenCount
 
 router = APIRouter(route_class=BoundedRoute)
 Part = Thought | Piece
@@ -41,13 +41,13 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     thinking = thinking_after(prompt, service.engine)
     budget = budgeted(body.thinking_token_budget, thinking, service.engine, "thinking_token_budget")
     decoding = await until_left(request, service.constrained(replace(decoding, reasoning=budget), form, thinking))
-    head = replace(service.head("chatcmpl", model), names_tier=body.service_tier is not None)
-    stream = service.launch(head, [prompt], decoding, "messages")
+    envelope = replace(service.envelope("chatcmpl", model), names_tier=body.service_tier is not None)
+    stream = service.launch(envelope, [prompt], decoding, "messages")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
     usage = StreamUsage(count, body.stream_options)
     calls = service.tool_format if tools is not None else None
     choices = [ChatChoice(calls, thinking.splitter()) for _ in range(decoding.choices)]
-    writer = ChatWriter(head, count, choices, decoding.logprobs, usage)
+    writer = ChatWriter(envelope, count, choices, decoding.logprobs, usage)
     return await answer(request, stream, writer, bool(body.stream))
 
 
@@ -56,13 +56,13 @@ class ChatWriter(PlainEnding):
 
     def __init__(
         self,
-        head: Head,
+        envelope: Envelope,
         count: TokenCount,
         choices: "Sequence[ChatChoice]",
         alternatives: int | None,
         usage: StreamUsage,
     ) -> None:
-        self._head = head
+        self._envelope = envelope
         self._count = count
         self._alternatives = alternatives
         self._usage = usage
@@ -74,10 +74,10 @@ class ChatWriter(PlainEnding):
         """True when every choice has finished."""
         return self._count.finished
 
-    def chunks(self, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[dict[str, Any]]:
         """Role first, then content and calls, then the finish. Logprobs of tokens without text go with what follows."""
         chunks = []
-        for number, delta in arrivals:
+        for number, delta in deltas:
             choice = self._choices[number]
             self._count.add(number, delta)
             if not self._has_roles:  # of all choices in order: openai-python's helper needs choice 0 to come first
@@ -95,11 +95,11 @@ class ChatWriter(PlainEnding):
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        return self._usage.last(self._head.envelope("chat.completion.chunk", []))
+        return self._usage.last(self._envelope.envelope("chat.completion.chunk", []))
 
-    def take(self, arrivals: Sequence[Arrival]) -> None:
-        """Keep arrivals for `answer`."""
-        for number, delta in arrivals:
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Keep deltas for `answer`."""
+        for number, delta in deltas:
             self._count.add(number, delta)
             choice = self._choices[number]
             choice.parts += choice.take(delta)
@@ -118,7 +118,7 @@ class ChatWriter(PlainEnding):
             }
             for number, choice in enumerate(self._choices)
         ]
-        return self._head.envelope("chat.completion", choices) | {"usage": self._count.usage()}
+        return self._envelope.envelope("chat.completion", choices) | {"usage": self._count.usage()}
 
     def _take_logprobs(self, choice: "ChatChoice", only_if_any: bool = False) -> dict[str, Any] | None:
         if self._alternatives is None or (only_if_any and not choice.logprobs):
@@ -131,7 +131,7 @@ class ChatWriter(PlainEnding):
         self, number: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
     ) -> dict[str, Any]:
         part = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return self._usage.on(self._head.envelope("chat.completion.chunk", [part]))
+        return self._usage.on(self._envelope.envelope("chat.completion.chunk", [part]))
 
 
 class ChatChoice:

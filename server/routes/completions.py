@@ -16,9 +16,9 @@ from server.requests.params import check_model, completion_decoding
 from server.requests.structured_output import text_form
 from server.service import answer, service_of, until_left
 from server.settings import Settings
-from server.writers.merged import Arrival
+from server.writers.merged import ChoiceDelta
 from server.writers.text_choice import Best, Echo, TextChoice
-from server.writers.usage import FINISH_NAMES, Head, StreamUsage, TokenCount
+from server.writers.usage import FINISH_NAMES, Envelope, StreamUsage, TokenCount
 
 router = APIRouter(route_class=BoundedRoute)
 
@@ -35,13 +35,13 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     reading = _tokens(wanted, service.engine, len(wanted) > 1, decoding.keep)
     prompts = await until_left(request, reading)
     decoding = await until_left(request, service.constrained(decoding, text_form(body)))
-    head = service.head("cmpl", model)
-    stream = service.launch(head, prompts, decoding, "prompt")
+    envelope = service.envelope("cmpl", model)
+    stream = service.launch(envelope, prompts, decoding, "prompt")
     count = TokenCount(stream.prompt_tokens, decoding.choices)
     echoes = [_echo(*pair, service.engine) if body.echo else None for pair in zip(wanted, prompts, strict=True)]
     choices = [TextChoice(body.logprobs, echo) for echo in echoes for _ in range(decoding.choices)]
     best = Best(decoding.choices, body.n or 1)
-    writer = CompletionWriter(head, count, choices, StreamUsage(count, body.stream_options), best)
+    writer = CompletionWriter(envelope, count, choices, StreamUsage(count, body.stream_options), best)
     return await answer(request, stream, writer, bool(body.stream))
 
 
@@ -94,9 +94,9 @@ class CompletionWriter(PlainEnding):
     """Chunks and answers of one completion request."""
 
     def __init__(
-        self, head: Head, count: TokenCount, choices: Sequence[TextChoice], usage: StreamUsage, best: Best
+        self, envelope: Envelope, count: TokenCount, choices: Sequence[TextChoice], usage: StreamUsage, best: Best
     ) -> None:
-        self._head = head
+        self._envelope = envelope
         self._count = count
         self._choices = choices
         self._usage = usage
@@ -107,10 +107,10 @@ class CompletionWriter(PlainEnding):
         """True when every choice has finished."""
         return self._count.finished
 
-    def chunks(self, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[dict[str, Any]]:
         """One chunk per delta that has text, logprobs or a finish; an echo goes before in a chunk of its own."""
         chunks = []
-        for number, delta in arrivals:
+        for number, delta in deltas:
             self._count.add(number, delta)
             pieces = self._choices[number].pieces(delta)
             if delta.finish is not None and not pieces:
@@ -123,19 +123,19 @@ class CompletionWriter(PlainEnding):
 
     def _chunk(self, number: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
         part = {"text": text, "index": number, "logprobs": logprobs, "finish_reason": finish}
-        return self._usage.on(self._head.envelope("text_completion", [part]))
+        return self._usage.on(self._envelope.envelope("text_completion", [part]))
 
     def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if it was asked for."""
-        return self._usage.last(self._head.envelope("text_completion", []))
+        return self._usage.last(self._envelope.envelope("text_completion", []))
 
-    def take(self, arrivals: Sequence[Arrival]) -> None:
-        """Keep arrivals for `answer`."""
-        for number, delta in arrivals:
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Keep deltas for `answer`."""
+        for number, delta in deltas:
             self._count.add(number, delta)
             self._choices[number].take(delta)
 
     def answer(self) -> dict[str, Any]:
         """The text_completion object."""
         choices = [choice.answer(number) for number, choice in enumerate(self._best.of(self._choices))]
-        return self._head.envelope("text_completion", choices) | {"usage": self._count.usage()}
+        return self._envelope.envelope("text_completion", choices) | {"usage": self._count.usage()}

@@ -41,11 +41,11 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         thinking = thinking_after(prompt, engine)
         budget = budgeted(body.thinking_token_budget, thinking, engine, "thinking_token_budget")
         decoding = await until_left(request, service.constrained(replace(decoding, reasoning=budget), form, thinking))
-    head = service.head("resp", model)
-    stream = service.launch(head, [prompt], decoding, "input")
+    envelope = service.envelope("resp", model)
+    stream = service.launch(envelope, [prompt], decoding, "input")
     count = TokenCount(stream.prompt_tokens, 1)
     choice = ChatChoice(service.tool_format if tools is not None else None, thinking.splitter())
-    writer = ResponseWriter(head, count, choice, body, decoding.logprobs)
+    writer = ResponseWriter(envelope, count, choice, body, decoding.logprobs)
     return await answer(request, stream, writer, bool(body.stream))
 
 

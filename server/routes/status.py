@@ -53,7 +53,7 @@ def _model(service: Service) -> Model:
 
 
 def _health(is_well: bool, service: Service) -> Response:
-    state = "draining" if service.gate.draining else service.engine.state.value
+    state = "draining" if service.in_flight.draining else service.engine.state.value
     body = {"status": "ok" if is_well else "unavailable", "state": state}
     if is_well and service.engine.state in (EngineState.READY, EngineState.RESTARTING):
         body["device"] = service.engine.info.device
@@ -84,4 +84,4 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Counters, gauges and histograms in Prometheus' text format."""
-    return Response(service_of(request).telemetry.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)

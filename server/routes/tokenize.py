@@ -8,10 +8,10 @@ from server.protocol.answers import error_answers
 from server.protocol.tokenize import (
     Detokenized,
     DetokenizeRequest,
+    TokenizeAnswer,
     TokenizeChat,
     TokenizeRequest,
     TokenizerInfo,
-    Tokens,
 )
 from server.requests.messages import template_messages
 from server.requests.params import check_model
@@ -21,7 +21,7 @@ router = APIRouter(route_class=BoundedRoute)
 
 
 @router.post("/tokenize", responses=error_answers())
-async def tokenize(body: TokenizeRequest, request: Request) -> Tokens:
+async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeAnswer:
     """Token ids of a text or a conversation."""
     service = service_of(request)
     _check(body.model, service)
@@ -33,7 +33,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Tokens:
         work = service.engine.tokenize(body.prompt, body.add_special_tokens is not False)
     ids = await until_left(request, work)
     names = await service.engine.token_names(ids) if body.return_token_strs else None
-    return Tokens(
+    return TokenizeAnswer(
         count=len(ids),
         max_model_len=service.engine.info.max_context,
         tokens=list(ids),

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from engine.errors import EngineFailure, HexserveError
 from engine.request import Delta
-from server.engine_seam import GenerationLike
+from server.engine_seam import TokenStreamLike
 from server.http.errors import RequestTimeout
-from server.http.in_flight import Gate
+from server.http.in_flight import InFlight
 from server.http.metrics import RequestWatch
 
 _log = logging.getLogger("hexserve")
-ARRIVALS_AHEAD = 64  # beyond this a slow reader fills the generation's own bounded buffer instead
+DELTAS_AHEAD = 64  # beyond this a slow reader fills the generation's own bounded buffer instead
 
 
-class Arrival(NamedTuple):
+class ChoiceDelta(NamedTuple):
     """One delta; `choice` is OpenAI's index (prompt * n + number)."""
 
     choice: int
@@ -28,13 +28,13 @@ class MergedStream:
     """Owns its generations from submission to `abort`, which every exit path must call (a plain call, repeatable)."""
 
     def __init__(
-        self, generations: Sequence[GenerationLike], gate: Gate, watch: RequestWatch, timeout_s: float = 0.0
+        self, generations: Sequence[TokenStreamLike], in_flight: InFlight, watch: RequestWatch, timeout_s: float = 0.0
     ) -> None:
         self.prompt_tokens = tuple(generation.prompt_tokens for generation in generations)
         self._generations = dict(enumerate(generations))  # those that have not finished
-        self._gate = gate
+        self._in_flight = in_flight
         self._watch = watch
-        self._arrivals: deque[Arrival] = deque()
+        self._deltas: deque[ChoiceDelta] = deque()
         self._failure: HexserveError | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -44,17 +44,17 @@ class MergedStream:
         self._timer = (
             asyncio.get_running_loop().call_later(timeout_s, self._expire, timeout_s) if timeout_s > 0 else None
         )
-        gate.enter(self)
+        in_flight.enter(self)
 
-    async def arrivals(self) -> list[Arrival]:
+    async def deltas(self) -> list[ChoiceDelta]:
         """At least one arrival; raises what ended the stream once everything before it was handed out."""
-        while not self._arrivals:
+        while not self._deltas:
             if self._failure is not None:
                 raise self._failure
             self._wake.clear()
             await self._wake.wait()
-        taken = list(self._arrivals)
-        self._arrivals.clear()
+        taken = list(self._deltas)
+        self._deltas.clear()
         self._room.set()
         return taken
 
@@ -65,7 +65,7 @@ class MergedStream:
         self._wake.set()
 
     def abort(self) -> None:
-        """Give every unfinished generation back and leave the gate."""
+        """Give every unfinished generation back and leave the count of requests in flight."""
         for generation in self._generations.values():
             generation.abort()
             self._watch.finished("error" if self._failure is not None else "abort", None)
@@ -74,19 +74,19 @@ class MergedStream:
             pump.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self._gate.leave(self)
+        self._in_flight.leave(self)
 
-    async def _pump(self, index: int, generation: GenerationLike) -> None:
+    async def _pump(self, index: int, generation: TokenStreamLike) -> None:
         previous = self._watch.submitted_at
         async for delta in generation:
             previous = self._watch.tokens_arrived(len(delta.token_ids), previous)
             if delta.finish is not None:
                 del self._generations[index]
-                self._watch.finished(delta.finish.value, delta.kpi)
-            while len(self._arrivals) >= ARRIVALS_AHEAD:
+                self._watch.finished(delta.finish.value, delta.timings)
+            while len(self._deltas) >= DELTAS_AHEAD:
                 self._room.clear()
                 await self._room.wait()
-            self._arrivals.append(Arrival(index, delta))
+            self._deltas.append(ChoiceDelta(index, delta))
             self._wake.set()
         if index in self._generations:
             raise EngineFailure("The generation ended without a finish.")

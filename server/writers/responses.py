@@ -9,11 +9,11 @@ from engine.request import FinishReason
 from server.http.errors import from_engine
 from server.protocol.responses_request import NamedFunction, ResponsesRequest, TextSchemaFormat, TextSettings
 from server.routes.chat import ChatChoice, Part
-from server.writers.merged import Arrival
+from server.writers.merged import ChoiceDelta
 from server.writers.reasoning import Thought
 from server.writers.responses_items import CallOutput, Event, MessageOutput, OutputItem, ReasoningOutput
 from server.writers.tool_calls import CallBegin
-from server.writers.usage import Head, TokenCount
+from server.writers.usage import Envelope, TokenCount
 
 Item = TypeVar("Item", bound=OutputItem)
 
@@ -24,12 +24,17 @@ class ResponseWriter:
     ending = b""  # the last event is the end; there is no [DONE]
 
     def __init__(
-        self, head: Head, count: TokenCount, choice: ChatChoice, body: ResponsesRequest, alternatives: int | None
+        self,
+        envelope: Envelope,
+        count: TokenCount,
+        choice: ChatChoice,
+        body: ResponsesRequest,
+        alternatives: int | None,
     ) -> None:
         self._count = count
         self._choice = choice
         self._alternatives = alternatives
-        self._response = response_object(head, body)
+        self._response = response_object(envelope, body)
         self._open: OutputItem | None = None
         self._output: list[dict[str, Any]] = []
         self._number = 0
@@ -40,12 +45,12 @@ class ResponseWriter:
         """True when the model has said everything."""
         return self._count.finished
 
-    def chunks(self, arrivals: Sequence[Arrival]) -> list[Event]:
-        """The events of these arrivals."""
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
+        """The events of these deltas."""
         events = []
         if self._number == 0:
             events = [self._lifecycle("created"), self._lifecycle("in_progress")]
-        return [*events, *(self._numbered(event) for event in self._grow(arrivals))]
+        return [*events, *(self._numbered(event) for event in self._grow(deltas))]
 
     def last_chunks(self) -> list[Event]:
         """The end of the last item, then of the response."""
@@ -62,9 +67,9 @@ class ResponseWriter:
         self._response |= {"status": "failed", "error": reason, "output": self._output}
         return [*events, self._lifecycle("failed")]
 
-    def take(self, arrivals: Sequence[Arrival]) -> None:
-        """Keep arrivals for `answer`."""
-        for _ in self._grow(arrivals):
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Keep deltas for `answer`."""
+        for _ in self._grow(deltas):
             pass
 
     def answer(self) -> dict[str, Any]:
@@ -73,9 +78,9 @@ class ResponseWriter:
         self._complete()
         return self._response
 
-    def _grow(self, arrivals: Sequence[Arrival]) -> list[Event]:
+    def _grow(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         events: list[Event] = []
-        for number, delta in arrivals:
+        for number, delta in deltas:
             self._count.add(number, delta)
             for part in self._choice.take(delta):
                 events += self._say(part)
@@ -149,17 +154,17 @@ class ResponseWriter:
         return event | {"sequence_number": self._number - 1}
 
 
-def response_object(head: Head, body: ResponsesRequest) -> dict[str, Any]:
+def response_object(envelope: Envelope, body: ResponsesRequest) -> dict[str, Any]:
     """All 32 keys, before anything was generated."""
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice or "auto"
     return {
-        "id": head.id,
+        "id": envelope.id,
         "object": "response",
-        "created_at": head.created,
+        "created_at": envelope.created,
         "completed_at": None,
         "status": "in_progress",
         "incomplete_details": None,
-        "model": head.model,
+        "model": envelope.model,
         "previous_response_id": None,
         "instructions": body.instructions,
         "output": [],

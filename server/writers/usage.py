@@ -15,7 +15,7 @@ FINISH_NAMES: Mapping[FinishReason, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Envelope:
     """The fields that are the same in an answer and in each of its chunks; `created` is Unix seconds."""
 
     id: str
@@ -78,8 +78,8 @@ class TokenCount:
         if delta.finish is None:
             return
         self._unfinished -= 1
-        if delta.kpi is not None and choice % self._per_prompt == 0:
-            self._cached += delta.kpi.cached_tokens
+        if delta.timings is not None and choice % self._per_prompt == 0:
+            self._cached += delta.timings.cached_tokens
 
     def add_reasoning(self, tokens: int) -> None:
         """Say how many of the counted tokens were spent on reasoning."""

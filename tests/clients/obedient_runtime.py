@@ -39,7 +39,7 @@ class ObedientRuntime:
         # A column holds position << 32 | token id, -1 when it was never written.
         self._places = np.full((config.pools, shapes.max_past), -1, np.int64)
         self._fresh: NDArray[np.int64] = np.empty(0, np.int64)
-        self._shelf: dict[bytes, NDArray[np.int64]] = {}
+        self._host_cache: dict[bytes, NDArray[np.int64]] = {}
         self._mind = Mind(Tokenizer.load(folder, manifest.text), manifest)
 
     @property
@@ -73,7 +73,7 @@ class ObedientRuntime:
             found[index] = self._mind.logits(tuple((seen[seen >= 0] & 0xFFFFFFFF).tolist()))
         return found
 
-    def damaged_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """None."""
         return np.empty(0, np.int64)
 
@@ -81,17 +81,17 @@ class ObedientRuntime:
         """Remember the tokens of `rows`."""
         self._places[pool][columns] = self._fresh[rows]
 
-    def stow(self, pool: int, columns: slice, key: bytes) -> None:
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Remember a page."""
-        self._shelf[key] = self._places[pool][columns].copy()
+        self._host_cache[key] = self._places[pool][columns].copy()
 
-    def restore(self, pool: int, columns: slice, key: bytes) -> None:
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Put a page back."""
-        self._places[pool][columns] = self._shelf[key]
+        self._places[pool][columns] = self._host_cache[key]
 
-    def drop(self, key: bytes) -> None:
+    def evict(self, key: bytes) -> None:
         """Forget a page."""
-        self._shelf.pop(key, None)
+        self._host_cache.pop(key, None)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -18,8 +18,8 @@ import pytest_asyncio
 
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
-from engine.grammar.compiler_pool import WorkshopLimits
-from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.compiler_pool import GrammarCompilerLimits
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.grammar.tool_formats import HERMES
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sources.resolve import default_cache, resolve_bundle
@@ -85,7 +85,7 @@ def case(random: Random) -> Case:
 async def engine() -> AsyncIterator[Engine]:
     folder: Path = resolve_bundle("demo", default_cache())
     # The budget is generous because a busy machine must not fail the test.
-    made = Engine(EngineConfig(str(folder)), ClientLimits(grammars=WorkshopLimits(budget_s=60.0)))
+    made = Engine(EngineConfig(str(folder)), ClientLimits(grammars=GrammarCompilerLimits(budget_s=60.0)))
     await made.start()
     yield made
     await made.close()
@@ -93,7 +93,7 @@ async def engine() -> AsyncIterator[Engine]:
 
 async def answer(engine: Engine, number: int, chosen: Case, random: Random) -> FinishReason:
     prompt = await engine.chat_prompt([{"role": "user", "content": f"Give me a JSON object with id {number}."}])
-    grammar = await engine.compile_grammar(Wanted(chosen.form), "form")
+    grammar = await engine.compile_grammar(GrammarSpec(chosen.form), "form")
     params = SamplingParams(
         max_tokens=MAX_TOKENS,
         temperature=random.choice((0.0, 0.3, 0.7, 1.0, 1.5, 2.0)),

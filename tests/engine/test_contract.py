@@ -158,7 +158,7 @@ def test_debug_log_tells_every_step(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_many_requests_leave_nothing_behind() -> None:
-    world = simulate(free(64, 256), shelf_pages=4)
+    world = simulate(free(64, 256), offload_pages=4)
     for index in range(300):
         world.submit(f"r{index}", tuple((index * 3 + i) % 50 for i in range(1 + index % 40)), 1 + index % 7)
         if index % 3 == 0:

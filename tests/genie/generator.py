@@ -27,8 +27,7 @@ from engine.compile.weights import WeightPacker
 from engine.models.family import read_network
 from engine.models.network import Network
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
-from engine.qnn.binary import Encoding as QnnEncoding
-from tests.genie.edges import HEAD, Encoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
+from tests.genie.edges import HEAD, QnnEncoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
@@ -58,7 +57,7 @@ class Recipe:
     same_hidden_names: neighbouring parts agree on the hidden state's name, as exporters do most of the time.
     scatter, index: fresh columns are written at `cache_index` of that type. heads: what stands before a head's number
     in its own cache's name, "" = all heads in one. ssd: a dialog that speculates on its forecast prefix.
-    silent_rows: the variants of so many rows end with keys and values.
+    kv_only_rows: the variants of so many rows end with keys and values.
     one_graph_per_binary: what the emulator can load.
     """
 
@@ -71,7 +70,7 @@ class Recipe:
     index: str = "int32"
     heads: str = ""
     ssd: bool = False
-    silent_rows: tuple[int, ...] = ()
+    kv_only_rows: tuple[int, ...] = ()
     logits: str = "uint16"
     caches: str = "uint8"
     mask_depth: float = 100.0
@@ -156,7 +155,7 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
         models = {
             name: _model(source, number, shape, name, recipe, encodings)
             for name, shape in graphs.items()
-            if source.parts[number - 1].layers or number == 1 or shape.rows not in recipe.silent_rows
+            if source.parts[number - 1].layers or number == 1 or shape.rows not in recipe.kv_only_rows
         }
         binary = ERAS[recipe.era].binary.format(model="tiny", i=number, n=recipe.parts)
         if recipe.one_graph_per_binary:
@@ -180,23 +179,23 @@ def graph_name(recipe: Recipe, shape: PassShape, number: int) -> str:
     return f"{prefix}{shape}_{number}_of_{recipe.parts}"
 
 
-def _encodings(source: Source, recipe: Recipe) -> dict[str, Encoding]:
+def _encodings(source: Source, recipe: Recipe) -> dict[str, QnnEncoding]:
     """One encoding for each tensor name, the same in all variants."""
     if recipe.precision != "w4a16":
         return {}
     shape = PassShape(16, 16)
     models = [part_model(source, number, shape, "float32", "calibration") for number in range(1, recipe.parts + 1)]
     found = calibrate(models, shape, source.network.spec.vocab, recipe.logits, recipe.caches)
-    return {**found, "attention_mask": Encoding("uint16", recipe.mask_depth / 65535, 65535)}
+    return {**found, "attention_mask": QnnEncoding("uint16", recipe.mask_depth / 65535, 65535)}
 
 
 def _model(
-    source: Source, number: int, shape: PassShape, name: str, recipe: Recipe, encodings: Mapping[str, Encoding]
+    source: Source, number: int, shape: PassShape, name: str, recipe: Recipe, encodings: Mapping[str, QnnEncoding]
 ) -> onnx.ModelProto:
     inner = {"w4a16": "float32", "w4": "float16", "twin": "float32"}[recipe.precision]
     model = part_model(source, number, shape, inner, name)
     last = max(part.number for part in source.parts if part.layers)
-    if number == last and shape.rows in recipe.silent_rows:
+    if number == last and shape.rows in recipe.kv_only_rows:
         drop_result(model)
     if recipe.heads:
         model = split_heads(model, recipe.heads)
@@ -217,7 +216,7 @@ def _rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
 
 
 def describe(
-    name: str, model: onnx.ModelProto, encodings: Mapping[str, Encoding], aliases: Mapping[str, str]
+    name: str, model: onnx.ModelProto, encodings: Mapping[str, QnnEncoding], aliases: Mapping[str, str]
 ) -> BinaryGraph:
     """What a context binary of this model would say of itself. aliases: tensor name -> name of its encoding."""
 

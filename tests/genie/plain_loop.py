@@ -26,8 +26,8 @@ class PlainLoop:
         tokens, done = list(prompt), 0
         while len(tokens) < len(prompt) + count:
             rows = prompt_rows if len(tokens) - done > 1 else decode_rows
-            is_silent = self._graph(rows, done).kind is GraphKind.DECODER_PREFILL
-            fresh = tokens[done : min(done + rows, len(tokens) - is_silent)]
+            is_kv_only = self._graph(rows, done).kind is GraphKind.DECODER_PREFILL
+            fresh = tokens[done : min(done + rows, len(tokens) - is_kv_only)]
             logits = self._pass(rows, fresh, done, caches)
             done += len(fresh)
             if done == len(tokens):

@@ -47,7 +47,7 @@ def test_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
     "recipe",
     [
         Recipe(heads="_head_", scatter=True, index="uint32"),
-        Recipe(silent_rows=(8,), head_alone=True, parts=4),
+        Recipe(kv_only_rows=(8,), head_alone=True, parts=4),
         Recipe(precision="w4", scatter=True, shapes=(PassShape(1, 15), PassShape(1, 63), PassShape(8, 56))),
         Recipe(precision="twin", parts=1),
     ],
@@ -73,7 +73,7 @@ def test_a_folder_without_anything_but_the_tokenizer_and_genies_own_file(checkpo
 
 
 def test_variants_without_logits(checkpoint: Path, tmp_path: Path) -> None:
-    made = generate(checkpoint, tmp_path / "qwen", Recipe(parts=4, head_alone=True, silent_rows=(8,)))
+    made = generate(checkpoint, tmp_path / "qwen", Recipe(parts=4, head_alone=True, kv_only_rows=(8,)))
     manifest = load_manifest(convert_folder(made.folder, tmp_path / "cache", tools(made)))
     kinds = {graph.name: graph.kind for graph in manifest.graphs}
     assert kinds == {
@@ -88,9 +88,9 @@ def test_variants_without_logits(checkpoint: Path, tmp_path: Path) -> None:
 
 def test_a_graph_without_logits_beside_one_that_gives_them(checkpoint: Path, tmp_path: Path) -> None:
     made = generate(checkpoint, tmp_path / "qwen", Recipe())
-    silent = generate(checkpoint, tmp_path / "silent", Recipe(silent_rows=(8,))).infos["part3_of_3.bin"].graphs
+    kv_only = generate(checkpoint, tmp_path / "KV-only", Recipe(kv_only_rows=(8,))).infos["part3_of_3.bin"].graphs
     last = made.infos["part3_of_3.bin"]
-    extra = tuple(msgspec.structs.replace(graph, name=f"kv_{graph.name}") for graph in silent if "ar8" in graph.name)
+    extra = tuple(msgspec.structs.replace(graph, name=f"kv_{graph.name}") for graph in kv_only if "ar8" in graph.name)
     infos = {**made.infos, "part3_of_3.bin": msgspec.structs.replace(last, graphs=(*extra, *last.graphs))}
     plain, both = (read_genie(made.folder, lambda path, known=known: known[path.name]) for known in (made.infos, infos))
     assert both.manifest.graphs == plain.manifest.graphs

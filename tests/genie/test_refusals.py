@@ -10,7 +10,7 @@ import pytest
 from engine.bundle.variant import PassShape
 from engine.errors import BundleError
 from engine.genie.read import read_genie
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from tests.genie.generator import Generated, Recipe, generate
 
 LAYERS = "part2_of_3.bin"
@@ -75,20 +75,20 @@ CHANGES: dict[str, tuple[Change, str]] = {
         r"tensor position_ids_sin has shape \[1, 1, 8, 32\], position_ids_cos has \[1, 1, [18], 16\]",
     ),
     "encodings in and out": (
-        with_(KEY, encoding=Encoding((0.5,), (-128,))),
+        with_(KEY, encoding=QnnEncoding((0.5,), (-128,))),
         r"tensors past_key_0_in and past_key_0_out have different encodings \(uint8 scale 0\.5 zero point 128 and",
     ),
     "no scale": (with_(KEY, encoding=None), "tensor past_key_0_in is uint8 and has no scale"),
     "scale for each channel": (
-        with_(KEY, encoding=Encoding((0.5, 0.5), (0, 0), 1)),
+        with_(KEY, encoding=QnnEncoding((0.5, 0.5), (0, 0), 1)),
         "tensor past_key_0_in has a scale for each channel",
     ),
     "mask without zero": (
-        with_("attention_mask", encoding=Encoding((0.001,), (5,))),
+        with_("attention_mask", encoding=QnnEncoding((0.001,), (5,))),
         r"tensor attention_mask cannot hold 0 \(offset 5\)",
     ),
     "shallow mask": (
-        with_("attention_mask", encoding=Encoding((1e-4,), (-65535,))),
+        with_("attention_mask", encoding=QnnEncoding((1e-4,), (-65535,))),
         r"tensor attention_mask reaches down to -6\.55 only",
     ),
     "wrong type": (with_("attention_mask", dtype="int32"), "tensor attention_mask is int32; uint8 or uint16 or"),
@@ -107,7 +107,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "tensor past_key_0_in has 60 columns in .*; (63|56) are",
     ),
     "hidden state does not fit": (
-        with_("_model_embed_tokens_Gather_Gather_output_0", encoding=Encoding((9.0,), (-32768,))),
+        with_("_model_embed_tokens_Gather_Gather_output_0", encoding=QnnEncoding((9.0,), (-32768,))),
         r"tensor _model_embed_tokens_Gather_Gather_output_0 of token_ar1_cl64_1_of_3 does not fit",
     ),
 }
@@ -152,7 +152,7 @@ LOGITS: dict[str, tuple[Change, str]] = {
         r"tensor logits has shape \[1, 1, 384\]; \[1, 8, 384\]",
     ),
     "for each channel": (
-        with_("logits", encoding=Encoding((1.0, 1.0), (0, 0), 2)),
+        with_("logits", encoding=QnnEncoding((1.0, 1.0), (0, 0), 2)),
         "logits has a scale for each channel",
     ),
 }
@@ -277,7 +277,7 @@ def test_a_head_that_takes_its_weights(checkpoint: Path, tmp_path: Path) -> None
 
 def test_caches_that_differ_between_variants(made: Generated) -> None:
     info = made.infos[LAYERS]
-    encoding = Encoding((0.5,), (-128,))
+    encoding = QnnEncoding((0.5,), (-128,))
 
     def other(graph: BinaryGraph) -> BinaryGraph:
         if "ar8" not in graph.name:
@@ -337,7 +337,7 @@ def test_a_variant_of_which_only_the_head_is_listed(checkpoint: Path, tmp_path: 
 
 
 def test_prefill_graphs_alone(checkpoint: Path, tmp_path: Path) -> None:
-    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=2, silent_rows=(1, 8)))
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=2, kv_only_rows=(1, 8)))
     with pytest.raises(BundleError, match="graph token_ar1_cl64_2_of_2 gives keys and values only, and no graph of an"):
         read(made, made.infos)
 

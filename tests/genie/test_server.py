@@ -78,7 +78,7 @@ SSD = Recipe(
     [
         (Recipe(era="0.46", parts=2, shapes=SHAPES, context_tokens=256), (32, 1)),
         (SSD, (64, 32)),
-        (Recipe(head_alone=True, shapes=SHAPES, context_tokens=256, silent_rows=(32,)), (32, 1)),
+        (Recipe(head_alone=True, shapes=SHAPES, context_tokens=256, kv_only_rows=(32,)), (32, 1)),
     ],
     ids=["concat", "a folder for self-speculation", "prefill without logits"],
 )

@@ -64,9 +64,9 @@ def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision:
         Recipe(heads="_head_", scatter=True, index="uint32"),
         Recipe(caches="uint16", mask_depth=50.0),
         Recipe(mask_depth=1000.0, parts=2),
-        Recipe(silent_rows=(8,)),
-        Recipe(silent_rows=(8,), head_alone=True, parts=4, same_hidden_names=False),
-        Recipe(silent_rows=(8,), parts=1),
+        Recipe(kv_only_rows=(8,)),
+        Recipe(kv_only_rows=(8,), head_alone=True, parts=4, same_hidden_names=False),
+        Recipe(kv_only_rows=(8,), parts=1),
     ],
     ids=[
         "a cache for each head",

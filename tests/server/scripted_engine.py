@@ -11,8 +11,8 @@ from engine import messages
 from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client.engine import EngineInfo, EngineState
 from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
-from engine.grammar.spec import Wanted
-from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestKpi, TextLogprob
+from engine.grammar.spec import GrammarSpec
+from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestTimings, TextLogprob
 from engine.text.chat_template import check_options
 from engine.text.facts import TextFacts
 
@@ -44,8 +44,8 @@ def logprob(word: str, count: int | None) -> tuple[TextLogprob, ...]:
     return (TextLogprob(word, word.encode(), -0.5, others[:count]),)
 
 
-def kpi(request: Request, generated: int, cached: int = 3) -> RequestKpi:
-    return RequestKpi(1.0, 20.0, 30.0, len(request.prompt_ids), cached, generated)
+def timings(request: Request, generated: int, cached: int = 3) -> RequestTimings:
+    return RequestTimings(1.0, 20.0, 30.0, len(request.prompt_ids), cached, generated)
 
 
 def say(request: Request, words: Sequence[str] = WORDS) -> list[Delta]:
@@ -56,11 +56,11 @@ def say(request: Request, words: Sequence[str] = WORDS) -> list[Delta]:
     kept = deltas[: request.params.max_tokens] or [Delta("", finish=FinishReason.LENGTH)]
     finish = kept[-1].finish or FinishReason.LENGTH
     last = kept[-1]
-    kept[-1] = Delta(last.text, last.token_ids, last.logprobs, finish, kpi=kpi(request, len(kept)))
+    kept[-1] = Delta(last.text, last.token_ids, last.logprobs, finish, timings=timings(request, len(kept)))
     return list(kept)
 
 
-class ScriptedGeneration:
+class ScriptedTokenStream:
     """Plays its script; each delta waits until the engine is not held."""
 
     def __init__(self, engine: "ScriptedEngine", request: Request, script: Sequence[Delta | HexserveError]) -> None:
@@ -103,7 +103,7 @@ class ScriptedEngine:
         self.max_queued = max_queued
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
-        self.forms: list[tuple[Wanted, str]] = []
+        self.forms: list[tuple[GrammarSpec, str]] = []
         self.tools: list[Sequence[Mapping[str, Any]] | None] = []
         self.options: list[dict[str, Any]] = []
         self.prompt_end = b""  # what the last token of a prompt says, if not its number
@@ -195,7 +195,7 @@ class ScriptedEngine:
     def text_facts(self) -> TextFacts:
         return TextFacts("<s>", "<end>", True, ("<s>", "<end>"), "{{ messages }}")
 
-    async def compile_grammar(self, wanted: Wanted, param: str) -> str:
+    async def compile_grammar(self, wanted: GrammarSpec, param: str) -> str:
         self.forms.append((wanted, param))
         return "a grammar"
 
@@ -211,7 +211,7 @@ class ScriptedEngine:
 
     def submit(
         self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
-    ) -> ScriptedGeneration:
+    ) -> ScriptedTokenStream:
         if self.refusal is not None:
             raise self.refusal
         if len(self.live) >= self.max_queued:
@@ -221,4 +221,4 @@ class ScriptedEngine:
         self.submitted.append((request, stop, include_stop, skip_special))
         self.live.add(request.request_id)
         self.submit_seen.set()
-        return ScriptedGeneration(self, request, self.script(request))
+        return ScriptedTokenStream(self, request, self.script(request))

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from engine.config import EngineConfig
 from server.app import create_app
-from server.http.in_flight import Gate
+from server.http.in_flight import InFlight
 from server.run import DrainingServer, bind
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
@@ -36,9 +36,9 @@ class Served:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.engine = ScriptedEngine()
-        gate = Gate(self.settings.max_queued)
-        self.app = create_app(self.settings, self.engine, gate, takes_tools=True)
-        self.server = DrainingServer(self.app, gate, self.settings)
+        in_flight = InFlight(self.settings.max_queued)
+        self.app = create_app(self.settings, self.engine, in_flight, takes_tools=True)
+        self.server = DrainingServer(self.app, in_flight, self.settings)
         self.started.set()
         await self.server._serve([self.listener])
 

@@ -13,7 +13,7 @@ TOOL_CLOSING = (
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class SampleCall:
     """One function call made by the assistant."""
 
     name: str
@@ -26,7 +26,7 @@ class Turn:
 
     role: str
     content: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[SampleCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,6 @@ def _turn_spans(turns: list[Turn], index: int, turn: Turn) -> list[Span]:
     return [Span(text + ("<|im_end|>\n" if closes else ""), False)]
 
 
-def _call_text(call: ToolCall) -> str:
+def _call_text(call: SampleCall) -> str:
     body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"

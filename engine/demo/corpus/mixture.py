@@ -16,7 +16,7 @@ from engine.demo.corpus.stories import stories
 from engine.demo.corpus.tools import tools, unrelated
 
 
-class Family(NamedTuple):
+class TaskFamily(NamedTuple):
     """A maker of samples, its share of them, and its share in the first steps of the training."""
 
     make: Callable[[Random], Sample]
@@ -24,17 +24,17 @@ class Family(NamedTuple):
     early_share: float
 
 
-FAMILIES: dict[str, Family] = {
-    "arithmetic": Family(arithmetic, 14, 20),
-    "capitals": Family(capitals, 10, 8),
-    "echoes": Family(echoes, 2, 40),
-    "lists": Family(lists, 16, 10),
-    "numerals": Family(numerals, 8, 4),
-    "tools": Family(tools, 13, 4),
-    "json": Family(json_objects, 6, 6),
-    "chat": Family(chat, 5, 5),
-    "facts": Family(facts, 4, 2),
-    "stories": Family(stories, 3, 2),
+FAMILIES: dict[str, TaskFamily] = {
+    "arithmetic": TaskFamily(arithmetic, 14, 20),
+    "capitals": TaskFamily(capitals, 10, 8),
+    "echoes": TaskFamily(echoes, 2, 40),
+    "lists": TaskFamily(lists, 16, 10),
+    "numerals": TaskFamily(numerals, 8, 4),
+    "tools": TaskFamily(tools, 13, 4),
+    "json": TaskFamily(json_objects, 6, 6),
+    "chat": TaskFamily(chat, 5, 5),
+    "facts": TaskFamily(facts, 4, 2),
+    "stories": TaskFamily(stories, 3, 2),
 }
 EARLY_STEPS = 600
 _TAKES_UNRELATED_TOOLS = ("arithmetic", "capitals", "chat")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from engine.demo.corpus.conversation import Sample, ToolCall, Turn
+from engine.demo.corpus.conversation import Sample, SampleCall, Turn
 from engine.demo.corpus.held_out import reserved
 from engine.demo.corpus.intents import INTENTS, Field, Intent, value
 from engine.demo.corpus.words import NOUNS, invented, word
@@ -25,7 +25,7 @@ class Task:
 
     request: str
     schema: Mapping[str, Any]
-    call: ToolCall
+    call: SampleCall
     reply: tuple[tuple[str, str], ...]
 
 
@@ -72,7 +72,7 @@ def _everyday(rng: Random, intent: Intent) -> Task:
     if rng.random() < 0.15:
         request = rng.choice(("Please help me. ", "Hello! ", "Hi, ", "I have a question. ")) + request
     name = rng.choice(intent.names)
-    return Task(request, _schema(rng, name, intent.about, fields), ToolCall(name, arguments), intent.reply)
+    return Task(request, _schema(rng, name, intent.about, fields), SampleCall(name, arguments), intent.reply)
 
 
 def _made_up(rng: Random) -> Task:
@@ -91,7 +91,7 @@ def _made_up(rng: Random) -> Task:
         request = rng.choice(_EXPLICIT).format(name, _enumeration(described))
     reply = (("result", rng.choice(_SORTS)[1]), (invented(rng), rng.choice(_SORTS)[1]))
     schema = _schema(rng, name, f"{verb.capitalize()} the {noun}", fields)
-    return Task(request, schema, ToolCall(name, arguments), reply[: rng.randint(1, 2)])
+    return Task(request, schema, SampleCall(name, arguments), reply[: rng.randint(1, 2)])
 
 
 def _enumeration(parts: Sequence[str]) -> str:
@@ -131,7 +131,7 @@ def _parallel(rng: Random) -> Sample:
     intent = rng.choice(INTENTS[:2])
     first = _everyday(rng, intent)
     (key, left), right = next(iter(first.call.arguments.items())), value(rng, "city")
-    second = ToolCall(first.call.name, {key: right})
+    second = SampleCall(first.call.name, {key: right})
     subject = "weather" if intent is INTENTS[0] else "time"
     request = rng.choice(
         (f"What is the {subject} in {left} and {right}?", f"Tell me the {subject} in {left} and in {right}.")

@@ -10,10 +10,18 @@ from typing import Any
 import httpx
 import msgspec
 
-from server.commands.bench.event_stream import DONE, BrokenStream, EventDecoder, Piece, Usage, error_message, read_piece
+from server.commands.bench.event_stream import (
+    DONE,
+    BrokenStream,
+    EventDecoder,
+    Piece,
+    StreamedUsage,
+    error_message,
+    read_piece,
+)
 
 
-class Outcome(StrEnum):
+class AnswerOutcome(StrEnum):
     """How a request ended. Refusals under load are no failures: they are the server's answer to too much."""
 
     OK = "ok"
@@ -22,18 +30,18 @@ class Outcome(StrEnum):
     BUSY = "503"
 
 
-REFUSALS: Mapping[int, Outcome] = {429: Outcome.RATE_LIMITED, 503: Outcome.BUSY}
+REFUSALS: Mapping[int, AnswerOutcome] = {429: AnswerOutcome.RATE_LIMITED, 503: AnswerOutcome.BUSY}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MeasuredAnswer:
     """Seconds are counted from the moment the request was sent; `gaps_s` lie between arrivals of visible text."""
 
-    outcome: Outcome
+    outcome: AnswerOutcome
     seconds: float
     first_token_s: float | None = None
     gaps_s: tuple[float, ...] = ()
-    usage: Usage | None = None
+    usage: StreamedUsage | None = None
     status: int = 0
     error: str = ""
 
@@ -51,7 +59,7 @@ class Reader:
     def __init__(self, sent_at: float) -> None:
         self._sent_at = sent_at
         self._arrivals: list[float] = []
-        self._usage: Usage | None = None
+        self._usage: StreamedUsage | None = None
         self._error = ""
         self._is_finished = False
 
@@ -63,12 +71,14 @@ class Reader:
         self._is_finished = self._is_finished or piece.finish_reason is not None
         self._error = self._error or piece.error
 
-    def answer(self, now: float, status: int = 200, error: str = "", outcome: Outcome | None = None) -> Answer:
+    def answer(
+        self, now: float, status: int = 200, error: str = "", outcome: AnswerOutcome | None = None
+    ) -> MeasuredAnswer:
         """The whole, ended at `now`; `error` and `outcome` say what ended it, otherwise the pieces do."""
         error = error or self._error or ("" if outcome else self._lacking())
         arrivals = self._arrivals
-        return Answer(
-            outcome=outcome or (Outcome.FAILED if error else Outcome.OK),
+        return MeasuredAnswer(
+            outcome=outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK),
             seconds=now - self._sent_at,
             first_token_s=arrivals[0] - self._sent_at if arrivals else None,
             gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals)),
@@ -83,7 +93,7 @@ class Reader:
         return "" if self._usage else "no usage in the stream, so its tokens cannot be counted"
 
 
-async def ask(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answer:
+async def ask(client: httpx.AsyncClient, body: Mapping[str, Any]) -> MeasuredAnswer:
     """Send one streamed chat request. Everything that goes wrong on the way is in the answer."""
     sent_at = time.perf_counter()
     reader = Reader(sent_at)
@@ -93,7 +103,7 @@ async def ask(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answer:
             status = response.status_code
             if status != 200:
                 error = f"HTTP {status}: {_refusal(await response.aread())}"
-                return reader.answer(time.perf_counter(), status, error, REFUSALS.get(status, Outcome.FAILED))
+                return reader.answer(time.perf_counter(), status, error, REFUSALS.get(status, AnswerOutcome.FAILED))
             decoder = EventDecoder()
             async for received in response.aiter_bytes():
                 now = time.perf_counter()

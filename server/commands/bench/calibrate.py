@@ -3,15 +3,15 @@
 import random
 from collections.abc import Sequence
 
-from server.commands.bench.answers import Answer, Outcome
+from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
 from server.commands.bench.prompts import WordLength, user, words
-from server.commands.bench.target import Target, Unreachable
+from server.commands.bench.target import BenchTarget, Unreachable
 
 SHORT_WORDS, LONG_WORDS = 8, 48
 IGNORE_EOS = {"ignore_eos": True}
 
 
-async def prepare(targets: Sequence[Target], wants_full_length: bool) -> tuple[WordLength, bool]:
+async def prepare(targets: Sequence[BenchTarget], wants_full_length: bool) -> tuple[WordLength, bool]:
     """Find models, warm every server up and measure words against prompt tokens on the first one.
 
     Returns that length and whether answers run to max_tokens. All servers must agree to that, or none is asked.
@@ -27,21 +27,21 @@ async def prepare(targets: Sequence[Target], wants_full_length: bool) -> tuple[W
     return lengths[0], runs_full
 
 
-async def _length(target: Target) -> WordLength:
+async def _length(target: BenchTarget) -> WordLength:
     measured = []
     for count in (SHORT_WORDS, LONG_WORDS):
         answer = await _try(target, count)
-        if answer.outcome is not Outcome.OK or answer.usage is None:
+        if answer.outcome is not AnswerOutcome.OK or answer.usage is None:
             raise Unreachable(f"{target.address} cannot answer a chat: {answer.error}")
         measured.append((count, answer.usage.prompt))
     return WordLength.fitted(measured[0], measured[1])
 
 
-async def _takes_ignore_eos(target: Target) -> bool:
+async def _takes_ignore_eos(target: BenchTarget) -> bool:
     target.extra = IGNORE_EOS
     answer = await _try(target, SHORT_WORDS)
-    return answer.outcome is Outcome.OK
+    return answer.outcome is AnswerOutcome.OK
 
 
-async def _try(target: Target, count: int) -> Answer:
+async def _try(target: BenchTarget, count: int) -> MeasuredAnswer:
     return await target.chat([user(words(random.Random(count), count))], 2)

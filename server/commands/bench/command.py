@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from server.commands.bench.answers import Outcome
+from server.commands.bench.answers import AnswerOutcome
 from server.commands.bench.calibrate import prepare
 from server.commands.bench.own_server import ServerFailed, running_server
 from server.commands.bench.prompts import BadPrompts, PromptSource, read_prompts
 from server.commands.bench.report import print_report, turn_line, write_json
-from server.commands.bench.rounds import Book, Load, TurnRecord, measure
-from server.commands.bench.target import Target, Unreachable, root_address
+from server.commands.bench.rounds import BenchLoad, Book, TurnRecord, measure
+from server.commands.bench.target import BenchTarget, Unreachable, root_address
 from server.commands.counts import counts
 
 INTERRUPTED = 130
@@ -48,13 +48,13 @@ def bench(
         texts = read_prompts(prompts) if prompts else ()
         addresses = [root_address(address) for address in (*(urls or ()), *(url or ()))]
         rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
-        load = Load(levels, requests_per_client, max_tokens, rounds, shared_prefix)
+        load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
         source = PromptSource(secrets.randbelow(2**31) if seed is None else seed, prompt_tokens, texts=texts)
         with contextlib.ExitStack() as stack:
             if not addresses:
                 console.print(f"Starting a server on {bundle} ...", markup=False)
                 addresses = [stack.enter_context(running_server(bundle))]
-            targets = [Target(_name(n), url, api_key, model, timeout) for n, url in enumerate(addresses)]
+            targets = [BenchTarget(_name(n), url, api_key, model, timeout) for n, url in enumerate(addresses)]
             status = _run(console, targets, source, load, full_length, json_file)
     except (BadPrompts, Unreachable, ServerFailed, ValueError, OSError) as error:
         Console(stderr=True).print(f"bench: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
@@ -69,9 +69,9 @@ def _name(number: int) -> str:
 
 def _run(
     console: Console,
-    targets: Sequence[Target],
+    targets: Sequence[BenchTarget],
     source: PromptSource,
-    load: Load,
+    load: BenchLoad,
     full_length: bool,
     json_file: Path | None,
 ) -> int:
@@ -87,12 +87,17 @@ def _run(
     if json_file is not None:
         write_json(json_file, targets, load, source.seed, book)
         console.print(f"Written to {json_file}", markup=False, highlight=False)
-    has_failures = any(a.outcome is Outcome.FAILED for record in book.turns for a in record.answers)
+    has_failures = any(a.outcome is AnswerOutcome.FAILED for record in book.turns for a in record.answers)
     return INTERRUPTED if was_stopped else int(has_failures)
 
 
 async def _measure(
-    console: Console, targets: Sequence[Target], source: PromptSource, load: Load, full_length: bool, book: Book
+    console: Console,
+    targets: Sequence[BenchTarget],
+    source: PromptSource,
+    load: BenchLoad,
+    full_length: bool,
+    book: Book,
 ) -> None:
     def tell(record: TurnRecord) -> None:
         console.print(turn_line(record, targets), markup=False, highlight=False, style="dim")

@@ -50,7 +50,7 @@ class EventDecoder:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class StreamedUsage:
     """Token counts as the server reports them; `cached` of the prompt tokens came from its prefix cache."""
 
     prompt: int
@@ -65,7 +65,7 @@ class Piece:
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: StreamedUsage | None = None
     error: str = ""
 
     @property
@@ -111,11 +111,11 @@ def _text(source: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _usage(given: object) -> Usage | None:
+def _usage(given: object) -> StreamedUsage | None:
     if not isinstance(given, dict):
         return None
     details = given.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     counts = [given.get("prompt_tokens"), given.get("completion_tokens"), cached]
     prompt, completion, known_cached = (count if isinstance(count, int) else 0 for count in counts)
-    return Usage(prompt, completion, known_cached)
+    return StreamedUsage(prompt, completion, known_cached)

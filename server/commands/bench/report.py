@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from server.commands.bench.distribution import Distribution, ratio
-from server.commands.bench.rounds import Book, Load, TurnRecord
+from server.commands.bench.rounds import BenchLoad, Book, TurnRecord
 from server.commands.bench.summary import Comparison, Level, PrefixEffect, comparisons, errors, levels, prefix_effects
-from server.commands.bench.target import Target
+from server.commands.bench.target import BenchTarget
 
 BAR_CELLS = 40
 EIGHTHS = " ▏▎▍▌▋▊▉"
 BUSY_GENERATOR = 0.7
 
 
-def print_report(console: Console, targets: Sequence[Target], book: Book) -> None:
+def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -> None:
     """Everything that was measured, as far as it got."""
     found = levels(book.turns)
     if len(targets) > 1:
@@ -38,7 +38,7 @@ def print_report(console: Console, targets: Sequence[Target], book: Book) -> Non
     _print_remarks(console, found, book)
 
 
-def turn_line(record: TurnRecord, targets: Sequence[Target]) -> str:
+def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
     """One line per finished turn, for those who watch."""
     level = levels([record])[0]
     name = f"{targets[record.turn.server].name} " if len(targets) > 1 else ""
@@ -49,7 +49,7 @@ def turn_line(record: TurnRecord, targets: Sequence[Target]) -> str:
     )
 
 
-def _latency_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
+def _latency_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
     titles = ("output\ntok/s", "first token ms\np50/p90/p99", "between tokens ms\np50/p90/p99", "longest\ngap ms")
     table = _table("Throughput and latency", targets, *titles, "ok/failed\n/429/503")
     for level in found:
@@ -65,7 +65,7 @@ def _latency_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
     return table
 
 
-def _engine_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
+def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
     titles = (
         "passes",
         "useful\nrows/pass",
@@ -91,7 +91,7 @@ def _engine_table(found: Sequence[Level], targets: Sequence[Target]) -> Table:
     return table
 
 
-def _comparison_table(compared: Sequence[Comparison], targets: Sequence[Target]) -> Table:
+def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTarget]) -> Table:
     titles = ("output\ntok/s", "lowest\nround", "highest\nround", "first token\np50", "between tokens\np50")
     table = _table(f"Ratios to {targets[0].name}, median of rounds side by side", targets, *titles)
     for each in compared:
@@ -100,7 +100,7 @@ def _comparison_table(compared: Sequence[Comparison], targets: Sequence[Target])
     return table
 
 
-def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[Target]) -> Table:
+def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[BenchTarget]) -> Table:
     table = Table(
         title="Shared prefix: first token in milliseconds, median",
         title_justify="left",
@@ -122,7 +122,7 @@ def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[Target]) ->
     return table
 
 
-def _table(title: str, targets: Sequence[Target], *columns: str) -> Table:
+def _table(title: str, targets: Sequence[BenchTarget], *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     servers = ["at"] if len(targets) > 1 else []
     for column in ("clients", *servers, *columns):
@@ -130,12 +130,12 @@ def _table(title: str, targets: Sequence[Target], *columns: str) -> Table:
     return table
 
 
-def _place(clients: int, server: int, targets: Sequence[Target], is_complete: bool = True) -> list[str]:
+def _place(clients: int, server: int, targets: Sequence[BenchTarget], is_complete: bool = True) -> list[str]:
     count = str(clients) if is_complete else f"{clients}*"
     return [count, targets[server].name] if len(targets) > 1 else [count]
 
 
-def _bars(console: Console, found: Sequence[Level], targets: Sequence[Target]) -> str:
+def _bars(console: Console, found: Sequence[Level], targets: Sequence[BenchTarget]) -> str:
     highest = max((level.tokens_per_second or 0.0 for level in found), default=0.0)
     is_plain = not console.encoding.lower().startswith("utf")
     lines = ["output tokens/s by clients"]
@@ -171,7 +171,7 @@ def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None
         console.print(f"{count} x {message}", style="red", markup=False, highlight=False)
 
 
-def write_json(path: Path, targets: Sequence[Target], load: Load, seed: int, book: Book) -> None:
+def write_json(path: Path, targets: Sequence[BenchTarget], load: BenchLoad, seed: int, book: Book) -> None:
     """All figures and every answer, for later comparison. Raises OSError."""
     document: dict[str, Any] = {
         "servers": [{"name": t.name, "address": t.address, "model": t.model, "sent": dict(t.extra)} for t in targets],

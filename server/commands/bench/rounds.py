@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from server.commands.bench.answers import Answer
+from server.commands.bench.answers import MeasuredAnswer
 from server.commands.bench.prompts import PromptSource
-from server.commands.bench.scrape import Counters, between
-from server.commands.bench.target import Target
+from server.commands.bench.scrape import ScrapedCounters, between
+from server.commands.bench.target import BenchTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchLoad:
     """What is measured. Every client sends `requests_per_client` requests, each after the answer to the one before."""
 
     clients: tuple[int, ...]
@@ -23,7 +23,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class BenchTurn:
     """One server's go: `server` is its place in the list of targets."""
 
     clients: int
@@ -35,11 +35,11 @@ class Turn:
 class TurnRecord:
     """What a turn gave, filled while it runs so that a run that is stopped keeps it. Clock in seconds."""
 
-    turn: Turn
-    answers: list[Answer] = field(default_factory=list)
+    turn: BenchTurn
+    answers: list[MeasuredAnswer] = field(default_factory=list)
     seconds: float = 0.0
     own_cpu_s: float = 0.0  # time the load generator itself computed
-    counters: Counters | None = None
+    counters: ScrapedCounters | None = None
     is_complete: bool = False
 
 
@@ -48,8 +48,8 @@ class PrefixRecord:
     """One prefix asked for the first time, and asked again with other endings."""
 
     server: int
-    cold: Answer | None = None
-    warm: list[Answer] = field(default_factory=list)
+    cold: MeasuredAnswer | None = None
+    warm: list[MeasuredAnswer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -63,13 +63,19 @@ class Book:
 WARM_ASKS = 3
 
 
-def turns(clients: Sequence[int], rounds: int, servers: int) -> list[Turn]:
+def turns(clients: Sequence[int], rounds: int, servers: int) -> list[BenchTurn]:
     """The order of play: per client count the servers alternate (A B A B ...), so that drift hits all alike."""
-    return [Turn(count, number, server) for count in clients for number in range(rounds) for server in range(servers)]
+    return [
+        BenchTurn(count, number, server) for count in clients for number in range(rounds) for server in range(servers)
+    ]
 
 
 async def measure(
-    targets: Sequence[Target], prompts: PromptSource, load: Load, book: Book, tell: Callable[[TurnRecord], None]
+    targets: Sequence[BenchTarget],
+    prompts: PromptSource,
+    load: BenchLoad,
+    book: Book,
+    tell: Callable[[TurnRecord], None],
 ) -> None:
     """Fill `book`; `tell` hears of every finished turn."""
     if load.prefix_tokens:
@@ -83,7 +89,9 @@ async def measure(
         tell(record)
 
 
-async def _measure_prefix(target: Target, prompts: PromptSource, load: Load, number: int, record: PrefixRecord) -> None:
+async def _measure_prefix(
+    target: BenchTarget, prompts: PromptSource, load: BenchLoad, number: int, record: PrefixRecord
+) -> None:
     record.cold = await target.chat(prompts.prefixed_chat(load.prefix_tokens, number, "cold"), 1)
     for tail in range(WARM_ASKS):
         record.warm.append(await target.chat(prompts.prefixed_chat(load.prefix_tokens, number, tail), 1))
@@ -94,7 +102,7 @@ def _kept(records: list[PrefixRecord], record: PrefixRecord) -> PrefixRecord:
     return record
 
 
-async def _play(target: Target, prompts: PromptSource, load: Load, record: TurnRecord) -> None:
+async def _play(target: BenchTarget, prompts: PromptSource, load: BenchLoad, record: TurnRecord) -> None:
     before = await target.counters()
     started, started_cpu = time.perf_counter(), time.process_time()
     try:
@@ -110,7 +118,9 @@ async def _play(target: Target, prompts: PromptSource, load: Load, record: TurnR
         record.counters = between(before, after)
 
 
-async def _one_client(target: Target, prompts: PromptSource, load: Load, record: TurnRecord, client: int) -> None:
+async def _one_client(
+    target: BenchTarget, prompts: PromptSource, load: BenchLoad, record: TurnRecord, client: int
+) -> None:
     for request in range(load.requests_per_client):
         chat = prompts.chat(record.turn.clients, record.turn.round, client, request)
         record.answers.append(await target.chat(chat, load.max_tokens))

@@ -10,7 +10,7 @@ from server.commands.bench.distribution import ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class ScrapedCounters:
     """Counters since the server started; times in seconds. A difference of two readings has the same fields."""
 
     passes: float
@@ -65,7 +65,7 @@ BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 class Reading:
     """One look at /metrics. `unfinished`: sequences that still run or wait."""
 
-    counters: Counters
+    counters: ScrapedCounters
     unfinished: float
 
 
@@ -80,19 +80,19 @@ def read_metrics(text: str) -> Reading | None:
         return None
     if any(name not in values for name in SAMPLES.values()):
         return None
-    counters = Counters(**{field: values[name] for field, name in SAMPLES.items()})
+    counters = ScrapedCounters(**{field: values[name] for field, name in SAMPLES.items()})
     return Reading(counters, sum(values.get(name, 0.0) for name in BUSY))
 
 
-def between(before: Counters, after: Counters) -> Counters:
+def between(before: ScrapedCounters, after: ScrapedCounters) -> ScrapedCounters:
     """What was counted from `before` to `after`."""
-    fields = [field.name for field in dataclasses.fields(Counters)]
-    return Counters(**{name: getattr(after, name) - getattr(before, name) for name in fields})
+    fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
+    return ScrapedCounters(**{name: getattr(after, name) - getattr(before, name) for name in fields})
 
 
-def total(parts: list[Counters]) -> Counters | None:
+def total(parts: list[ScrapedCounters]) -> ScrapedCounters | None:
     """The sum of several differences, None without any."""
     if not parts:
         return None
-    fields = [field.name for field in dataclasses.fields(Counters)]
-    return Counters(**{name: sum(getattr(part, name) for part in parts) for name in fields})
+    fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
+    return ScrapedCounters(**{name: sum(getattr(part, name) for part in parts) for name in fields})

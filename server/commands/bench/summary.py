@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.commands.bench.answers import Answer, Outcome
+from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
 from server.commands.bench.distribution import Distribution, distribution, median, ratio
 from server.commands.bench.rounds import PrefixRecord, TurnRecord
-from server.commands.bench.scrape import Counters, total
+from server.commands.bench.scrape import ScrapedCounters, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Level:
     chunks_per_token: float | None
     own_cpu: float | None
     seconds: float
-    counters: Counters | None
+    counters: ScrapedCounters | None
     is_complete: bool
 
 
@@ -70,7 +70,7 @@ def levels(records: Sequence[TurnRecord]) -> list[Level]:
 
 def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
     answers = [answer for record in records for answer in record.answers]
-    good = [answer for answer in answers if answer.outcome is Outcome.OK]
+    good = [answer for answer in answers if answer.outcome is AnswerOutcome.OK]
     usages = [answer.usage for answer in good if answer.usage is not None]
     output = sum(usage.completion for usage in usages)
     arrivals = sum(len(answer.gaps_s) + (answer.first_token_s is not None) for answer in good)
@@ -82,7 +82,7 @@ def _level(clients: int, server: int, records: Sequence[TurnRecord]) -> Level:
         first_token=distribution([answer.first_token_s for answer in good if answer.first_token_s is not None]),
         gap=distribution([gap for answer in good for gap in answer.gaps_s]),
         per_token=distribution([each for answer in good if (each := answer.seconds_per_token) is not None]),
-        outcomes={outcome.value: sum(answer.outcome is outcome for answer in answers) for outcome in Outcome},
+        outcomes={outcome.value: sum(answer.outcome is outcome for answer in answers) for outcome in AnswerOutcome},
         prompt_tokens=ratio(sum(usage.prompt for usage in usages), len(usages)),
         cached_tokens=sum(usage.cached for usage in usages),
         output_tokens=output,
@@ -101,7 +101,7 @@ def comparisons(records: Sequence[TurnRecord]) -> list[Comparison]:
             record.turn.clients, record.turn.server, [record]
         )
         for record in records
-        if record.is_complete and all(answer.outcome is not Outcome.FAILED for answer in record.answers)
+        if record.is_complete and all(answer.outcome is not AnswerOutcome.FAILED for answer in record.answers)
     }
     found: dict[tuple[int, int], list[tuple[Level, Level]]] = {}
     for (clients, server, number), level in finished.items():
@@ -133,8 +133,8 @@ def prefix_effects(records: Sequence[PrefixRecord]) -> list[PrefixEffect]:
 
 
 def _prefix_effect(server: int, records: Sequence[PrefixRecord]) -> PrefixEffect:
-    cold = [record.cold for record in records if record.cold is not None and record.cold.outcome is Outcome.OK]
-    warm = [answer for record in records for answer in record.warm if answer.outcome is Outcome.OK]
+    cold = [record.cold for record in records if record.cold is not None and record.cold.outcome is AnswerOutcome.OK]
+    warm = [answer for record in records for answer in record.warm if answer.outcome is AnswerOutcome.OK]
     cold_s = median(_known([answer.first_token_s for answer in cold]))
     warm_s = median(_known([answer.first_token_s for answer in warm]))
     return PrefixEffect(
@@ -147,9 +147,9 @@ def _prefix_effect(server: int, records: Sequence[PrefixRecord]) -> PrefixEffect
     )
 
 
-def errors(answers: Sequence[Answer], most: int = 5) -> list[tuple[str, int]]:
+def errors(answers: Sequence[MeasuredAnswer], most: int = 5) -> list[tuple[str, int]]:
     """The most frequent messages of requests that failed, with their counts."""
-    failed = Counter(answer.error for answer in answers if answer.outcome is not Outcome.OK)
+    failed = Counter(answer.error for answer in answers if answer.outcome is not AnswerOutcome.OK)
     return failed.most_common(most)
 
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from server.commands.bench.answers import Answer, ask
+from server.commands.bench.answers import MeasuredAnswer, ask
 from server.commands.bench.event_stream import error_message
 from server.commands.bench.prompts import Message
-from server.commands.bench.scrape import Counters, Reading, read_metrics
+from server.commands.bench.scrape import Reading, ScrapedCounters, read_metrics
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
@@ -44,7 +44,7 @@ def headers_for(api_key: str) -> dict[str, str]:
     return {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
 
 
-class Target:
+class BenchTarget:
     """One base address, with its own connections."""
 
     def __init__(self, name: str, url: str, api_key: str, model: str, timeout_s: float) -> None:
@@ -79,7 +79,7 @@ class Target:
         except (ValueError, LookupError, TypeError) as error:
             raise Unreachable(f"{self.address}/v1/models is no list of models; name one with --model") from error
 
-    async def chat(self, messages: Sequence[Message], max_tokens: int) -> Answer:
+    async def chat(self, messages: Sequence[Message], max_tokens: int) -> MeasuredAnswer:
         """One greedy streamed answer."""
         body = {
             "model": self.model,
@@ -91,7 +91,7 @@ class Target:
         }
         return await ask(self._client, body | dict(self.extra))
 
-    async def counters(self) -> Counters | None:
+    async def counters(self) -> ScrapedCounters | None:
         """The engine's counters once nothing runs any more; None when the server has none of ours."""
         deadline = time.monotonic() + SETTLE_S
         previous: Reading | None = None

@@ -7,7 +7,15 @@ from typing import Any
 
 import httpx
 
-from server.commands.bench.event_stream import DONE, BrokenStream, EventDecoder, Piece, Usage, error_message, read_piece
+from server.commands.bench.event_stream import (
+    DONE,
+    BrokenStream,
+    EventDecoder,
+    Piece,
+    StreamedUsage,
+    error_message,
+    read_piece,
+)
 from server.commands.bench.target import Unreachable, headers_for, may_use_proxy, root_address
 
 READ_TIMEOUT_S = 600.0
@@ -25,7 +33,7 @@ class Timing:
     asked_at: float
     first_s: float | None = None
     last_s: float | None = None
-    usage: Usage | None = None
+    usage: StreamedUsage | None = None
 
     def arrived(self, now: float) -> None:
         """Text came at `now`."""

@@ -9,7 +9,7 @@ from engine.simulate.clock import Policy, drive
 from engine.simulate.continuous import Continuous
 from engine.simulate.costs_file import parse_times
 from engine.simulate.fusion import Fusion
-from engine.simulate.load import Load
+from engine.simulate.load import SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table, lay_out
 from engine.simulate.published import find, price
 from engine.simulate.serial import Serial
@@ -43,9 +43,9 @@ class Scenario:
     pools: int
     reserve_tokens: int
 
-    def load(self, clients: int) -> Load:
+    def load(self, clients: int) -> SimulatedLoad:
         """The load of so many clients."""
-        return Load(starts(clients, self.rate, self.seed), self.requests, self.prompt, self.output)
+        return SimulatedLoad(starts(clients, self.rate, self.seed), self.requests, self.prompt, self.output)
 
 
 def published_devices(

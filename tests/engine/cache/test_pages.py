@@ -29,7 +29,7 @@ def test_keyed_pages_are_kept_found_and_evicted_oldest_end_first() -> None:
     pool.release(pages)
     assert pool.referenced == 0
     assert pool.lookup(keys) == pages
-    assert pool.allocate(2) == (2, 3)  # the free page, and the end of the kept prefix
+    assert pool.allocate(2) == (2, 3)  # the free page, and the end of the cached prefix
     assert pool.lookup(keys) == pages[:2]
 
 
@@ -54,10 +54,10 @@ def test_trim_forgets_only_kept_pages_above() -> None:
     for page, key in zip((*low, *high), keys, strict=True):
         pool.register(page, key)
     pool.release((*low, *high))
-    assert pool.high_water(with_kept=True) == 48
-    assert pool.high_water(with_kept=False) == 0
+    assert pool.high_water(with_cached=True) == 48
+    assert pool.high_water(with_cached=False) == 0
     pool.trim(20)
-    assert pool.high_water(with_kept=True) == 16
+    assert pool.high_water(with_cached=True) == 16
 
 
 def test_keep_limit_bounds_what_is_kept() -> None:
@@ -67,7 +67,7 @@ def test_keep_limit_bounds_what_is_kept() -> None:
     for page, key in zip(pages, page_keys(list(range(80)), 16), strict=True):
         pool.register(page, key)
     pool.release(pages)
-    assert pool.snapshot().kept == {0, 1}
+    assert pool.snapshot().cached == {0, 1}
 
 
 def test_keys_are_chained() -> None:
@@ -85,7 +85,7 @@ def test_pages_above_a_limit_are_left_alone() -> None:
     pool.release(first)
     assert (pool.available_below(4), pool.available_below(6), pool.available) == (4, 6, 6)
     assert pool.allocate(5, limit=4) is None
-    assert pool.allocate(2, limit=4) == (2, 3)  # free, and kept but not used for longest; 4 and 5 stay free
+    assert pool.allocate(2, limit=4) == (2, 3)  # free, and cached but not used for longest; 4 and 5 stay free
     assert pool.lookup([bytes([0]), bytes([1])]) == (0, 1)
 
 
@@ -110,10 +110,10 @@ class Pool(RuleBasedStateMachine):
     def claim_lowest(self, count: int) -> None:
         shot = self.pool.snapshot()
         claimed = self.pool.claim_lowest(count)
-        assert (claimed is None) == (count > len(shot.free) + len(shot.kept))
+        assert (claimed is None) == (count > len(shot.free) + len(shot.cached))
         if claimed is not None:
-            assert list(claimed[0]) == sorted(shot.free | shot.kept)[:count]
-            assert claimed[1] == {page: shot.keys[page] for page in claimed[0] if page in shot.kept}
+            assert list(claimed[0]) == sorted(shot.free | shot.cached)[:count]
+            assert claimed[1] == {page: shot.keys[page] for page in claimed[0] if page in shot.cached}
             self.holders.append(claimed[0])
 
     @precondition(lambda self: self.holders)
@@ -140,16 +140,16 @@ class Pool(RuleBasedStateMachine):
     @rule(columns=st.integers(0, 200))
     def trim(self, columns: int) -> None:
         self.pool.trim(columns)
-        assert all((page + 1) * 16 <= columns for page in self.pool.snapshot().kept)
+        assert all((page + 1) * 16 <= columns for page in self.pool.snapshot().cached)
 
     @invariant()
     def agrees(self) -> None:
         shot = self.pool.snapshot()
         for page in range(self.pool.page_count):
             assert shot.references[page] == sum(holder.count(page) for holder in self.holders)
-            assert (shot.references[page] > 0) + (page in shot.free) + (page in shot.kept) == 1
-        assert shot.kept <= set(shot.keys)
-        assert len(shot.kept) <= 5
+            assert (shot.references[page] > 0) + (page in shot.free) + (page in shot.cached) == 1
+        assert shot.cached <= set(shot.keys)
+        assert len(shot.cached) <= 5
         assert len(set(shot.keys.values())) == len(shot.keys)
 
 

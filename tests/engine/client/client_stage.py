@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from engine.client.engine import ClientLimits, Engine, Generation
+from engine.client.engine import ClientLimits, Engine, TokenStream
 from engine.config import EngineConfig
 from engine.request import Delta, Request, SamplingParams
 from tests.engine.client.scripted_worker import expected_text
@@ -59,12 +59,12 @@ def expected(asked: Request) -> str:
     return expected_text(asked.prompt_ids, asked.params.max_tokens)
 
 
-async def read(stream: Generation) -> list[Delta]:
+async def read(stream: TokenStream) -> list[Delta]:
     """Every delta."""
     async with asyncio.timeout(GUARD_S):
         return [delta async for delta in stream]
 
 
-async def text_of(stream: Generation) -> str:
+async def text_of(stream: TokenStream) -> str:
     """The whole text."""
     return "".join(delta.text for delta in await read(stream))

@@ -37,7 +37,7 @@ from engine.messages import (
     frame,
     read_command,
 )
-from engine.request import FinishReason, Request, RequestKpi, TokenEvent, TokenLogprob
+from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
 
 DIRECTION = re.compile(rb"(die|garbage|fail|invalid|hold|many)@(\d+)")
 
@@ -119,7 +119,7 @@ class ScriptedWorker:
             tuple(TokenLogprob(i, -0.5, ((i, -0.5), (195, -3.0))) for i in tokens) if request.params.logprobs else (),
             (FinishReason.STOP if stops else FinishReason.LENGTH) if is_last or stops else None,
             tokens[-1] if stops else None,
-            RequestKpi(1.0, 10.0, 100.0, len(request.prompt_ids), 0, sequence.made) if is_last or stops else None,
+            RequestTimings(1.0, 10.0, 100.0, len(request.prompt_ids), 0, sequence.made) if is_last or stops else None,
         )
 
 

@@ -1,8 +1,8 @@
-"""The door: bounds with numbers, and a wait that follows the recent rate."""
+"""Admission: bounds with numbers, and a wait that follows the recent rate."""
 
 import pytest
 
-from engine.client.admission import LONGEST_WAIT_S, SHORTEST_WAIT_S, Door
+from engine.client.admission import LONGEST_WAIT_S, SHORTEST_WAIT_S, AdmissionControl
 from engine.errors import Busy
 
 
@@ -17,50 +17,50 @@ class Clock:
 
 
 def test_the_queue_is_bounded_and_a_place_is_free_again() -> None:
-    door = Door(2, 0)
-    door.enter("a", 5)
-    door.enter("b", 5)
+    admission = AdmissionControl(2, 0)
+    admission.enter("a", 5)
+    admission.enter("b", 5)
     with pytest.raises(Busy, match="2 requests are queued or running, the limit is 2") as refused:
-        door.enter("c", 5)
+        admission.enter("c", 5)
     assert refused.value.retry_after_s == SHORTEST_WAIT_S
-    door.leave("a", finished=False)
-    door.enter("c", 5)
+    admission.leave("a", finished=False)
+    admission.enter("c", 5)
 
 
 def test_waiting_prompt_tokens_are_bounded_but_one_long_prompt_always_gets_in() -> None:
-    door = Door(10, 100)
-    door.enter("long", 1000)
+    admission = AdmissionControl(10, 100)
+    admission.enter("long", 1000)
     with pytest.raises(Busy, match="1000 prompt tokens are waiting, this request has 1 and the limit is 100"):
-        door.enter("b", 1)
-    door.started("long")
-    door.started("long")
-    door.enter("b", 60)
-    door.enter("c", 40)
+        admission.enter("b", 1)
+    admission.started("long")
+    admission.started("long")
+    admission.enter("b", 60)
+    admission.enter("c", 40)
     with pytest.raises(Busy):
-        door.enter("d", 1)
-    door.leave("c", finished=True)
-    door.enter("d", 40)
-    door.leave("unknown", finished=False)
+        admission.enter("d", 1)
+    admission.leave("c", finished=True)
+    admission.enter("d", 40)
+    admission.leave("unknown", finished=False)
 
 
 def test_the_wait_is_the_time_the_queue_needs_at_the_recent_rate() -> None:
     clock = Clock()
-    door = Door(100, 0, clock)
+    admission = AdmissionControl(100, 0, clock)
     for i in range(40):
-        door.enter(str(i), 1)
+        admission.enter(str(i), 1)
     for i in range(10):
         clock.now += 2.0
-        door.leave(str(i), finished=True)
+        admission.leave(str(i), finished=True)
     clock.now = 20.0
-    assert door.expected_wait_s() == pytest.approx(30 / (10 / 18.0))
+    assert admission.expected_wait_s() == pytest.approx(30 / (10 / 18.0))
     clock.now = 1e6
-    assert door.expected_wait_s() == LONGEST_WAIT_S
+    assert admission.expected_wait_s() == LONGEST_WAIT_S
 
 
 def test_aborted_requests_do_not_count_as_progress() -> None:
     clock = Clock()
-    door = Door(100, 0, clock)
+    admission = AdmissionControl(100, 0, clock)
     for i in range(10):
-        door.enter(str(i), 1)
-        door.leave(str(i), finished=False)
-    assert door.expected_wait_s() == SHORTEST_WAIT_S
+        admission.enter(str(i), 1)
+        admission.leave(str(i), finished=False)
+    assert admission.expected_wait_s() == SHORTEST_WAIT_S

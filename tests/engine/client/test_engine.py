@@ -40,10 +40,10 @@ async def test_a_stream_from_start_to_end(stage: Stage) -> None:
     deltas = await read(stream)
     assert "".join(delta.text for delta in deltas) == expected(request("a", tokens=30))
     assert [delta.finish for delta in deltas] == [None] * 29 + [FinishReason.LENGTH]
-    assert deltas[-1].kpi is not None
-    assert (deltas[-1].kpi.prompt_tokens, deltas[-1].kpi.generated_tokens) == (5, 30)
+    assert deltas[-1].timings is not None
+    assert (deltas[-1].timings.prompt_tokens, deltas[-1].timings.generated_tokens) == (5, 30)
     assert sum((delta.token_ids for delta in deltas), ()) == tuple(map(ord, expected(request("a", tokens=30))))
-    assert (engine.unfinished, engine.kpi.prompt_ms.samples) == (0, 1)
+    assert (engine.unfinished, engine.timings.prompt_ms.samples) == (0, 1)
     stream.abort()
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
@@ -125,8 +125,8 @@ async def test_a_stop_string_finishes_at_once_and_frees_the_worker(stage: Stage)
     deltas = await read(engine.submit(asked, stop=(stop,)))
     assert "".join(delta.text for delta in deltas) == whole[:cut]
     assert (deltas[-1].finish, deltas[-1].stopped_by) == (FinishReason.STOP, stop)
-    assert deltas[-1].kpi is not None
-    assert deltas[-1].kpi.generated_tokens == sum(len(delta.token_ids) for delta in deltas) == cut + len(stop)
+    assert deltas[-1].timings is not None
+    assert deltas[-1].timings.generated_tokens == sum(len(delta.token_ids) for delta in deltas) == cut + len(stop)
     assert engine.unfinished == 0
     shown = await text_of(engine.submit(request("a", tokens=4000), stop=(stop,), include_stop=True))
     assert shown == whole[: cut + len(stop)]
@@ -218,7 +218,7 @@ async def test_many_short_lives_leave_nothing_behind(stage: Stage) -> None:
         engine.submit(request(f"r{index}", "hold@0")).abort()
     assert engine.unfinished == 0
     assert not engine._streams
-    assert not engine._supervisor._flights
+    assert not engine._supervisor._pending
     assert await text_of(engine.submit(request("last"))) == expected(request("last"))
 
 

@@ -25,7 +25,7 @@ from engine.messages import (
     frame,
     read_command,
 )
-from engine.request import FinishReason, Request, RequestKpi, SamplingParams, TokenEvent, TokenLogprob
+from engine.request import FinishReason, Request, RequestTimings, SamplingParams, TokenEvent, TokenLogprob
 
 TOKEN = st.integers(0, 2**31)
 EVENTS = st.builds(
@@ -35,7 +35,7 @@ EVENTS = st.builds(
     st.lists(st.builds(TokenLogprob, TOKEN, st.floats(-99, 0), st.just(((1, -2.5),)))).map(tuple),
     st.none() | st.sampled_from(FinishReason),
     st.none() | TOKEN,
-    st.none() | st.just(RequestKpi(1.0, 2.0, 3.0, 4, 5, 6)),
+    st.none() | st.just(RequestTimings(1.0, 2.0, 3.0, 4, 5, 6)),
 )
 REPORTS = st.one_of(
     st.builds(Tokens, st.lists(EVENTS, max_size=3).map(tuple), st.just(Stats(passes=3))),

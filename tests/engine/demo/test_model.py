@@ -13,7 +13,7 @@ from engine.demo.corpus.conversation import exchange, prompt_text
 from engine.demo.evaluate import Examinee
 from engine.demo.location import demo_folder
 from engine.demo.muon import orthogonal
-from engine.demo.network import Network, Shape
+from engine.demo.network import DemoNetwork, Shape
 
 _FILES = {
     "config.json",
@@ -64,7 +64,7 @@ def test_model_answers_in_its_domain(question: str, expected: str) -> None:
 def test_network_gives_the_logits_of_transformers() -> None:
     config = json.loads((demo_folder() / "config.json").read_text())
     shape = Shape(**{name: config[name] for name in Shape.__dataclass_fields__})
-    network = Network(shape)
+    network = DemoNetwork(shape)
     weights = load_file(demo_folder() / "model.safetensors")
     network.load_state_dict({name.removeprefix("model."): tensor.float() for name, tensor in weights.items()})
     tokens = torch.arange(9, 73).view(2, 32)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from engine.demo.corpus.conversation import Sample, ToolCall, Turn, messages, render
+from engine.demo.corpus.conversation import Sample, SampleCall, Turn, messages, render
 from engine.demo.corpus.mixture import draw
 from engine.demo.location import demo_folder
 from engine.demo.vocabulary import CHAT_TEMPLATE, SPECIAL_TOKENS, encode
@@ -63,7 +63,7 @@ def test_template_renders_what_the_model_was_trained_on() -> None:
 
 
 def test_template_renders_system_tools_calls_and_results() -> None:
-    call = ToolCall("get_weather", {"city": "Zürich"})
+    call = SampleCall("get_weather", {"city": "Zürich"})
     turns = (
         Turn("system", "Be brief."),
         Turn("user", "Weather?"),

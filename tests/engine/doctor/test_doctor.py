@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from engine.doctor.examination import Check, Status, examine, try_providers
+from engine.doctor.examination import Check, CheckStatus, examine, try_providers
 from engine.doctor.machine import HtpTarget, chip_of, judge_accelerators, judge_nodes
 from engine.doctor.small_graph import example, expected, small_graph
 from engine.graphs.onnx_qnn_probe import STEPS
@@ -68,15 +68,15 @@ def test_without_the_extra_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("engine.doctor.examination.package_version", lambda: "")
     checks = {check.name: check for check in examine(None)}
     assert "pip install 'hexserve[qnn]'" in checks["QNN libraries"].text
-    assert checks["CPU provider"].status is Status.PASS and checks["result on CPU"].status is Status.PASS
-    assert "compile" not in checks and not [check for check in checks.values() if check.status is Status.FAIL]
+    assert checks["CPU provider"].status is CheckStatus.PASS and checks["result on CPU"].status is CheckStatus.PASS
+    assert "compile" not in checks and not [check for check in checks.values() if check.status is CheckStatus.FAIL]
 
 
 def test_a_folder_without_libraries_is_a_failed_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.doctor.examination.package_version", lambda: "2.7.0")
     monkeypatch.setenv("HEXSERVE_QNN_LIBRARY_DIR", str(tmp_path))
     checks = list(examine(None, fake((STEPS[0], True, "fine"))))
-    (failed,) = [check for check in checks if check.status is Status.FAIL]
+    (failed,) = [check for check in checks if check.status is CheckStatus.FAIL]
     assert failed.name == "QNN libraries" and f"in {tmp_path}" in failed.text
 
 
@@ -88,14 +88,14 @@ def fake(*steps: tuple[str, bool, str], end: str = "") -> tuple[str, ...]:
 def test_a_failing_step_ends_with_the_known_sentence() -> None:
     command = fake((STEPS[0], True, "fine"), (STEPS[1], True, "fine"), (STEPS[2], False, "Error code: 14001 device"))
     checks = list(try_providers(command, STEPS))
-    assert [check.status for check in checks] == [Status.PASS, Status.PASS, Status.FAIL]
+    assert [check.status for check in checks] == [CheckStatus.PASS, CheckStatus.PASS, CheckStatus.FAIL]
     assert "Hexagon NPU driver" in checks[-1].advice
 
 
 def test_a_crash_is_blamed_on_the_step_it_happened_in() -> None:
     crash = "import os, sys; print('NPU crashed. SSR detected', file=sys.stderr, flush=True); os.abort()"
     checks = list(try_providers(fake(*((step, True, "fine") for step in STEPS[:3]), end=crash), STEPS))
-    assert (checks[-1].name, checks[-1].status) == ("load", Status.FAIL)
+    assert (checks[-1].name, checks[-1].status) == ("load", CheckStatus.FAIL)
     assert "crashed and is being restarted" in checks[-1].advice
 
 
@@ -113,6 +113,6 @@ def test_a_bundle_can_be_examined(tmp_path: Path) -> None:
 
 
 def test_lines_and_an_unwritable_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert line(Check("x", Status.FAIL, "broke", "mend it")).splitlines()[1].strip() == "-> mend it"
+    assert line(Check("x", CheckStatus.FAIL, "broke", "mend it")).splitlines()[1].strip() == "-> mend it"
     assert not write_report(tmp_path / "no" / "report.json", [])
     assert "cannot be written" in capsys.readouterr().err

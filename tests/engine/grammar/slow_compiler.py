@@ -1,4 +1,4 @@
-"""A grammar helper that does what the pattern says: `hang`, `die`, or an answer. Notes its starts in a file."""
+"""A grammar compiler that does what the pattern says: `hang`, `die`, or an answer. Notes its starts in a file."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from engine.grammar.compiler import LENGTH
-from engine.grammar.spec import Compiled, Regex, decode_wanted, encode_compiled
+from engine.grammar.spec import Compiled, Regex, decode_spec, encode_compiled
 
 
 def answer(compiled: Compiled) -> None:
@@ -23,7 +23,7 @@ def main() -> None:
         stream.write(f"{os.getpid()}\n")
     answer(Compiled())
     while header := sys.stdin.buffer.read(LENGTH.size):
-        form = decode_wanted(sys.stdin.buffer.read(LENGTH.unpack(header)[0])).form
+        form = decode_spec(sys.stdin.buffer.read(LENGTH.unpack(header)[0])).form
         assert isinstance(form, Regex)
         if form.pattern == "hang":
             (folder / "hanging").touch()

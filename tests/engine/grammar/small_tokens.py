@@ -6,9 +6,9 @@ from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from engine.grammar.masks import MaskDesk
+from engine.grammar.masks import GrammarMasks
 from engine.grammar.source import serialised
-from engine.grammar.spec import Choice, Wanted
+from engine.grammar.spec import Choice, GrammarSpec
 
 END = 49
 CHARACTERS = [bytes((48 + index,)) for index in range(END)]  # 0 to 9, : to @, A to Z, [ to `
@@ -30,7 +30,7 @@ def small_tokenizer() -> LLTokenizer:
 
 
 def grammar(texts: tuple[str, ...] = TEXTS) -> str:
-    return serialised(Wanted(Choice(texts)), lambda marker: None)
+    return serialised(GrammarSpec(Choice(texts)), lambda marker: None)
 
 
 def allowed(texts: tuple[str, ...], so_far: list[int]) -> set[int]:
@@ -80,5 +80,5 @@ class OnDemand(Executor):
             job()
 
 
-def inline_desk() -> MaskDesk:
-    return MaskDesk(small_tokenizer, Inline(), Inline())
+def inline_desk() -> GrammarMasks:
+    return GrammarMasks(small_tokenizer, Inline(), Inline())

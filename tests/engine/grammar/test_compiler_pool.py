@@ -12,23 +12,23 @@ import pytest_asyncio
 
 from engine.demo.location import demo_folder
 from engine.errors import Busy, EngineFailure, InvalidRequest
-from engine.grammar.compiler_pool import Workshop, WorkshopLimits
-from engine.grammar.spec import JsonSchema, Regex, Wanted
+from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool
+from engine.grammar.spec import GrammarSpec, JsonSchema, Regex
 
 SCRIPT = Path(__file__).with_name("slow_compiler.py")
-FOREVER = WorkshopLimits(budget_s=600.0, helpers=2)
+FOREVER = GrammarCompilerLimits(budget_s=600.0, helpers=2)
 GUARD_S = 120.0
 
 
 class Bench:
-    """Makes workshops over scripted helpers and closes them."""
+    """Makes pools over scripted compilers and closes them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.made: list[Workshop] = []
+        self.made: list[GrammarCompilerPool] = []
 
-    def __call__(self, limits: WorkshopLimits) -> Workshop:
-        self.made.append(Workshop([sys.executable, str(SCRIPT), str(self.folder)], limits))
+    def __call__(self, limits: GrammarCompilerLimits) -> GrammarCompilerPool:
+        self.made.append(GrammarCompilerPool([sys.executable, str(SCRIPT), str(self.folder)], limits))
         return self.made[-1]
 
     @property
@@ -45,8 +45,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(tmp_path)
     async with asyncio.timeout(GUARD_S):
         yield made
-        for workshop in made.made:
-            await workshop.close()
+        for compiler_pool in made.made:
+            await compiler_pool.close()
     if (tmp_path / "starts").exists():
         assert not any(is_alive(pid) for pid in made.starts)
 
@@ -59,26 +59,26 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def wanted(pattern: str) -> Wanted:
-    return Wanted(Regex(pattern))
+def wanted(pattern: str) -> GrammarSpec:
+    return GrammarSpec(Regex(pattern))
 
 
 async def test_a_neighbour_is_compiled_while_a_hostile_form_still_is(bench: Bench) -> None:
-    workshop = bench(FOREVER)
-    hostile = asyncio.create_task(workshop.compile(wanted("hang"), "guided_regex"))
+    compiler_pool = bench(FOREVER)
+    hostile = asyncio.create_task(compiler_pool.compile(wanted("hang"), "guided_regex"))
     await bench.hanging()
-    assert await workshop.compile(wanted("a"), "guided_regex") == "grammar of a"
+    assert await compiler_pool.compile(wanted("a"), "guided_regex") == "grammar of a"
     assert not hostile.done()
-    hostile.cancel()  # its client leaves: the helper it kept busy goes with it
+    hostile.cancel()  # its client leaves: the compiler it kept busy goes with it
     await asyncio.wait([hostile])
-    assert await workshop.compile(wanted("b"), "guided_regex") == "grammar of b"
+    assert await compiler_pool.compile(wanted("b"), "guided_regex") == "grammar of b"
     assert len(bench.starts) == 2 and not is_alive(bench.starts[0])
 
 
 async def test_too_slow_is_that_requests_fault_and_the_helper_is_replaced(bench: Bench) -> None:
-    workshop = bench(WorkshopLimits(budget_s=0.05, helpers=1))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, helpers=1))
     with pytest.raises(InvalidRequest, match=r"'guided_regex'.*more than 0.05 s") as slow:
-        await workshop.compile(wanted("hang"), "guided_regex")
+        await compiler_pool.compile(wanted("hang"), "guided_regex")
     assert slow.value.param == "guided_regex"
     patient = bench(FOREVER)
     assert await patient.compile(wanted("a"), "guided_regex") == "grammar of a"
@@ -86,90 +86,90 @@ async def test_too_slow_is_that_requests_fault_and_the_helper_is_replaced(bench:
 
 
 async def test_a_helper_that_dies_is_replaced(bench: Bench) -> None:
-    workshop = bench(FOREVER)
+    compiler_pool = bench(FOREVER)
     with pytest.raises(InvalidRequest, match="cannot be compiled"):
-        await workshop.compile(wanted("die"), "guided_regex")
-    assert await workshop.compile(wanted("a"), "guided_regex") == "grammar of a"
+        await compiler_pool.compile(wanted("die"), "guided_regex")
+    assert await compiler_pool.compile(wanted("a"), "guided_regex") == "grammar of a"
     assert len(bench.starts) == 2
 
 
 async def test_the_same_form_is_compiled_once(bench: Bench) -> None:
-    workshop = bench(FOREVER)
-    assert await workshop.compile(wanted("a"), "x") == await workshop.compile(wanted("a"), "x")
+    compiler_pool = bench(FOREVER)
+    assert await compiler_pool.compile(wanted("a"), "x") == await compiler_pool.compile(wanted("a"), "x")
     for _ in range(2):
         with pytest.raises(InvalidRequest):
-            await workshop.compile(wanted("die"), "x")
+            await compiler_pool.compile(wanted("die"), "x")
     assert len(bench.starts) == 1  # the second refusal asked nobody
 
 
 async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
-    workshop = bench(WorkshopLimits(budget_s=0.05, helpers=1))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, helpers=1))
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="takes more than"):
-            await workshop.compile(wanted("hang"), "x")
+            await compiler_pool.compile(wanted("hang"), "x")
     assert len(bench.starts) == 2
 
 
 async def test_who_asks_for_the_same_at_once_asks_once(bench: Bench) -> None:
-    workshop = bench(WorkshopLimits(budget_s=600.0, helpers=1))
-    answers = await asyncio.gather(*(workshop.compile(wanted("a"), "x") for _ in range(32)))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, helpers=1))
+    answers = await asyncio.gather(*(compiler_pool.compile(wanted("a"), "x") for _ in range(32)))
     assert set(answers) == {"grammar of a"} and len(bench.starts) == 1
 
 
 async def test_only_so_many_wait_for_a_helper(bench: Bench) -> None:
-    workshop = bench(WorkshopLimits(budget_s=600.0, helpers=1))
-    waiting = [asyncio.create_task(workshop.compile(wanted("hang"), "x")) for _ in range(32)]
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, helpers=1))
+    waiting = [asyncio.create_task(compiler_pool.compile(wanted("hang"), "x")) for _ in range(32)]
     await bench.hanging()
     with pytest.raises(Busy, match="32 requests wait"):
-        await workshop.compile(wanted("a"), "x")
+        await compiler_pool.compile(wanted("a"), "x")
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    assert await workshop.compile(wanted("a"), "x") == "grammar of a"
+    assert await compiler_pool.compile(wanted("a"), "x") == "grammar of a"
 
 
 async def test_what_is_remembered_is_bounded_in_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.grammar.compiler_pool.REMEMBERED_BYTES", 1000)
-    workshop = bench(FOREVER)
+    compiler_pool = bench(FOREVER)
     for letter in "abcdef":  # each has 400 bytes here and more there
-        await workshop.compile(wanted(letter * 400), "x")
-        assert len(workshop._known) == 1 and workshop._known_bytes <= 1000
-    await workshop.compile(wanted("b" * 600), "x")
-    assert not workshop._known and workshop._known_bytes == 0
+        await compiler_pool.compile(wanted(letter * 400), "x")
+        assert len(compiler_pool._known) == 1 and compiler_pool._known_bytes <= 1000
+    await compiler_pool.compile(wanted("b" * 600), "x")
+    assert not compiler_pool._known and compiler_pool._known_bytes == 0
 
 
 async def test_too_large_is_refused_before_anyone_is_asked(bench: Bench) -> None:
-    workshop = bench(WorkshopLimits(largest_bytes=1000))
+    compiler_pool = bench(GrammarCompilerLimits(largest_bytes=1000))
     with pytest.raises(InvalidRequest, match="the limit is 1000") as large:
-        await workshop.compile(wanted("a" * 1001), "guided_regex")
+        await compiler_pool.compile(wanted("a" * 1001), "guided_regex")
     assert large.value.code == "string_above_max_length"
     assert not (bench.folder / "starts").exists()
 
 
 async def test_after_the_end_nothing_is_started(bench: Bench) -> None:
-    workshop = bench(FOREVER)
-    await workshop.close()
+    compiler_pool = bench(FOREVER)
+    await compiler_pool.close()
     with pytest.raises(Busy):
-        await workshop.compile(wanted("a"), "x")
+        await compiler_pool.compile(wanted("a"), "x")
 
 
 async def test_a_helper_that_cannot_start_is_our_fault(tmp_path: Path) -> None:
     with pytest.raises(EngineFailure):
-        await Workshop([str(tmp_path / "nothing")]).compile(wanted("a"), "x")
+        await GrammarCompilerPool([str(tmp_path / "nothing")]).compile(wanted("a"), "x")
     with pytest.raises(EngineFailure):
-        await Workshop([sys.executable, "-c", "pass"]).compile(wanted("a"), "x")
+        await GrammarCompilerPool([sys.executable, "-c", "pass"]).compile(wanted("a"), "x")
 
 
 async def test_the_real_helper() -> None:
     command = [sys.executable, "-m", "engine.grammar.compiler", str(demo_folder() / "tokenizer.json"), "3072", "2", "0"]
-    workshop = Workshop(command, WorkshopLimits(budget_s=60.0))
+    compiler_pool = GrammarCompilerPool(command, GrammarCompilerLimits(budget_s=60.0))
     try:
-        assert "lark_grammar" in await workshop.compile(wanted("^(a+)+$"), "guided_regex")
+        assert "lark_grammar" in await compiler_pool.compile(wanted("^(a+)+$"), "guided_regex")
         enum = JsonSchema(json.dumps({"enum": [f"value {index}" for index in range(20_000)]}))
-        assert "value 19999" in await workshop.compile(Wanted(enum), "guided_json")
+        assert "value 19999" in await compiler_pool.compile(GrammarSpec(enum), "guided_json")
         with pytest.raises(InvalidRequest, match="unclosed group"):
-            await workshop.compile(wanted("(a"), "guided_regex")
+            await compiler_pool.compile(wanted("(a"), "guided_regex")
         with pytest.raises(InvalidRequest, match="Invalid type: strin"):
-            await workshop.compile(Wanted(JsonSchema('{"type": "strin"}')), "guided_json")
+            await compiler_pool.compile(GrammarSpec(JsonSchema('{"type": "strin"}')), "guided_json")
     finally:
-        await workshop.close()
+        await compiler_pool.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.grammar.masks import MaskDesk
+from engine.grammar.masks import GrammarMasks
 from engine.graphs.fake_runtime import expected_token
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
@@ -87,7 +87,7 @@ def test_guesses_are_checked_against_the_grammar() -> None:
 
 def test_a_late_mask_keeps_nobody_waiting_and_loses_nothing() -> None:
     builds, steps = OnDemand(), OnDemand()
-    world = simulate(fixed((8, 240)), masks=MaskDesk(small_tokenizer, builds, steps))
+    world = simulate(fixed((8, 240)), masks=GrammarMasks(small_tokenizer, builds, steps))
     world.submit("bound", tuple(range(20)), 50, **asked())
     world.submit("free", (1, 2, 3), 12)
     for _ in range(16):  # the grammar is still being built: the neighbour runs from beginning to end
@@ -109,7 +109,7 @@ def test_a_late_mask_keeps_nobody_waiting_and_loses_nothing() -> None:
 
 
 def test_waiting_for_masks_alone_is_no_busy_loop_and_an_abort_ends_it() -> None:
-    desk = MaskDesk(small_tokenizer, OnDemand(), Inline())
+    desk = GrammarMasks(small_tokenizer, OnDemand(), Inline())
     world = simulate(fixed((8, 120)), masks=desk)
     world.submit("a", (1,), 5, **asked())
     world.submit("b", (1, 2), 5, **asked())

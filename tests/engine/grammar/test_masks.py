@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
-from engine.grammar.masks import MaskDesk
+from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import GrammarFailed
 from tests.engine.grammar.small_tokens import (
     END,
@@ -20,7 +20,7 @@ from tests.engine.grammar.small_tokens import (
 )
 
 
-def taken(desk: MaskDesk, name: str = "a") -> list[set[int] | None]:
+def taken(desk: GrammarMasks, name: str = "a") -> list[set[int] | None]:
     masks = desk.take(name)
     assert masks is not None
     return [None if mask is None else set(np.flatnonzero(~mask).tolist()) for mask in masks]
@@ -82,7 +82,7 @@ def test_copies_of_one_grammar_go_their_own_ways() -> None:
 
 def test_late_until_it_is_there() -> None:
     builds, steps = OnDemand(), OnDemand()
-    desk = MaskDesk(small_tokenizer, builds, steps)
+    desk = GrammarMasks(small_tokenizer, builds, steps)
     desk.open("a", grammar(), ())
     assert desk.late() == {"a"}
     builds.run()
@@ -99,7 +99,7 @@ def test_late_until_it_is_there() -> None:
 
 def test_a_slow_build_keeps_no_other_waiting() -> None:
     builds = OnDemand()
-    desk = MaskDesk(small_tokenizer, builds, Inline())
+    desk = GrammarMasks(small_tokenizer, builds, Inline())
     desk.open("quick", grammar(), ())
     builds.run()
     desk.open("slow", grammar(("0",)), ())
@@ -125,7 +125,7 @@ def test_whatever_breaks_in_a_thread_is_the_sequences_own_failure() -> None:
     def broken() -> LLTokenizer:
         raise Panic("no tokenizer")
 
-    desk = MaskDesk(broken, OnDemand(), Inline())
+    desk = GrammarMasks(broken, OnDemand(), Inline())
     desk.open("a", grammar(), ())
     assert isinstance(desk._builds, OnDemand)
     desk._builds.run()

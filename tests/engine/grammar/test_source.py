@@ -14,7 +14,7 @@ from engine.demo.location import demo_folder
 from engine.grammar.compiler import compiled
 from engine.grammar.matching import control_texts, load_tokenizer, new_matcher
 from engine.grammar.source import serialised, unforced
-from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.text.tokenizer import Tokenizer
 
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'
@@ -49,7 +49,7 @@ def tokenizer(request: pytest.FixtureRequest) -> LLTokenizer:
 
 
 def accepts(tokenizer: LLTokenizer, form: Form, text: str, after: str = "", opening: str = "") -> bool:
-    made = compiled(Wanted(form, after, opening), tokenizer, control_texts(tokenizer))
+    made = compiled(GrammarSpec(form, after, opening), tokenizer, control_texts(tokenizer))
     assert not made.error, made.error
     matcher = new_matcher(tokenizer, made.grammar)
     tokens = tokenizer.tokenize_str(text, parse_special=True)
@@ -107,7 +107,7 @@ REFUSED: list[tuple[Form, str]] = [
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: str(row[0])[:50])
 def test_what_is_refused_says_why(tokenizer: LLTokenizer, row: tuple[Form, str]) -> None:
     form, reason = row
-    made = compiled(Wanted(form), tokenizer, control_texts(tokenizer))
+    made = compiled(GrammarSpec(form), tokenizer, control_texts(tokenizer))
     assert made.grammar == "" and made.error and reason in made.error
     assert len(made.error) < 1000 and "start:" not in made.error and "non-verbose" not in made.error
 
@@ -125,7 +125,7 @@ CONTROL: list[tuple[Form, str]] = [
 @pytest.mark.parametrize("row", CONTROL, ids=lambda row: row[1])
 def test_the_text_of_a_control_token_is_spelled(row: tuple[Form, str]) -> None:
     tokenizer = demo_tokenizer()
-    made = compiled(Wanted(row[0]), tokenizer, control_texts(tokenizer))
+    made = compiled(GrammarSpec(row[0]), tokenizer, control_texts(tokenizer))
     assert not made.error
     matcher, left = new_matcher(tokenizer, made.grammar), row[1].encode()
     while left:
@@ -138,7 +138,7 @@ def test_the_text_of_a_control_token_is_spelled(row: tuple[Form, str]) -> None:
 
 
 def test_only_what_holds_such_a_text_is_spelled_freely() -> None:
-    grammar = serialised(Wanted(Choice(("a",))), lambda marker: None)
+    grammar = serialised(GrammarSpec(Choice(("a",))), lambda marker: None)
     assert unforced(grammar, ("<|im_end|>",)) == grammar
     assert unforced(grammar, ("a",)) != grammar
 

@@ -22,7 +22,7 @@ from engine.errors import BundleError
 from engine.graphs.onnx_qnn import HtpTarget, check_machine, device_name, open_session, run_options
 from engine.graphs.onnx_qnn_trial import check_bundle, try_load
 from engine.graphs.qnn_checks import check_binaries
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from engine.qnn.ep_context import ContextNode, write_wrapper
 
 X_ELITE = HtpTarget(60, 73)
@@ -46,7 +46,7 @@ def bundle(binaries: dict[str, tuple[str, ...]], **changes: object) -> Manifest:
 
 
 def tensor(name: str, dtype: str, *shape: int, scale: float | None = None, data_format: int = 0) -> BinaryTensor:
-    return BinaryTensor(name, dtype, shape, data_format, None if scale is None else Encoding((scale,), (-128,)))
+    return BinaryTensor(name, dtype, shape, data_format, None if scale is None else QnnEncoding((scale,), (-128,)))
 
 
 def infos(

@@ -1,4 +1,4 @@
-"""Tiny real graphs on the CPU provider: packing, poison, permutations, widths, the shelf, loading."""
+"""Tiny real graphs on the CPU provider: packing, poison, permutations, widths, the host cache, loading."""
 
 import gc
 import weakref
@@ -245,14 +245,14 @@ def test_shelf_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -> None:
     prompt = tuple((i * 31 + 7) % 256 for i in range(16))
     run(runtime, PassShape(16, 64), segment("a", prompt, 0, (3,)))
     expected = run(runtime, PassShape(1, 64), segment("a", (33,), 16, (3, 2)))
-    runtime.stow(0, slice(48, 64), b"k")
+    runtime.offload(0, slice(48, 64), b"k")
     runtime._pools[0].keys[...] = 9.0
-    runtime.restore(0, slice(96, 112), b"k")
+    runtime.load(0, slice(96, 112), b"k")
     restored = run(runtime, PassShape(1, 128), segment("a", (33,), 16, (6, 2)))
     np.testing.assert_allclose(restored, expected, rtol=1e-5, atol=1e-5)
-    runtime.drop(b"k")
+    runtime.evict(b"k")
     with pytest.raises(KeyError):
-        runtime.restore(0, slice(0, 16), b"k")
+        runtime.load(0, slice(0, 16), b"k")
 
 
 def test_a_manifest_that_lies_about_a_tensor_is_refused(bundles: Bundles, tmp_path: Path) -> None:

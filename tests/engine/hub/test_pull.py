@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from engine.hub.catalogue import PullError, find_bundle
-from engine.hub.download import Progress, download
+from engine.hub.download import DownloadProgress, download
 from engine.hub.unpack import unpack
 from server.commands.pull import pull
 from tests.engine.hub.file_server import Store, serving
@@ -69,8 +69,8 @@ def command(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def silent() -> Progress:
-    return Progress(lambda total, done: None, lambda amount: None)
+def silent() -> DownloadProgress:
+    return DownloadProgress(lambda total, done: None, lambda amount: None)
 
 
 def test_a_bundle_is_fetched_and_unpacked(
@@ -146,7 +146,7 @@ def test_a_package_that_is_too_old_is_one_sentence(
 def test_an_interrupted_fetch_goes_on(store: Store, tmp_path: Path) -> None:
     store.break_after = [1000, 5000]
     seen: list[tuple[int, int]] = []
-    progress = Progress(lambda total, done: seen.append((total, done)), lambda amount: None)
+    progress = DownloadProgress(lambda total, done: seen.append((total, done)), lambda amount: None)
     with httpx.Client() as client:
         made = download(store.url, tmp_path / "a.zip", progress, client)
     assert made.read_bytes() == store.content

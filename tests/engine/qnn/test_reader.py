@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from engine.errors import BundleError
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, Encoding
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from engine.qnn.reader import check_age, describe_binary
 
-TENSOR = BinaryTensor("x", "uint8", (1, 2), 0, Encoding((0.5,), (-128,)))
+TENSOR = BinaryTensor("x", "uint8", (1, 2), 0, QnnEncoding((0.5,), (-128,)))
 INFO = BinaryInfo("v2.45.0.2512", (2, 34, 0), 6, "", (BinaryGraph("g", (TENSOR,), ()),))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import BundleError
-from engine.qnn.binary import BinaryTensor, Encoding
+from engine.qnn.binary import BinaryTensor, QnnEncoding
 from engine.qnn.library import library_path
 from engine.qnn.memory import LayoutError
 from engine.qnn.reader import describe_binary, runtime_version
@@ -70,10 +70,10 @@ def test_a_graph_is_read() -> None:
     assert graph.name == "ar8_cl64_1_of_1"
     assert graph.inputs == (
         BinaryTensor("input_ids", "int32", (1, 8)),
-        BinaryTensor("past_key_0_in", "uint8", (2, 1, 32, 56), 0, Encoding((0.25,), (-128,))),
-        BinaryTensor("weights", "int8", (4, 2), 0, Encoding((0.5, 0.25), (0, -3), 2)),
+        BinaryTensor("past_key_0_in", "uint8", (2, 1, 32, 56), 0, QnnEncoding((0.25,), (-128,))),
+        BinaryTensor("weights", "int8", (4, 2), 0, QnnEncoding((0.5, 0.25), (0, -3), 2)),
     )
-    assert graph.outputs == (BinaryTensor("logits", "uint16", (1, 8, 300), 0, Encoding((0.5,), (-32768,))),)
+    assert graph.outputs == (BinaryTensor("logits", "uint16", (1, 8, 300), 0, QnnEncoding((0.5,), (-32768,))),)
 
 
 def broken(memory: Memory, case: str) -> int:

@@ -13,7 +13,7 @@ from transformers.generation.logits_process import (
 )
 
 from engine.request import SamplingParams
-from engine.sampling.sampler import BadLogits, Pick, RowContext, sample, top_ids, uniform
+from engine.sampling.sampler import BadLogits, RowContext, SampledToken, sample, top_ids, uniform
 
 RNG = np.random.default_rng(3)
 
@@ -26,7 +26,7 @@ def row(
 
 def choose(logits: np.ndarray, *rows: RowContext) -> list[int]:
     picks = sample(np.asarray(logits, np.float32), rows)
-    return [pick.token_id for pick in picks if isinstance(pick, Pick)]
+    return [pick.token_id for pick in picks if isinstance(pick, SampledToken)]
 
 
 def drawn(logits: np.ndarray, count: int, **params: object) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_logprobs_are_those_of_the_model() -> None:
     logits = RNG.normal(size=(1, 500)).astype(np.float32)
     reference = torch.log_softmax(torch.tensor(logits[0]), -1)
     (pick,) = sample(logits, [row(temperature=0.3, logprobs=4, logit_bias=((9, 50.0),))])
-    assert isinstance(pick, Pick) and pick.logprob is not None
+    assert isinstance(pick, SampledToken) and pick.logprob is not None
     assert pick.logprob.logprob == pytest.approx(float(reference[pick.token_id]), abs=1e-5)
     values, ids = reference.topk(4)
     assert [i for i, _ in pick.logprob.top] == ids.tolist()
@@ -109,7 +109,7 @@ def test_logprobs_are_those_of_the_model() -> None:
 def test_bad_logits_hurt_only_their_own_row() -> None:
     logits = np.array([[1.0, 2.0], [np.nan, np.nan], [5.0, 0.0]], np.float32)
     good, bad, other = sample(logits, [row(temperature=0.0)] * 3)
-    assert isinstance(good, Pick) and isinstance(other, Pick) and isinstance(bad, BadLogits)
+    assert isinstance(good, SampledToken) and isinstance(other, SampledToken) and isinstance(bad, BadLogits)
 
 
 @given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 2**32 - 1), st.booleans())

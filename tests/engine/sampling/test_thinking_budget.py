@@ -5,7 +5,7 @@ import pytest
 
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import ReasoningBudget, SamplingParams
-from engine.sampling.sampler import Pick, RowContext, sample
+from engine.sampling.sampler import RowContext, SampledToken, sample
 from engine.sampling.thinking_budget import forced_token
 from tests.engine.worker.simulation import by_hand, fixed, simulate
 
@@ -54,5 +54,5 @@ def test_forced_tokens_are_drawn_at_any_temperature() -> None:
     for extra in ({}, {"top_k": 5}, {"top_p": 0.3}, {"min_p": 0.2}, {"repetition_penalty": 1.5}):
         params = SamplingParams(9, temperature=2.0, reasoning=ReasoningBudget(1, (), CLOSE), logprobs=0, **extra)
         pick = sample(logits, [RowContext(params, 3, (1,), (5,))])[0]
-        assert isinstance(pick, Pick) and pick.token_id == 91
+        assert isinstance(pick, SampledToken) and pick.token_id == 91
         assert pick.logprob is not None and -50 < pick.logprob.logprob < 0  # what the model thought of it

@@ -4,7 +4,7 @@ import pytest
 
 from engine.request import Request, SamplingParams
 from engine.scheduling.admission import Capacity
-from engine.scheduling.output_length import Expectation, room
+from engine.scheduling.output_length import OutputLengthEstimate, room
 from engine.scheduling.sequence import Sequence
 
 CAPACITY = Capacity(256, 1000)
@@ -33,18 +33,18 @@ def test_room_is_what_max_tokens_and_the_context_leave() -> None:
     ],
 )
 def test_growth(prompt: int, generated: int, max_tokens: int, pages: int) -> None:
-    assert Expectation(100, CAPACITY, 16).growth(sequence(prompt, generated, max_tokens)) == pages
+    assert OutputLengthEstimate(100, CAPACITY, 16).growth(sequence(prompt, generated, max_tokens)) == pages
 
 
 def test_promised() -> None:
-    expectation = Expectation(100, CAPACITY, 16)
-    assert expectation.promised(sequence(16, 0), []) == 0
-    assert expectation.promised(sequence(16, 0), [sequence(16, 60), sequence(16, 300)]) == 7 + 3 + 1
-    assert Expectation(0, CAPACITY, 16).promised(sequence(16, 0), [sequence(16, 60)]) == 1
+    expectation = OutputLengthEstimate(100, CAPACITY, 16)
+    assert expectation.reserved(sequence(16, 0), []) == 0
+    assert expectation.reserved(sequence(16, 0), [sequence(16, 60), sequence(16, 300)]) == 7 + 3 + 1
+    assert OutputLengthEstimate(0, CAPACITY, 16).reserved(sequence(16, 0), [sequence(16, 60)]) == 1
 
 
 def test_it_follows_the_answers() -> None:
-    expectation = Expectation(100, CAPACITY, 16)
+    expectation = OutputLengthEstimate(100, CAPACITY, 16)
     expectation.observe(300)
     assert expectation.tokens == pytest.approx(110)
     for _ in range(200):
@@ -52,6 +52,6 @@ def test_it_follows_the_answers() -> None:
     assert expectation.tokens == pytest.approx(40, abs=0.1)
     expectation.observe(0)  # refused or left before the first token
     assert expectation.tokens == pytest.approx(40, abs=0.1)
-    nothing = Expectation(0, CAPACITY, 16)
+    nothing = OutputLengthEstimate(0, CAPACITY, 16)
     nothing.observe(99)
     assert nothing.tokens == 0

@@ -60,12 +60,12 @@ SILENT = fixed((1, 255), (8, 248), prefill=((128, 128),))
 @pytest.mark.parametrize(
     ("demand", "columns", "expected"),
     [
-        (Demand(0, 200, silent_rows=199), 64, (128, 0, 128)),
-        (Demand(0, 2, silent_rows=1), 64, (8, 0, 2)),  # nothing is gained without logits
-        (Demand(0, 200, silent_rows=0), 64, (8, 0, 8)),  # all of them are scored
-        (Demand(0, 200, silent_rows=199), 200, (8, 0, 8)),  # the columns in use do not fit beside 128 rows
-        (Demand(3, 200, silent_rows=199), 64, (8, 3, 5)),
-        (Demand(3, 200, prefill_first=True, silent_rows=199), 64, (128, 0, 128)),
+        (Demand(0, 200, kv_only_rows=199), 64, (128, 0, 128)),
+        (Demand(0, 2, kv_only_rows=1), 64, (8, 0, 2)),  # nothing is gained without logits
+        (Demand(0, 200, kv_only_rows=0), 64, (8, 0, 8)),  # all of them are scored
+        (Demand(0, 200, kv_only_rows=199), 200, (8, 0, 8)),  # the columns in use do not fit beside 128 rows
+        (Demand(3, 200, kv_only_rows=199), 64, (8, 3, 5)),
+        (Demand(3, 200, prefill_first=True, kv_only_rows=199), 64, (128, 0, 128)),
     ],
 )
 def test_a_shape_without_logits_computes_what_comes_before_them(
@@ -147,7 +147,7 @@ def test_capacity_and_admission() -> None:
     assert Capacity(64, 1000).tokens_per_sequence == 65
     assert Capacity(64, 40).tokens_per_sequence == 40
     assert [pages_for(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
-    assert fits_now(4, 4, promised=0) and not fits_now(4, 4, promised=1) and fits_now(3, 4, promised=1)
+    assert fits_now(4, 4, reserved=0) and not fits_now(4, 4, reserved=1) and fits_now(3, 4, reserved=1)
 
 
 def test_shape_tables() -> None:

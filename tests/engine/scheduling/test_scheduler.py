@@ -203,9 +203,9 @@ def test_what_is_expected_never_keeps_a_lone_request_out() -> None:
 STOCK = fixed((1, 255), (64, 192))  # one context, as AI Hub exports it: 15 pages, of which wide passes span 12
 
 
-@pytest.mark.parametrize("shelf_pages", [0, 64])
-def test_sharing_a_pool_never_leaves_passes_of_one_row(shelf_pages: int) -> None:
-    world = simulate(STOCK, shelf_pages=shelf_pages)
+@pytest.mark.parametrize("offload_pages", [0, 64])
+def test_sharing_a_pool_never_leaves_passes_of_one_row(offload_pages: int) -> None:
+    world = simulate(STOCK, offload_pages=offload_pages)
     for name in ("a", "b"):
         world.submit(name, prompt(40, ord(name)), 80)
     while world.scheduler.has_work:
@@ -291,7 +291,7 @@ def test_prefix_survives_the_end_of_a_request() -> None:
 
 
 def test_a_prefix_is_shared_only_within_its_salt() -> None:
-    world = simulate(free(64, 2048), shelf_pages=100)
+    world = simulate(free(64, 2048), offload_pages=100)
     hits = []
     for number, salt in enumerate((b"anna", b"ben", b"", b"anna", b"ben", b"")):
         world.submit(f"r{number}", prompt(64), 4, cache_salt=salt)
@@ -314,7 +314,7 @@ def test_nobody_waits_for_a_prefix_of_another_salt() -> None:
 
 
 def test_a_kept_prefix_goes_to_the_shelf_and_comes_back() -> None:
-    world = simulate(free(64, 2048), shelf_pages=100)
+    world = simulate(free(64, 2048), offload_pages=100)
     world.submit("long", prompt(600, 5), 4)
     world.run()
     world.submit("short", prompt(10, 1), 20)
@@ -336,24 +336,24 @@ def test_prompts_take_columns_as_they_go() -> None:
     for batch in world.runtime.passes:
         seen = batch.visible[:, : batch.shape.past].any(axis=0).sum()
         assert batch.shape.past < seen + 64 + 8 * 16  # rounding, and pages that are not full yet
-    assert world.scheduler.promises()[0][0] > 0
+    assert world.scheduler.reservations()[0][0] > 0
     world.run()
     assert world.outputs == {f"r{index}": by_hand(prompt(160, index), 40) for index in range(8)}
 
 
 def test_the_cache_can_be_cleared() -> None:
-    world = simulate(free(64, 2048), shelf_pages=100)
+    world = simulate(free(64, 2048), offload_pages=100)
     world.submit("long", prompt(600, 5), 4)
     world.run()
     world.submit("short", prompt(10, 1), 2)
     world.run()
     world.scheduler.clear_cache()
-    assert world.scheduler.pools[0].high_water(with_kept=True) == 0
+    assert world.scheduler.pools[0].high_water(with_cached=True) == 0
     world.submit("again", prompt(600, 5), 4)
     world.run()
     assert world.outputs["again"] == by_hand(prompt(600, 5), 4)
     assert world.scheduler.counters.prefix_hits == 0
-    assert world.runtime._shelf == {}
+    assert world.runtime._host_cache == {}
 
 
 def test_a_more_urgent_request_does_not_wait_for_a_less_urgent_prefix() -> None:
@@ -399,10 +399,10 @@ def test_abort_frees_rows_and_columns_before_the_next_pass() -> None:
     world.submit("gone", prompt(40), 50)
     world.submit("stays", prompt(5, 2), 6)
     world.step()
-    assert world.scheduler.promises() == ((2 + 1, 7),)
+    assert world.scheduler.reservations() == ((2 + 1, 7),)
     world.scheduler.abort("gone")
     assert world.scheduler.pools[0].referenced == 0
-    assert world.scheduler.promises() == ((1, 8),)
+    assert world.scheduler.reservations() == ((1, 8),)
     world.run()
     assert world.outputs["stays"] == by_hand(prompt(5, 2), 6)
     assert world.scheduler.pools[0].referenced == 0
@@ -456,9 +456,9 @@ WORLDS = {
     "prefill without logits": lambda: simulate(fixed((1, 127), (4, 124), prefill=((8, 120), (32, 96))), max_running=5),
     "two pools": lambda: simulate(fixed((8, 112)), pools=2),
     "free": lambda: simulate(free(24, 256), keep_limit=4),
-    "shelf": lambda: simulate(free(24, 2048), shelf_pages=6),
-    "shelf and buckets": lambda: simulate(SAME_PAST, shelf_pages=40),
-    "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), shelf_pages=10),
+    "host cache": lambda: simulate(free(24, 2048), offload_pages=6),
+    "host cache and buckets": lambda: simulate(SAME_PAST, offload_pages=40),
+    "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), offload_pages=10),
     "reserved": lambda: simulate(fixed((8, 112)), reserve_tokens=12),
     "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
     "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),

@@ -5,7 +5,7 @@ from engine.config import EngineConfig
 from engine.simulate.clock import Policy, Run, drive
 from engine.simulate.continuous import Continuous
 from engine.simulate.fusion import Fusion
-from engine.simulate.load import Load
+from engine.simulate.load import SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table
 from engine.simulate.serial import Serial
 
@@ -18,9 +18,9 @@ def prices(by_rows: dict[int, float], past: int = 896, slot_ms: float = 0.0) -> 
     return Prices(fixed_table(times), times, KV_BYTES, slot_ms)
 
 
-def everyone(clients: int, prompt: int, output: int, requests: int = 1) -> Load:
+def everyone(clients: int, prompt: int, output: int, requests: int = 1) -> SimulatedLoad:
     """All clients at once."""
-    return Load((0.0,) * clients, requests, prompt, output)
+    return SimulatedLoad((0.0,) * clients, requests, prompt, output)
 
 
 def policies(table: Prices, pools: int = 1) -> dict[str, Policy]:
@@ -32,7 +32,7 @@ def policies(table: Prices, pools: int = 1) -> dict[str, Policy]:
     }
 
 
-def play(policy: Policy, load: Load, host_ms: float = 0.0) -> Run:
+def play(policy: Policy, load: SimulatedLoad, host_ms: float = 0.0) -> Run:
     """Drive a policy to the end of a load."""
     return drive(policy, load, host_ms)
 

@@ -3,14 +3,14 @@
 import pytest
 
 from engine.simulate.clock import Pass, drive
-from engine.simulate.load import Job, Load
+from engine.simulate.load import Job, SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table, lay_out
 from engine.simulate.published import find, price
 from tests.engine.simulate.playing import everyone, play, policies, prices
 
 NAMES = ("serial", "fusion", "continuous")
 TABLE = prices({1: 10.0, 8: 12.0, 32: 20.0})
-BUSY = Load((0.0, 0.03, 0.03, 0.5, 2.0), 3, 70, 9)
+BUSY = SimulatedLoad((0.0, 0.03, 0.03, 0.5, 2.0), 3, 70, 9)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,7 +41,7 @@ def test_a_client_asks_again_when_its_answer_has_ended() -> None:
 
 
 def test_time_passes_without_work_until_the_next_client_comes() -> None:
-    run = play(policies(TABLE)["serial"], Load((1.0, 5.0), 1, 32, 1))
+    run = play(policies(TABLE)["serial"], SimulatedLoad((1.0, 5.0), 1, 32, 1))
     assert [run.answers[number].times_s for number in (0, 1)] == [[pytest.approx(1.02)], [pytest.approx(5.02)]]
 
 

@@ -1,14 +1,14 @@
-"""The fence: nothing the caller writes becomes a control token, and nothing he writes is changed."""
+"""The separator: nothing the caller writes becomes a control token, and nothing he writes is changed."""
 
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.text.special_token_guard import Fence, choose_fence
+from engine.text.special_token_guard import SpecialTokenGuard, choose_separator
 from tests.engine.tiny_bundle import SPECIALS
 
-FENCE = Fence(SPECIALS)
+FENCE = SpecialTokenGuard(SPECIALS)
 PARTS = st.sampled_from(
     [
         *SPECIALS,
@@ -37,16 +37,16 @@ def whole_specials(text: str) -> int:
 
 @given(st.lists(TEXTS, max_size=4))
 def test_no_special_token_is_left_even_when_texts_are_joined(texts: list[str]) -> None:
-    fence = choose_fence(texts)
-    protected = FENCE.protect(texts, fence)
+    separator = choose_separator(texts)
+    protected = FENCE.protect(texts, separator)
     for text in (*protected, "".join(protected), "".join(part.strip() for part in protected)):
         assert whole_specials(text) == 0
 
 
 @given(TEXTS, TEXTS)
 def test_a_template_cannot_complete_what_the_caller_began(before: str, after: str) -> None:
-    fence = choose_fence([before, after])
-    start, end = FENCE.protect([before, after], fence)
+    separator = choose_separator([before, after])
+    start, end = FENCE.protect([before, after], separator)
     for special in SPECIALS:
         for cut in range(1, len(special)):
             assert special not in start + special[cut:] or special in special[cut:]
@@ -55,9 +55,9 @@ def test_a_template_cannot_complete_what_the_caller_began(before: str, after: st
 
 @given(TEXTS)
 def test_removing_the_fence_gives_the_text_back(text: str) -> None:
-    fence = choose_fence({"content": text})
-    assert fence not in text
-    assert FENCE.protect({"content": text}, fence)["content"].replace(fence, "") == text
+    separator = choose_separator({"content": text})
+    assert separator not in text
+    assert FENCE.protect({"content": text}, separator)["content"].replace(separator, "") == text
 
 
 def test_ordinary_values_are_copied_unchanged() -> None:
@@ -72,4 +72,4 @@ def test_keys_are_fenced_too() -> None:
 
 
 def test_a_vocabulary_without_special_tokens_needs_no_fence() -> None:
-    assert Fence(()).protect({"content": "<|im_end|>"}, "#") == {"content": "<|im_end|>"}
+    assert SpecialTokenGuard(()).protect({"content": "<|im_end|>"}, "#") == {"content": "<|im_end|>"}

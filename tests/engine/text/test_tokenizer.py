@@ -116,7 +116,7 @@ def test_special_tokens_with_strips_take_white_space_along() -> None:
     tokenizer = Tokenizer(made.to_str())
     text = "a  [X] \nb<\ue000|im_end|>"
     plain = "a  [X] \nb"
-    assert tokenizer.encode_fenced(text, "\ue000")[:3] == tuple(made.encode(plain).ids)
+    assert tokenizer.encode_guarded(text, "\ue000")[:3] == tuple(made.encode(plain).ids)
 
 
 @pytest.mark.parametrize("decoder", [None, {"type": "WordPiece", "prefix": "##", "cleanup": True}])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.cache.pages import PagePool
-from engine.grammar.masks import MaskDesk
+from engine.grammar.masks import GrammarMasks
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
@@ -21,8 +21,8 @@ PAGE = 16
 
 def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -> ShapeTable:
     """A table of (rows, past) shapes; `prefill` ones give no logits."""
-    made, silent = (tuple(sorted(PassShape(rows, past) for rows, past in part)) for part in (shapes, prefill))
-    return ShapeTable(made, max(s.rows for s in made), max(s.past for s in made), prefill=silent)
+    made, kv_only = (tuple(sorted(PassShape(rows, past) for rows, past in part)) for part in (shapes, prefill))
+    return ShapeTable(made, max(s.rows for s in made), max(s.past for s in made), prefill=kv_only)
 
 
 def free(max_rows: int, columns: int) -> ShapeTable:
@@ -96,7 +96,7 @@ def simulate(
     max_context: int = 10**6,
     keep_limit: int | None = None,
     columns: int | None = None,
-    masks: MaskDesk | None = None,
+    masks: GrammarMasks | None = None,
     **rules: object,
 ) -> Simulation:
     """Build a simulation; `rules` are fields of `Rules`."""

@@ -5,21 +5,21 @@ import pytest
 
 from engine.graphs.batch import PackedBatch
 from engine.request import FinishReason, Request, SamplingParams
-from engine.scheduling.sequence import MOVES, Sequence, Status
+from engine.scheduling.sequence import MOVES, Sequence, SequenceStatus
 from tests.engine.worker.simulation import by_hand, fixed, simulate
 
 
 def test_kpi_counts_and_line() -> None:
     world = simulate(fixed((8, 120)))
     world.submit("a", tuple(range(20)), 5)
-    kpi = None
+    timings = None
     while world.scheduler.has_work:
         for event in world.loop.step().events:
-            kpi = event.kpi or kpi
-    assert kpi is not None
-    assert (kpi.prompt_tokens, kpi.generated_tokens, kpi.cached_tokens) == (20, 5, 0)
-    assert kpi.prompt_ms > 0 and kpi.generate_ms > 0
-    assert kpi.line().startswith("prompt:") and "tps:prompt=" in kpi.line() and "generate=" in kpi.line()
+            timings = event.timings or timings
+    assert timings is not None
+    assert (timings.prompt_tokens, timings.generated_tokens, timings.cached_tokens) == (20, 5, 0)
+    assert timings.prompt_ms > 0 and timings.generate_ms > 0
+    assert timings.line().startswith("prompt:") and "tps:prompt=" in timings.line() and "generate=" in timings.line()
 
 
 def test_counters_tell_useful_rows_from_padding() -> None:
@@ -54,11 +54,11 @@ def test_a_row_of_nan_fails_its_request_and_no_other() -> None:
 
 def test_an_illegal_move_is_caught() -> None:
     sequence = Sequence(Request("a", (1,), SamplingParams(1)), 0, 0, [1])
-    sequence.move(Status.PREFILL)
-    sequence.move(Status.FINISHED)
+    sequence.move(SequenceStatus.PREFILL)
+    sequence.move(SequenceStatus.FINISHED)
     with pytest.raises(AssertionError, match="finished -> prefill"):
-        sequence.move(Status.PREFILL)
-    assert set(MOVES) == set(Status)
+        sequence.move(SequenceStatus.PREFILL)
+    assert set(MOVES) == set(SequenceStatus)
 
 
 def test_nothing_is_generated_after_the_end() -> None:

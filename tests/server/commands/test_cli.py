@@ -24,17 +24,17 @@ def loaded(statement: str) -> set[str]:
 
 
 def test_help_loads_nothing_of_the_server() -> None:
-    assert not loaded("import server.cli") & (HEAVY | SERVING)
+    assert not loaded("import server.commands.cli") & (HEAVY | SERVING)
 
 
 def test_serving_loads_no_compiler_and_no_graph_runtime() -> None:
-    modules = loaded("import server.start, server.app, server.run")
+    modules = loaded("import server.commands.serve, server.app, server.run")
     assert {"fastapi", "uvicorn", "tokenizers"} <= modules
     assert not modules & HEAVY
 
 
 def test_every_setting_is_a_flag() -> None:
-    from server import cli
+    from server.commands import cli
 
     parameters = cli._serve.__signature__.parameters  # type: ignore[attr-defined]
     assert set(parameters) == {"source", "config"} | {option.key for option in options() if not option.bounds.is_secret}

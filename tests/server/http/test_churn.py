@@ -40,11 +40,11 @@ def limiter(server: Served) -> Limiter:
 
 
 def counts(server: Served) -> tuple[int, ...]:
-    """Open files, tasks, connections, guests of the gate, sequences of the engine, busy callers."""
+    """Open files, tasks, connections, guests of the requests in flight, sequences of the engine, busy callers."""
     files = len(list(OPEN_FILES.iterdir())) if OPEN_FILES.exists() else 0
     service = server.app.state.service
     connections = len(server.server.server_state.connections)
-    return files, server.tasks(), connections, service.gate.inside, len(server.engine.live), limiter(server).busy
+    return files, server.tasks(), connections, service.in_flight.inside, len(server.engine.live), limiter(server).busy
 
 
 async def come_and_go(port: int, number: int) -> None:

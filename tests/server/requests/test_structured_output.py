@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from engine.errors import InvalidRequest
-from engine.grammar.spec import CalledTool, Cfg, Choice, Form, JsonSchema, Regex, ToolCalls, Wanted
+from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 HELLO: Any = {"model": NAME, "messages": [{"role": "user", "content": "hello"}]}
@@ -73,7 +73,7 @@ async def test_what_each_field_asks(
     fields, form, param = row
     answer = await client.post(CHAT, json=HELLO | fields | {"n": 2})
     assert answer.status_code == 200, answer.text
-    assert engine.forms == [(Wanted(form), param)]
+    assert engine.forms == [(GrammarSpec(form), param)]
     assert [request.params.grammar for request, *_ in engine.submitted] == ["a grammar"] * 2
 
 
@@ -96,14 +96,14 @@ async def test_nothing_to_enforce(client: httpx.AsyncClient, engine: ScriptedEng
 async def test_completions_take_the_same_fields(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     body = {"model": NAME, "prompt": ["a", "b"], "response_format": {"type": "json_object"}}
     assert (await client.post("/v1/completions", json=body)).status_code == 200
-    assert engine.forms == [(Wanted(ANY), "response_format")]
+    assert engine.forms == [(GrammarSpec(ANY), "response_format")]
     assert [request.params.grammar for request, *_ in engine.submitted] == ["a grammar"] * 2
 
 
 async def test_what_cannot_be_compiled_is_a_400_that_names_the_field(
     client: httpx.AsyncClient, engine: ScriptedEngine
 ) -> None:
-    async def refuse(wanted: Wanted, param: str) -> str:
+    async def refuse(wanted: GrammarSpec, param: str) -> str:
         raise InvalidRequest(f"Invalid '{param}': no.", param, "invalid_value")
 
     engine.compile_grammar = refuse  # type: ignore[method-assign]
@@ -124,7 +124,7 @@ async def test_a_neighbour_is_answered_while_a_hostile_form_is_compiled(
 ) -> None:
     begun, finished = asyncio.Event(), asyncio.Event()
 
-    async def compile_grammar(wanted: Wanted, param: str) -> str:
+    async def compile_grammar(wanted: GrammarSpec, param: str) -> str:
         if isinstance(wanted.form, JsonSchema) and len(wanted.form.schema) > 10_000:
             begun.set()
             await finished.wait()
@@ -146,14 +146,14 @@ async def test_a_form_begins_behind_the_reasoning(client: httpx.AsyncClient, eng
     for engine.prompt_end in (b"", b"<think>\n", b"<think>\n\n</think>\n\n"):
         await client.post(CHAT, json=HELLO | {"guided_regex": "a"})
     assert [wanted for wanted, _ in engine.forms] == [
-        Wanted(Regex("a"), "</think>", "<think>"),
-        Wanted(Regex("a"), "</think>"),
-        Wanted(Regex("a")),
+        GrammarSpec(Regex("a"), "</think>", "<think>"),
+        GrammarSpec(Regex("a"), "</think>"),
+        GrammarSpec(Regex("a")),
     ]
 
 
 async def test_a_large_grammar_for_many_choices_is_refused(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
-    async def compile_grammar(wanted: Wanted, param: str) -> str:
+    async def compile_grammar(wanted: GrammarSpec, param: str) -> str:
         return "x" * 5_000_000
 
     engine.compile_grammar = compile_grammar  # type: ignore[method-assign]

@@ -9,8 +9,8 @@ import pytest
 from engine.request import Delta
 from server.protocol.answers import ChatChunk, ChatCompletion
 from server.routes.chat import ChatChoice, ChatWriter
-from server.writers.merged import Arrival
-from server.writers.usage import Head, StreamUsage, TokenCount
+from server.writers.merged import ChoiceDelta
+from server.writers.usage import Envelope, StreamUsage, TokenCount
 from tests.server.scripted_engine import FINGERPRINT, NAME, ScriptedEngine, say
 
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "say hello please"}]}
@@ -58,16 +58,16 @@ async def test_the_bytes_of_a_stream(client: httpx.AsyncClient) -> None:
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-accel-buffering"] == "no"
     first = events(answer.text)[0]
-    head = (
+    envelope = (
         f'{{"id":"{first["id"]}","object":"chat.completion.chunk","created":{first["created"]},'
         f'"model":"{NAME}","system_fingerprint":"{FINGERPRINT}","choices":[{{"index":0,"delta":'
     )
     tail = ',"logprobs":null,"finish_reason":null}]}\n\n'
     assert answer.content.decode() == (
-        f'data: {head}{{"role":"assistant","content":""}}{tail}'
-        f'data: {head}{{"content":"Hello"}}{tail}'
-        f'data: {head}{{"content":" there"}}{tail}'
-        f'data: {head}{{}},"logprobs":null,"finish_reason":"length"}}]}}\n\n'
+        f'data: {envelope}{{"role":"assistant","content":""}}{tail}'
+        f'data: {envelope}{{"content":"Hello"}}{tail}'
+        f'data: {envelope}{{"content":" there"}}{tail}'
+        f'data: {envelope}{{}},"logprobs":null,"finish_reason":"length"}}]}}\n\n'
         "data: [DONE]\n\n"
     )
 
@@ -98,9 +98,9 @@ async def test_each_of_n_choices_streams_in_order(client: httpx.AsyncClient, eng
 def test_the_first_chunks_give_every_choice_its_role_in_order() -> None:
     count = TokenCount((3, 3), 2)
     writer = ChatWriter(
-        Head("id", 1, NAME, "f"), count, [ChatChoice(None) for _ in range(2)], None, StreamUsage(count, None)
+        Envelope("id", 1, NAME, "f"), count, [ChatChoice(None) for _ in range(2)], None, StreamUsage(count, None)
     )
-    chunks = writer.chunks([Arrival(1, Delta("b", (7,)))]) + writer.chunks([Arrival(0, Delta("a", (8,)))])
+    chunks = writer.chunks([ChoiceDelta(1, Delta("b", (7,)))]) + writer.chunks([ChoiceDelta(0, Delta("a", (8,)))])
     role = {"role": "assistant", "content": ""}
     said = [(chunk["choices"][0]["index"], chunk["choices"][0]["delta"]) for chunk in chunks]
     assert said == [(0, role), (1, role), (1, {"content": "b"}), (0, {"content": "a"})]

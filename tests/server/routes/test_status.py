@@ -68,7 +68,7 @@ async def test_health(
 async def test_draining_refuses_new_requests_and_says_when_to_come_back(
     client: httpx.AsyncClient, app: FastAPI
 ) -> None:
-    app.state.service.gate.draining = True
+    app.state.service.in_flight.draining = True
     answer = await client.post("/v1/chat/completions", json=HELLO)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
     assert answer.json()["error"]["type"] == "server_error"

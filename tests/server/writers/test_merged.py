@@ -1,4 +1,4 @@
-"""Merging generations and the gate: order, back pressure, failures, and that everything is given back."""
+"""Merging generations and the requests in flight: order, back pressure, failures, and that everything is given back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -7,38 +7,38 @@ import pytest
 
 from engine.errors import Busy, EngineFailure, PassFailed
 from engine.request import Delta, Request, SamplingParams
-from server.http.in_flight import Gate
-from server.http.metrics import Telemetry
-from server.writers.merged import ARRIVALS_AHEAD, Arrival, MergedStream
-from tests.server.scripted_engine import ScriptedEngine, ScriptedGeneration, say
+from server.http.in_flight import InFlight
+from server.http.metrics import Metrics
+from server.writers.merged import DELTAS_AHEAD, ChoiceDelta, MergedStream
+from tests.server.scripted_engine import ScriptedEngine, ScriptedTokenStream, say
 
 
-def generate(engine: ScriptedEngine, count: int) -> list[ScriptedGeneration]:
+def generate(engine: ScriptedEngine, count: int) -> list[ScriptedTokenStream]:
     return [engine.submit(Request(str(i), (1, 2), SamplingParams(50))) for i in range(count)]
 
 
-def merge(engine: ScriptedEngine, gate: Gate, count: int = 1) -> MergedStream:
-    return MergedStream(generate(engine, count), gate, Telemetry(engine).watch(count, 50))
+def merge(engine: ScriptedEngine, in_flight: InFlight, count: int = 1) -> MergedStream:
+    return MergedStream(generate(engine, count), in_flight, Metrics(engine).watch(count, 50))
 
 
-async def drained(stream: MergedStream, finishes: int) -> list[Arrival]:
-    found: list[Arrival] = []
+async def drained(stream: MergedStream, finishes: int) -> list[ChoiceDelta]:
+    found: list[ChoiceDelta] = []
     while sum(arrival.delta.finish is not None for arrival in found) < finishes:
-        found += await stream.arrivals()
+        found += await stream.deltas()
     return found
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 async def test_each_choice_keeps_its_order(engine: ScriptedEngine, count: int) -> None:
-    gate = Gate(100)
-    stream = merge(engine, gate, count)
-    assert gate.inside == 1
+    in_flight = InFlight(100)
+    stream = merge(engine, in_flight, count)
+    assert in_flight.inside == 1
     found = await drained(stream, count)
     for choice in range(count):
         assert "".join(delta.text for number, delta in found if number == choice) == "Hello there, friend!"
     stream.abort()
     stream.abort()
-    assert (gate.inside, engine.aborted) == (0, [])
+    assert (in_flight.inside, engine.aborted) == (0, [])
 
 
 async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEngine) -> None:
@@ -51,74 +51,74 @@ async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEng
                 yield Delta("x", (1,))
 
     engine.script = lambda _: Counting()
-    stream = merge(engine, Gate(100))
+    stream = merge(engine, InFlight(100))
     for _ in range(5000):
         await asyncio.sleep(0)
-    assert ARRIVALS_AHEAD <= len(taken) <= ARRIVALS_AHEAD + 2
-    assert len(await stream.arrivals()) == ARRIVALS_AHEAD
+    assert DELTAS_AHEAD <= len(taken) <= DELTAS_AHEAD + 2
+    assert len(await stream.deltas()) == DELTAS_AHEAD
     stream.abort()
     assert engine.aborted == ["0"]
 
 
 async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> None:
     engine.script = lambda request: [Delta("a", (1,)), PassFailed("broken")] if request.request_id == "0" else []
-    stream = merge(engine, Gate(100))
-    assert [arrival.delta.text for arrival in await stream.arrivals()] == ["a"]
+    stream = merge(engine, InFlight(100))
+    assert [arrival.delta.text for arrival in await stream.deltas()] == ["a"]
     for _ in range(2):
         with pytest.raises(PassFailed):
-            await stream.arrivals()
+            await stream.deltas()
     stream.abort()
 
 
 @pytest.mark.parametrize("script", [[], [Delta("a", (1,))]])
 async def test_a_generation_that_just_ends_is_a_failure(engine: ScriptedEngine, script: Sequence[Delta]) -> None:
     engine.script = lambda _: script
-    stream = merge(engine, Gate(100))
+    stream = merge(engine, InFlight(100))
     with pytest.raises(EngineFailure, match="without a finish"):
         await drained(stream, 1)
     stream.abort()
 
 
 async def test_a_bug_in_a_generation_is_a_failure(engine: ScriptedEngine, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(ScriptedGeneration):
+    class Broken(ScriptedTokenStream):
         async def __aiter__(self) -> AsyncIterator[Delta]:
             raise ZeroDivisionError("secret")
             yield
 
     request = Request("0", (1,), SamplingParams(5))
-    stream = MergedStream([Broken(engine, request, [])], Gate(9), Telemetry(engine).watch(1, 5))
+    stream = MergedStream([Broken(engine, request, [])], InFlight(9), Metrics(engine).watch(1, 5))
     with pytest.raises(EngineFailure, match="ZeroDivisionError"):
-        await stream.arrivals()
+        await stream.deltas()
     assert "secret" in caplog.text
     stream.abort()
 
 
 async def test_the_gate_sends_everyone_home(engine: ScriptedEngine) -> None:
     engine.hold(0)
-    gate = Gate(100)
-    stream = merge(engine, gate, 2)
-    assert not await gate.wait_empty(0)
-    gate.end()
+    in_flight = InFlight(100)
+    stream = merge(engine, in_flight, 2)
+    assert not await in_flight.wait_empty(0)
+    in_flight.end()
     with pytest.raises(Busy):
-        await stream.arrivals()
+        await stream.deltas()
     stream.abort()
-    assert await gate.wait_empty(0)
+    assert await in_flight.wait_empty(0)
     assert sorted(engine.aborted) == ["0", "1"]
-    late = merge(engine, gate)  # it was tokenising meanwhile
+    late = merge(engine, in_flight)  # it was tokenising meanwhile
     with pytest.raises(Busy):
-        await late.arrivals()
+        await late.deltas()
     late.abort()
 
 
 async def test_how_many_the_gate_lets_in() -> None:
-    gate = Gate(4)
-    gate.check_open(0, 4)
-    gate.check_open(3, 1)
+    in_flight = InFlight(4)
+    in_flight.check_open(0, 4)
+    in_flight.check_open(3, 1)
     with pytest.raises(Busy, match="limit is 4"):
-        gate.check_open(3, 2)
-    gate.draining = True
+        in_flight.check_open(3, 2)
+    in_flight.draining = True
     with pytest.raises(Busy, match="shutting down"):
-        gate.check_open(0, 1)
+        in_flight.check_open(0, 1)
 
 
 async def test_a_launch_is_all_or_nothing(engine: ScriptedEngine) -> None:

@@ -9,7 +9,7 @@ from llguidance import LLMatcher, LLTokenizer
 from engine.demo.location import demo_folder
 from engine.grammar.matching import load_tokenizer, new_matcher, special_token
 from engine.grammar.source import serialised
-from engine.grammar.spec import CalledTool, Regex, ToolCalls, Wanted
+from engine.grammar.spec import CalledTool, GrammarSpec, Regex, ToolCalls
 from engine.grammar.tool_formats import HERMES, LLAMA, MISTRAL, PHI, TOOL_FORMATS, ToolFormat, find_format
 from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, format_of
 
@@ -92,7 +92,7 @@ def test_text_around_calls() -> None:
 
 def grammar(tokenizer: LLTokenizer, form: ToolFormat, is_forced: bool, most: int = 0, otherwise: object = None) -> str:
     calls = ToolCalls(form.opening, TOOLS, is_forced, most, otherwise)  # type: ignore[arg-type]
-    return serialised(Wanted(calls), lambda marker: special_token(tokenizer, marker))
+    return serialised(GrammarSpec(calls), lambda marker: special_token(tokenizer, marker))
 
 
 def accepts(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:

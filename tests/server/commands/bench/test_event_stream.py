@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from server.commands.bench.event_stream import BrokenStream, EventDecoder, Piece, Usage, error_message, read_piece
+from server.commands.bench.event_stream import (
+    BrokenStream,
+    EventDecoder,
+    Piece,
+    StreamedUsage,
+    error_message,
+    read_piece,
+)
 
 TEXTS = st.text(st.sampled_from('ab {}":é😀\u2028'), min_size=1)
 LINES = st.one_of(TEXTS.map(lambda text: f"data: {text}"), st.just(": ping"), st.just(""), st.just("event: x"))
@@ -36,9 +43,9 @@ def test_chat_and_text_chunks() -> None:
 
 def test_usage() -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
-    assert read_piece(json.dumps({"choices": [], "usage": usage})).usage == Usage(7, 3, 4)
+    assert read_piece(json.dumps({"choices": [], "usage": usage})).usage == StreamedUsage(7, 3, 4)
     without_details = usage | {"prompt_tokens_details": None}
-    assert read_piece(json.dumps({"choices": [], "usage": without_details})).usage == Usage(7, 3)
+    assert read_piece(json.dumps({"choices": [], "usage": without_details})).usage == StreamedUsage(7, 3)
 
 
 def test_error_events() -> None:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.commands.bench.answers import Answer, Outcome
+from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
 from server.commands.bench.calibrate import prepare
-from server.commands.bench.event_stream import Usage
+from server.commands.bench.event_stream import StreamedUsage
 from server.commands.bench.prompts import PromptSource
-from server.commands.bench.rounds import Book, Load, Turn, TurnRecord, measure, turns
+from server.commands.bench.rounds import BenchLoad, BenchTurn, Book, TurnRecord, measure, turns
 from server.commands.bench.summary import comparisons, levels, prefix_effects
-from server.commands.bench.target import Target, Unreachable
+from server.commands.bench.target import BenchTarget, Unreachable
 from tests.server.commands.bench.scripted_server import Script, serving
 
 
@@ -20,12 +20,12 @@ def test_servers_alternate() -> None:
     assert order == [(1, 0), (1, 1), (1, 0), (1, 1), (4, 0), (4, 1), (4, 0), (4, 1)]
 
 
-def run(scripts: Sequence[Script], load: Load, seed: int = 0) -> Book:
+def run(scripts: Sequence[Script], load: BenchLoad, seed: int = 0) -> Book:
     """Measure against scripted servers, without calibration."""
 
     async def both(addresses: Sequence[str]) -> Book:
         book = Book()
-        targets = [Target("AB"[n], address, "", "scripted", 30) for n, address in enumerate(addresses)]
+        targets = [BenchTarget("AB"[n], address, "", "scripted", 30) for n, address in enumerate(addresses)]
         await measure(targets, PromptSource(seed, 20), load, book, lambda record: None)
         for target in targets:
             await target.close()
@@ -40,7 +40,7 @@ def run(scripts: Sequence[Script], load: Load, seed: int = 0) -> Book:
 
 def test_every_outcome_is_counted_apart() -> None:
     behaviours = ["ok", "busy", "limited", "broken", "midstream", "mute", "odd", "cut"]
-    book = run([Script(behaviours)], Load((1,), len(behaviours), 8, 1))
+    book = run([Script(behaviours)], BenchLoad((1,), len(behaviours), 8, 1))
     (level,) = levels(book.turns)
     assert level.outcomes == {"ok": 1, "failed": 5, "429": 1, "503": 1}
     errors = [answer.error for answer in book.turns[0].answers]
@@ -57,7 +57,7 @@ def test_every_outcome_is_counted_apart() -> None:
 
 
 def test_tokens_are_counted_by_usage_and_gaps_by_arrival() -> None:
-    book = run([Script()], Load((3,), 2, 8, 1))
+    book = run([Script()], BenchLoad((3,), 2, 8, 1))
     (level,) = levels(book.turns)
     assert level.output_tokens == 6 * 5  # the script's four words and an end token
     assert level.chunks_per_token == pytest.approx(4 / 5)
@@ -72,7 +72,7 @@ def test_tokens_are_counted_by_usage_and_gaps_by_arrival() -> None:
 
 def test_two_servers_get_the_same_prompts_in_turns() -> None:
     scripts = [Script(), Script(has_metrics=False)]
-    book = run(scripts, Load((1, 2), 2, 8, 2))
+    book = run(scripts, BenchLoad((1, 2), 2, 8, 2))
     asked = [sorted(str(body["messages"]) for body in script.bodies) for script in scripts]
     assert asked[0] == asked[1]
     assert len(set(asked[0])) == len(asked[0]) == 12
@@ -84,8 +84,8 @@ def test_two_servers_get_the_same_prompts_in_turns() -> None:
 
 
 def record_of(server: int, number: int, seconds: float, first_s: float) -> TurnRecord:
-    answer = Answer(Outcome.OK, seconds, first_s, (0.01, 0.03), Usage(10, 100))
-    return TurnRecord(Turn(1, number, server), [answer], seconds, 0.0, None, is_complete=True)
+    answer = MeasuredAnswer(AnswerOutcome.OK, seconds, first_s, (0.01, 0.03), StreamedUsage(10, 100))
+    return TurnRecord(BenchTurn(1, number, server), [answer], seconds, 0.0, None, is_complete=True)
 
 
 def test_ratios_are_of_the_same_round() -> None:
@@ -100,7 +100,7 @@ def test_ratios_are_of_the_same_round() -> None:
 
 def test_shared_prefix_is_asked_cold_then_warm() -> None:
     script = Script()
-    book = run([script], Load((1,), 1, 8, 2, prefix_tokens=50))
+    book = run([script], BenchLoad((1,), 1, 8, 2, prefix_tokens=50))
     starts = [body["messages"][0]["content"] for body in script.bodies[:8]]
     assert len(set(starts[:4])) == len(set(starts[4:])) == 1
     assert starts[0] != starts[4]
@@ -113,8 +113,8 @@ def test_shared_prefix_is_asked_cold_then_warm() -> None:
 def test_answers_come_in_even_when_the_run_is_stopped() -> None:
     async def stop_after_first_answer(address: str) -> Book:
         book = Book()
-        target = Target("A", address, "", "scripted", 30)
-        task = asyncio.create_task(measure([target], PromptSource(0, 20), Load((1,), 10**6, 8, 1), book, print))
+        target = BenchTarget("A", address, "", "scripted", 30)
+        task = asyncio.create_task(measure([target], PromptSource(0, 20), BenchLoad((1,), 10**6, 8, 1), book, print))
         while not (book.turns and book.turns[0].answers):
             await asyncio.sleep(0)
         task.cancel()
@@ -133,7 +133,7 @@ def test_answers_come_in_even_when_the_run_is_stopped() -> None:
 
 async def test_calibration_measures_words_and_ignore_eos() -> None:
     with serving(Script()) as willing, serving(Script(knows_ignore_eos=False)) as other:
-        targets = [Target("A", willing + "/v1/", "", "", 30), Target("B", other, "", "", 30)]
+        targets = [BenchTarget("A", willing + "/v1/", "", "", 30), BenchTarget("B", other, "", "", 30)]
         length, runs_full = await prepare(targets[:1], True)
         assert runs_full
         assert targets[0].extra == {"ignore_eos": True}
@@ -147,8 +147,8 @@ async def test_calibration_measures_words_and_ignore_eos() -> None:
 
 async def test_a_server_that_cannot_answer_is_named() -> None:
     with serving(Script(then="broken")) as address, serving(Script(api_key="k")) as locked:
-        broken, keyless = Target("A", address, "", "", 30), Target("A", locked, "", "", 30)
-        keyed, nobody = Target("A", locked, "k", "", 30), Target("A", "http://127.0.0.1:9", "", "", 30)
+        broken, keyless = BenchTarget("A", address, "", "", 30), BenchTarget("A", locked, "", "", 30)
+        keyed, nobody = BenchTarget("A", locked, "k", "", 30), BenchTarget("A", "http://127.0.0.1:9", "", "", 30)
         with pytest.raises(Unreachable, match=f"{address} cannot answer a chat: HTTP 500: answer 500"):
             await prepare([broken], True)
         with pytest.raises(Unreachable, match="401: no key"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.commands.bench.event_stream import Usage
+from server.commands.bench.event_stream import StreamedUsage
 from server.commands.chat.connection import Timing
 from tests.server.commands.bench.scripted_server import WORDS, Script, serving
 
@@ -113,7 +113,7 @@ def test_timing_line() -> None:
     timing.arrived(10.5)
     timing.arrived(12.5)
     assert timing.line() == "first token 500 ms"
-    timing.usage = Usage(prompt=9, completion=5, cached=4)
+    timing.usage = StreamedUsage(prompt=9, completion=5, cached=4)
     assert timing.line() == "5 tokens in 2.50 s, 2.0 tokens/s | first token 500 ms | prompt 9 (4 cached)"
 
 
