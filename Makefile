@@ -6,15 +6,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE := $(VENV)/serve.stamp
 DEV := $(VENV)/dev.stamp
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test lint bench bench-large clean
+.PHONY: serve test test-all lint bench bench-large clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
 
+# Minutes, nothing but this machine: pure units, tiny graphs on the CPU, the server and its worker.
 test: $(DEV)
+	$(BIN)/python -m pytest -m "not long"
+
+# The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs.
+test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m long
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -38,9 +44,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(SERVE): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[compile]"
+	@echo "installing what serving needs into $(VENV), about half a minute"
+	$(PIP) --editable ".[compile]"
 	touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@echo "installing what tests and linters need into $(VENV), one to three minutes"
+	$(PIP) --editable ".[dev]"
 	touch $@ $(SERVE)

@@ -1,17 +1,32 @@
-"""Fixtures every test may use; also makes the shared test modules importable under importlib mode."""
+"""Fixtures every test may use, which tests are long, and what a run says of itself while it goes on."""
 
 import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))  # importlib mode adds no folder
 
 from tests.bundles import bundles
+from tests.progress import Progress
 from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, tiny_checkpoint
 
 __all__ = ["build", "bundles", "fixed_bundle", "free_bundle", "tiny_checkpoint"]
+
+# Folders and files of which every test is long: clients in environments of their own, Qualcomm's emulator, Genie.
+LONG = (
+    "clients/test_clients.py",
+    "clients/test_lm_eval.py",
+    "genie/test_oracle.py",
+    "genie/test_server.py",
+    "npu/",
+    "engine/compile/npu/test_binaries.py",
+    "engine/compile/qdq/test_emulator.py",
+    "e2e/test_large_checkpoint.py",
+    "e2e/test_locust.py",
+)
 
 # A busy machine must not fail a property: nothing is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,3 +34,18 @@ settings.load_profile("untimed")
 
 # A shell that starts this in the background has it ignore Ctrl-C, and the commands under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is long by its place; a single long test in a quick file is marked there."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(folder).as_posix().startswith(LONG):
+            item.add_marker(pytest.mark.long)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Show progress by folder in quiet runs; -v and --collect-only keep pytest's own."""
+    if config.get_verbosity() < 0 and not config.option.collectonly:
+        config.pluginmanager.register(Progress(config), "hexserve-progress")

@@ -6,7 +6,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"server", "engine", "tests", "deploy", "docs", ".ci"}
-FILES = {"pyproject.toml", "Dockerfile", "README.md", "Makefile", "LICENSE", ".gitignore", ".dockerignore"}
+FILES = {
+    *("pyproject.toml", "Dockerfile", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *(".gitignore", ".dockerignore", ".editorconfig", ".pre-commit-config.yaml"),
+}
 
 
 def test_top_level() -> None:

@@ -18,7 +18,7 @@ def test_sixteen_users_against_make_serve(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     serve = ["make", "serve", f"PORT={port}", f"PYTHON={sys.executable}"]
     if not (ROOT / ".venv").exists():
-        pytest.fail("make test sets up .venv; run the tests through it")
+        pytest.fail("make test-all sets up .venv; run the tests through it")
     with watching(serve, environment, cwd=ROOT) as server:
         load = subprocess.run(
             [
