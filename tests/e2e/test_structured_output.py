@@ -1,11 +1,7 @@
-"""Random structured requests through the real engine on the embedded model: every complete answer is valid.
-
-HEXSERVE_TEST_STRUCTURED sets how many.
-"""
+"""Random structured requests through the real engine on the embedded model: every complete answer is valid."""
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,6 +10,7 @@ from random import Random
 from typing import Any
 
 import jsonschema
+import pytest
 import pytest_asyncio
 
 from engine.client.engine import ClientLimits, Engine
