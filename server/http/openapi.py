@@ -13,7 +13,8 @@ from pydantic.json_schema import models_json_schema
 
 from server.http.docs_page import page
 from server.http.guard.layer import OPEN_PATHS
-from server.protocol.answers import Answer, error_answers
+from server.protocol.fields import Answer
+from server.protocol.openapi_responses import error_answers
 
 router = APIRouter()
 REFERENCE = "#/components/schemas/"

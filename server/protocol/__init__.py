@@ -1,1 +1,1 @@
-"""The bodies and answers of every wire format as pydantic models, and nothing else."""
+"""Request bodies and answers as pydantic models, a file for each side of each format. Imports nothing of ours."""

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.protocol.answers import Answer, TokenLogprobEntry
+from server.protocol.chat_answer import TokenLogprobEntry
+from server.protocol.fields import Answer
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -1,10 +1,10 @@
-"""The body of POST /v1/responses. Strict as `wire.py`: a field that is not honoured has the narrow type that is."""
+"""The body of POST /v1/responses."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from server.protocol.requests import (
+from server.protocol.fields import (
     MAX_MESSAGES,
     MAX_TEMPLATE_OPTIONS,
     MAX_TOKENS,
@@ -12,17 +12,15 @@ from server.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Body,
     Effort,
-    JsonObjectFormat,
     MetadataKey,
     MetadataText,
     Name,
     NotYet,
-    SchemaName,
     TemplateOption,
-    TextFormat,
     text_or_list,
     text_or_object,
 )
+from server.protocol.structured_outputs import JsonObjectFormat, SchemaName, TextFormat
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from server.protocol.answers import Answer
-from server.protocol.requests import MAX_MESSAGES, MAX_TOOLS, Body, Message, Name, NotYet, TokenId, Tool
+from server.protocol.chat_request import Message, Tool
+from server.protocol.fields import MAX_MESSAGES, MAX_TOOLS, Answer, Body, Name, NotYet, TokenId
 
 MAX_CHARACTERS = 2**20
 MAX_IDS = 2**17

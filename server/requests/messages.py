@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.http.errors import refuse
-from server.protocol.requests import AssistantMessage, Message, TextPart, ToolMessage
+from server.protocol.chat_request import AssistantMessage, Message, TextPart, ToolMessage
 
 PART_SEPARATOR = "\n"
 

@@ -8,7 +8,9 @@ from engine.client.engine import EngineInfo
 from engine.request import ReasoningBudget, SamplingParams
 from server.engine_seam import EngineLike
 from server.http.errors import echo, refuse
-from server.protocol.requests import ChatRequest, CompletionRequest, GenerationBody
+from server.protocol.chat_request import ChatRequest
+from server.protocol.completion_request import CompletionRequest
+from server.protocol.generation_request import GenerationBody
 from server.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions

@@ -4,17 +4,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-from server.protocol.requests import (
-    ChatRequest,
-    ChosenFunction,
-    FunctionTool,
-    JsonSchemaFormat,
-    NamedSchema,
-    NamedToolChoice,
-    ResponseFormat,
-    Tool,
-    ToolChoice,
-)
+from server.protocol.chat_request import ChatRequest, ChosenFunction, FunctionTool, NamedToolChoice, Tool, ToolChoice
 from server.protocol.responses_request import (
     FunctionCallItem,
     FunctionOutputItem,
@@ -26,6 +16,7 @@ from server.protocol.responses_request import (
     TextSchemaFormat,
     TextSettings,
 )
+from server.protocol.structured_outputs import JsonSchemaFormat, NamedSchema, ResponseFormat
 from server.requests.messages import PART_SEPARATOR
 
 LOGPROBS = "message.output_text.logprobs"

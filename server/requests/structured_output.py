@@ -9,15 +9,9 @@ import msgspec
 from engine.grammar.spec import CalledTool, Cfg, Choice, GrammarSpec, JsonSchema, Regex, TextForm, ToolCalls
 from engine.grammar.tool_formats import ToolFormat
 from server.http.errors import echo, refuse
-from server.protocol.requests import (
-    ChatRequest,
-    FunctionTool,
-    GenerationBody,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    NamedToolChoice,
-    StructuredOutputs,
-)
+from server.protocol.chat_request import ChatRequest, FunctionTool, NamedToolChoice
+from server.protocol.generation_request import GenerationBody
+from server.protocol.structured_outputs import JsonObjectFormat, JsonSchemaFormat, StructuredOutputs
 
 ANY_OBJECT = '{"type":"object"}'
 

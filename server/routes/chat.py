@@ -10,8 +10,9 @@ from engine.grammar.tool_formats import ToolFormat
 from engine.request import Delta, FinishReason, TextLogprob
 from server.http.body import BoundedRoute
 from server.http.sse import PlainEnding
-from server.protocol.answers import ChatChunk, ChatCompletion, answers
-from server.protocol.requests import ChatRequest
+from server.protocol.chat_answer import ChatChunk, ChatCompletion
+from server.protocol.chat_request import ChatRequest
+from server.protocol.openapi_responses import answers
 from server.requests.messages import template_messages
 from server.requests.params import chat_decoding, chat_tools, check_model
 from server.requests.structured_output import chat_form

@@ -10,8 +10,9 @@ from server.engine_seam import EngineLike
 from server.http.body import BoundedRoute
 from server.http.errors import refuse
 from server.http.sse import PlainEnding
-from server.protocol.answers import Completion, answers
-from server.protocol.requests import CompletionRequest
+from server.protocol.completion_answer import Completion
+from server.protocol.completion_request import CompletionRequest
+from server.protocol.openapi_responses import answers
 from server.requests.params import check_model, completion_decoding
 from server.requests.structured_output import text_form
 from server.service import answer, service_of, until_left

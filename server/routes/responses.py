@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from engine.errors import CallerError
 from server.http.body import BoundedRoute
 from server.http.errors import Refusal
-from server.protocol.answers import answers
+from server.protocol.openapi_responses import answers
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from server.protocol.responses_request import ResponsesRequest
 from server.requests.params import chat_decoding, chat_tools, check_model

@@ -5,7 +5,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine.client.engine import EngineState
-from server.protocol.answers import Health, Model, ModelList, errors
+from server.protocol.openapi_responses import errors
+from server.protocol.status import Health, Model, ModelList
 from server.requests.params import check_model
 from server.service import Service, service_of
 

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from engine.errors import InvalidRequest
 from server.http.body import BoundedRoute
-from server.protocol.answers import error_answers
+from server.protocol.openapi_responses import error_answers
 from server.protocol.tokenize import (
     Detokenized,
     DetokenizeRequest,

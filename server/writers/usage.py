@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.request import Delta, FinishReason
-from server.protocol.requests import StreamOptions
+from server.protocol.generation_request import StreamOptions
 
 # A stop string ends a request by aborting it; nobody reads the answer of a client that left.
 FINISH_NAMES: Mapping[FinishReason, str] = MappingProxyType(

@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from engine.errors import Busy, CompileError, ContextLengthExceeded, InvalidRequest, PassFailed, WorkerDied
 from server.http.errors import RequestTimeout, bounded, dotted, echo, from_engine, from_validation
-from server.protocol.requests import ChatRequest, CompletionRequest, GenerationBody
+from server.protocol.chat_request import ChatRequest
+from server.protocol.completion_request import CompletionRequest
+from server.protocol.generation_request import GenerationBody
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)

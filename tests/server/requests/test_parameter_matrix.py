@@ -6,8 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from server.protocol.answers import ChatChunk, ChatCompletion, Completion
-from server.protocol.requests import ChatRequest, CompletionRequest, NotYet
+from server.protocol.chat_answer import ChatChunk, ChatCompletion
+from server.protocol.chat_request import ChatRequest
+from server.protocol.completion_answer import Completion
+from server.protocol.completion_request import CompletionRequest
+from server.protocol.fields import NotYet
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from server.protocol.responses_request import ResponsesRequest
 from tests.server.scripted_engine import NAME, ScriptedEngine

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from engine.request import Delta
-from server.protocol.answers import ChatChunk, ChatCompletion
+from server.protocol.chat_answer import ChatChunk, ChatCompletion
 from server.routes.chat import ChatChoice, ChatWriter
 from server.writers.merged import ChoiceDelta
 from server.writers.usage import Envelope, StreamUsage, TokenCount

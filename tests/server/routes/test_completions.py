@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from engine.request import Delta, FinishReason, Request, TextLogprob
-from server.protocol.answers import Completion
+from server.protocol.completion_answer import Completion
 from server.routes.completions import CompletionWriter
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.request import Delta, FinishReason, ReasoningBudget
-from server.protocol.answers import ChatChunk, ChatCompletion
+from server.protocol.chat_answer import ChatChunk, ChatCompletion
 from server.writers.reasoning import ReasoningSplitter, Thought, opened_by
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 

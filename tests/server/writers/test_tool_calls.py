@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.protocol.answers import ChatChunk, ChatCompletion
+from server.protocol.chat_answer import ChatChunk, ChatCompletion
 from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, _Nesting, template_takes_tools
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 

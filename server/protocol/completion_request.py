@@ -1,0 +1,42 @@
+"""The body of POST /v1/completions."""
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from server.protocol.fields import MAX_TOKENS, MAX_TOP_LOGPROBS, NotYet, TokenId
+from server.protocol.generation_request import MAX_CHOICES, GenerationBody
+
+MAX_PROMPTS = 1024
+
+
+def _shape(value: object) -> str:
+    """Tag of a string-or-list field, told from its first element (the rest is then checked against that type)."""
+    if not isinstance(value, list):
+        return "text"
+    first = value[0] if value else ""
+    if isinstance(first, list):
+        return "id_lists"
+    return "ids" if isinstance(first, int) else "texts"
+
+
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("id_lists")],
+    Discriminator(_shape),
+]
+
+
+class CompletionRequest(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: Prompt
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    suffix: NotYet = None
+    add_special_tokens: Literal[True] | None = None

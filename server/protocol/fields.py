@@ -1,0 +1,46 @@
+"""What bodies and answers are made of: their base classes, the limits of fields, and field types that formats share.
+
+Strict: no type is coerced, no unknown field passes. A field that is not honoured has the narrow type that is, so that
+anything else is refused by name. Rules between fields and limits that depend on settings: `server/requests`.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MAX_MESSAGES = 4096
+MAX_TOP_LOGPROBS = 20
+MAX_TOOLS = 128
+MAX_TEMPLATE_OPTIONS = 16
+MAX_TOKENS = 2**31 - 1
+
+NotYet: TypeAlias = None  # the type of a field this version does not honour: only null is accepted
+
+Name = Annotated[str, StringConstraints(max_length=256)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+MetadataText = Annotated[str, StringConstraints(max_length=512)]
+MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+TemplateOption = Annotated[str, StringConstraints(max_length=64)]
+
+
+class Body(BaseModel):
+    """Base of request bodies and their parts: strict, and no unknown field."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Answer(BaseModel):
+    """Base of answers and their parts: no field beside those that are named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def text_or_list(value: object) -> str:
+    """Tag of a field that is a string or a list."""
+    return "texts" if isinstance(value, list) else "text"
+
+
+def text_or_object(value: object) -> str:
+    """Tag of a field that is a string or an object."""
+    return "text" if isinstance(value, str) else "object"

@@ -1,0 +1,34 @@
+"""Answers of /v1/models and /health."""
+
+from typing import Any, Literal
+
+from server.protocol.fields import Answer
+
+
+class Model(Answer):
+    """The served model; the last five fields are extensions."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: None
+    max_model_len: int
+    context_length: int
+    meta: dict[str, Any]
+
+
+class ModelList(Answer):
+    """Answer of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(Answer):
+    """State of the server: ok, or why not; and what computes: 'CPU', 'HTP emulator' or 'NPU'."""
+
+    status: Literal["ok", "unavailable"]
+    state: str
+    device: str | None = None
