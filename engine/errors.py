@@ -13,6 +13,8 @@ HexserveError
    `- UnsupportedModel    an architecture, rotary type or option that is not implemented
 """
 
+from enum import Enum
+
 
 class HexserveError(Exception):
     """Root of the tree; `str(error)` is a sentence fit for the caller."""
@@ -48,12 +50,39 @@ class ContextLengthExceeded(CallerError):
         self.limit = limit
 
 
+class BusyReason(Enum):
+    """Which limit or state refused a request; the value is its label in the metrics."""
+
+    REQUESTS = "max_num_queued_reqs"  # as many as may wait and run (vLLM's label)
+    PROMPT_TOKENS = "max_num_queued_tokens"  # as many as may wait (vLLM's label)
+    WORKER = "worker_behind"  # the worker process has not read what it was already sent
+    GRAMMARS = "max_num_queued_grammars"  # as many as may wait to be compiled
+    LOADING = "loading"
+    SHUTTING_DOWN = "shutting_down"
+
+    @property
+    def is_load(self) -> bool:
+        """True when fewer requests would have helped; False for a state that every request meets."""
+        return self not in (BusyReason.LOADING, BusyReason.SHUTTING_DOWN)
+
+
 class Busy(HexserveError):
     """The server cannot take the request now. `retry_after_s` is the expected wait in seconds."""
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, reason: BusyReason, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
+        self.reason = reason
         self.retry_after_s = retry_after_s
+
+    @classmethod
+    def loading(cls) -> "Busy":
+        """What a request hears before the model is loaded."""
+        return cls("The model is still loading.", BusyReason.LOADING, retry_after_s=2.0)
+
+    @classmethod
+    def shutting_down(cls) -> "Busy":
+        """What a request hears that comes, or is not finished, when the server ends."""
+        return cls("The server is shutting down.", BusyReason.SHUTTING_DOWN, retry_after_s=10.0)
 
 
 class EngineFailure(HexserveError):

@@ -8,40 +8,35 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from engine.errors import HexserveError
+from engine.errors import Busy, HexserveError
 from server.engine_seam import EngineLike
-from server.http import openapi
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
-from server.http.guard.keys import read_keys
+from server.http.guard.keys import KeyRing
 from server.http.guard.layer import Guard, GuardRules
 from server.http.guard.rates import Rates
 from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
-from server.routes import chat, completions, responses, status, tokenize
+from server.http.openapi import OpenApiDocument
+from server.routes import chat, completions, docs, responses, status, tokenize
 from server.service import Service
 from server.settings import Settings, listed
 
 
-def create_app(
-    settings: Settings, engine: EngineLike, in_flight: InFlight | None = None, takes_tools: bool = False
-) -> FastAPI:
-    """The app that serves `engine`. Whoever calls starts and closes the engine; `gate` lets them drain.
+def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
+    """The app that serves `engine` to callers with one of `keys` (all callers if it has none).
 
-    Raises KeyFileError when the API keys cannot be used.
-
-    takes_tools: the model's chat template shows tools to it and it answers in the format of `tool_calls.py`.
+    Whoever calls starts and closes the engine; with `in_flight` they can drain and end requests.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(engine, settings.model_name)
     app.state.settings = settings
-    app.state.service = Service(settings, engine, in_flight or InFlight(settings.max_queued), metrics, takes_tools)
+    app.state.service = Service(settings, engine, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
-    keys = read_keys(settings.api_keys, settings.api_key_file)
     if settings.docs:
-        routers.append(openapi.router)
-        app.state.document = openapi.Document(app, has_keys=len(keys) > 0)
+        routers.append(docs.router)
+        app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
     for router in routers:
         app.include_router(router)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
@@ -84,8 +79,11 @@ async def _validation_error(_: Request, error: Exception) -> Response:
     return _response(from_validation(failure.errors(), failure.body))
 
 
-async def _engine_error(_: Request, error: Exception) -> Response:
-    return _response(from_engine(cast(HexserveError, error)))
+async def _engine_error(request: Request, error: Exception) -> Response:
+    failure = cast(HexserveError, error)
+    if isinstance(failure, Busy):
+        cast(Service, request.app.state.service).metrics.rejected(failure.reason)
+    return _response(from_engine(failure))
 
 
 async def _client_left(_: Request, __: Exception) -> Response:

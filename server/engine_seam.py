@@ -84,6 +84,9 @@ class EngineLike(Protocol):
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """The ids, checked."""
 
+    def check_room(self, requests: int) -> None:
+        """Raise Busy when so many more requests would not be taken now."""
+
     def submit(
         self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
     ) -> TokenStreamLike:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from engine.errors import BundleError, HexserveError
 from server.app import create_app
 from server.engine_seam import EngineLike
+from server.http.guard.keys import KeyRing
 from server.http.in_flight import InFlight
 from server.http.uvicorn_protocol import protocol_factory
 from server.settings import Settings, listed
@@ -48,20 +49,18 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
-def run(
-    settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket, takes_tools: bool = False
-) -> int:
+def run(settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    return asyncio.run(_serve(settings, make_engine, listener, takes_tools))
+    return asyncio.run(_serve(settings, keys, make_engine, listener))
 
 
 async def _serve(
-    settings: Settings, make_engine: Callable[[], RunnableEngine], listener: socket.socket, takes_tools: bool = False
+    settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket
 ) -> int:
     engine = make_engine()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
-    in_flight = InFlight(settings.max_queued)
-    server = DrainingServer(create_app(settings, engine, in_flight, takes_tools), in_flight, settings)
+    in_flight = InFlight()
+    server = DrainingServer(create_app(settings, engine, keys, in_flight), in_flight, settings)
     serving = asyncio.create_task(server.serve([listener]))
     loading = asyncio.create_task(engine.start())
     ending = asyncio.create_task(server.ending.wait())
@@ -140,7 +139,7 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         self._in_flight.draining = True
-        _log.info("draining: %d requests have up to %g s to finish", self._in_flight.inside, self._drain_s)
+        _log.info("draining: %d requests have up to %g s to finish", self._in_flight.count, self._drain_s)
         if not await self._in_flight.wait_empty(self._drain_s):
-            _log.warning("ending %d requests that did not finish in time", self._in_flight.inside)
+            _log.warning("ending %d requests that did not finish in time", self._in_flight.count)
         self.end()

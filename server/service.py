@@ -11,20 +11,20 @@ import msgspec
 from fastapi import Request, Response
 
 from engine.client.engine import EngineState
-from engine.errors import Busy, ContextLengthExceeded
+from engine.errors import ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, TokenStreamLike
 from server.http.errors import ClientLeft, refuse
 from server.http.guard.caller import Caller
 from server.http.in_flight import InFlight
+from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
-from server.requests.params import Decoding
+from server.requests.chat_template_options import Thinking
+from server.requests.params import GenerationParams
 from server.requests.structured_output import AnswerForm
 from server.settings import Settings
-from server.writers.merged import ChoiceDelta, MergedStream
-from server.writers.reasoning import Thinking
 from server.writers.tool_calls import format_of
 from server.writers.usage import Envelope
 
@@ -50,12 +50,11 @@ class Service:
     engine: EngineLike
     in_flight: InFlight
     metrics: Metrics
-    takes_tools: bool
     caller: Caller | None = None  # set for the time of one request
 
     @property
-    def tool_format(self) -> ToolFormat:
-        """How the model writes calls, if it takes tools."""
+    def tool_format(self) -> ToolFormat | None:
+        """How the model writes tool calls, None when its chat template shows it no tools."""
         return format_of(self.engine.info.manifest.text.markers)
 
     @property
@@ -64,75 +63,61 @@ class Service:
         return self.engine.state is EngineState.READY and not self.in_flight.draining
 
     def admit(self, sequences: int) -> None:
-        """Busy when `sequences` more cannot be taken; asked before anything is tokenised."""
-        try:
-            self.in_flight.check_open(self.engine.unfinished, sequences)
-        except Busy:
-            self._count_rejection(sequences)
-            raise
+        """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap."""
+        self.in_flight.check_open()
+        self.engine.check_room(sequences)
 
     def envelope(self, prefix: str, model: str) -> Envelope:
         """A new answer's identity."""
         return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, self.engine.info.fingerprint)
 
     async def constrained(
-        self, decoding: Decoding, form: AnswerForm | None, thinking: Thinking | None = None
-    ) -> Decoding:
-        """The decoding with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
+        self, params: GenerationParams, form: AnswerForm | None, thinking: Thinking | None = None
+    ) -> GenerationParams:
+        """The parameters with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
 
         The form begins behind the model's reasoning, be it opened by the prompt or by the model itself.
         """
         if form is None:
-            return decoding
-        wanted = form.wanted
+            return params
+        spec = form.spec
         if thinking is not None and thinking.markers is not None and not thinking.is_over:
             opening, after = thinking.markers
-            wanted = msgspec.structs.replace(wanted, after=after, opening="" if thinking.is_open else opening)
-        return replace(decoding, grammar=await self.engine.compile_grammar(wanted, form.param))
+            spec = msgspec.structs.replace(spec, after=after, opening="" if thinking.is_open else opening)
+        return replace(params, grammar=await self.engine.compile_grammar(spec, form.param))
 
     def launch(
-        self, envelope: Envelope, prompts: Sequence[tuple[int, ...]], decoding: Decoding, param: str
+        self, envelope: Envelope, prompts: Sequence[tuple[int, ...]], params: GenerationParams, param: str
     ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
         window = self.engine.info.max_context
-        _check_grammars(decoding, len(prompts) * decoding.choices)
-        generations: list[TokenStreamLike] = []
+        _check_grammars(params, len(prompts) * params.choices)
+        streams: list[TokenStreamLike] = []
         limit = 1
         salt = self.caller.cache_salt if self.caller is not None else b""
         try:
             for number, prompt in enumerate(prompts):
-                limit = max(1, window - len(prompt)) if decoding.max_tokens is None else decoding.max_tokens
-                for choice in range(decoding.choices):
-                    name = f"{envelope.id}-{number * decoding.choices + choice}"
-                    params = decoding.sampling(choice, limit)
-                    request = EngineRequest(name, prompt, params, decoding.priority, salt)
-                    generations.append(
-                        self.engine.submit(request, decoding.stop, decoding.include_stop, decoding.skip_special)
-                    )
+                limit = max(1, window - len(prompt)) if params.max_tokens is None else params.max_tokens
+                for choice in range(params.choices):
+                    name = f"{envelope.id}-{number * params.choices + choice}"
+                    request = EngineRequest(name, prompt, params.sampling(choice, limit), params.priority, salt)
+                    streams.append(self.engine.submit(request, params.stop, params.include_stop, params.skip_special))
         except BaseException as error:
-            for generation in generations:
-                generation.abort()
-            if isinstance(error, Busy):
-                self._count_rejection(len(prompts) * decoding.choices - len(generations))
+            for stream in streams:
+                stream.abort()
             if isinstance(error, ContextLengthExceeded):
                 error.param = param
             raise
-        watch = self.metrics.watch(decoding.choices, limit)
+        watch = self.metrics.watch(params.choices, limit)
         if self.caller is not None:
             self.caller.spend(sum(map(len, prompts)))
             watch.spend = self.caller.spend
-        return MergedStream(generations, self.in_flight, watch, self.settings.request_timeout_s)
-
-    def _count_rejection(self, wanted: int) -> None:
-        if self.in_flight.draining or self.engine.state not in (EngineState.READY, EngineState.RESTARTING):
-            return
-        is_full = self.engine.unfinished + wanted > self.settings.max_queued
-        self.metrics.rejected("max_num_queued_reqs" if is_full else "max_num_queued_tokens")
+        return MergedStream(streams, self.in_flight, watch, self.settings.request_timeout_s)
 
 
-def _check_grammars(decoding: Decoding, sequences: int) -> None:
+def _check_grammars(params: GenerationParams, sequences: int) -> None:
     """Every sequence brings its grammar to the worker, whose inbox has a bound."""
-    size = len(decoding.grammar or "") * sequences
+    size = len(params.grammar or "") * sequences
     if size > MOST_GRAMMARS_BYTES:
         message = (
             f"The grammar of this form times {sequences} choices has {size} bytes, the limit is {MOST_GRAMMARS_BYTES}."

@@ -1,10 +1,10 @@
-"""Admission of the engine: how many requests may be inside, and when to come back if there is no room."""
+"""The limits on requests that wait or run, the reason when one is reached, and when to come back then."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 
-from engine.errors import Busy
+from engine.errors import Busy, BusyReason
 
 REMEMBERED_FINISHES = 64
 SHORTEST_WAIT_S = 1.0
@@ -12,7 +12,11 @@ LONGEST_WAIT_S = 60.0  # older client libraries ignore a Retry-After above one m
 
 
 class AdmissionControl:
-    """Counts requests inside and prompt tokens that still wait; estimates the drain time from recent finishes."""
+    """Counts unfinished requests and the prompt tokens that still wait, and how fast requests finish.
+
+    max_requests: unfinished requests at once. max_waiting_tokens: prompt tokens whose request has no token yet;
+    0 = no limit.
+    """
 
     def __init__(self, max_requests: int, max_waiting_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_requests = max_requests
@@ -22,12 +26,24 @@ class AdmissionControl:
         self._waiting_tokens = 0
         self._finished_at: deque[float] = deque(maxlen=REMEMBERED_FINISHES)
 
+    def check_room(self, requests: int) -> None:
+        """Raise Busy when so many more requests do not fit; if nothing waits or runs, that is for `enter` to say."""
+        unfinished = len(self._inside)
+        if unfinished and unfinished + requests > self._max_requests:
+            raise Busy(
+                f"The server is full: {unfinished} requests are queued or running and {requests} more were asked for, "
+                f"the limit is {self._max_requests}.",
+                BusyReason.REQUESTS,
+                self.expected_wait_s(),
+            )
+
     def enter(self, request_id: str, prompt_tokens: int) -> None:
         """Let a request in, or raise Busy with the queue's numbers. A lone request is never too long for the queue."""
         if len(self._inside) >= self._max_requests:
             raise Busy(
                 f"The server is full: {len(self._inside)} requests are queued or running, "
                 f"the limit is {self._max_requests}.",
+                BusyReason.REQUESTS,
                 self.expected_wait_s(),
             )
         if self._max_waiting_tokens and self._waiting_tokens:
@@ -36,6 +52,7 @@ class AdmissionControl:
                 raise Busy(
                     f"The server is full: {self._waiting_tokens} prompt tokens are waiting, this request has "
                     f"{prompt_tokens} and the limit is {self._max_waiting_tokens}.",
+                    BusyReason.PROMPT_TOKENS,
                     self.expected_wait_s(),
                 )
         if not self._inside:

@@ -120,7 +120,7 @@ class Engine:
     def info(self) -> EngineInfo:
         """What is served; Busy while it still loads."""
         if self._info is None:
-            raise Busy("The model is still loading.", retry_after_s=2.0)
+            raise Busy.loading()
         return self._info
 
     @property
@@ -228,6 +228,12 @@ class Engine:
                 )
         return tuple(ids)
 
+    def check_room(self, requests: int) -> None:
+        """Raise what `submit` would for so many requests of any length: Busy, or EngineFailure when it is dead."""
+        self._check_takes_requests()
+        self._supervisor.check_room()
+        self._admission.check_room(requests)
+
     def submit(
         self,
         request: Request,
@@ -265,19 +271,19 @@ class Engine:
             case EngineState.READY | EngineState.RESTARTING:
                 return
             case EngineState.LOADING:
-                raise Busy("The model is still loading.", retry_after_s=2.0)
+                raise Busy.loading()
             case EngineState.DEAD:
                 raise EngineFailure(f"The engine is not running: {self._supervisor.death_reason}")
             case EngineState.DRAINING | EngineState.STOPPED:
-                raise _closing()
+                raise Busy.shutting_down()
 
     def _refuse_if_closing(self) -> None:
         if self.state is EngineState.STOPPED:  # the thread pool is shut down
-            raise _closing()
+            raise Busy.shutting_down()
 
     def _text(self) -> PromptMaker:
         if self._prompts is None:
-            raise Busy("The model is still loading.", retry_after_s=2.0)
+            raise Busy.loading()
         return self._prompts
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
@@ -303,7 +309,7 @@ class Engine:
             stream.fail(error)
 
     def _ended(self, stream: TokenStream, timings: RequestTimings | None) -> None:
-        """Called by a stream once, when nothing more will come; `kpi` is None unless it finished."""
+        """Called by a stream once, when nothing more will come; `timings` is None unless it finished."""
         request_id = stream.request_id
         del self._streams[request_id]
         self._supervisor.abort(request_id)  # does nothing when the worker itself finished it
@@ -318,7 +324,3 @@ class Engine:
 def _load_text_side(folder: Path) -> tuple[Manifest, PromptMaker]:
     manifest = load_manifest(folder)
     return manifest, PromptMaker.load(folder, manifest.text)
-
-
-def _closing() -> Busy:
-    return Busy("The server is shutting down.", retry_after_s=10.0)

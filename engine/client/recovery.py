@@ -36,7 +36,7 @@ class PendingRequest:
 
 
 def next_to_send(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
-    """Flights to give to the worker now: all unsent ones, unless there are suspects.
+    """Requests to give to the worker now: all unsent ones, unless there are suspects.
 
     Requests that died together twice are tried one by one, each until its next token and before anything else is
     sent, so that the third death names the poisonous one and the others live.

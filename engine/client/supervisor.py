@@ -14,7 +14,7 @@ import msgspec
 from engine.client.lifecycle import EngineState, Lifecycle
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
 from engine.client.worker_process import WorkerProcess
-from engine.errors import BundleError, Busy, EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens
 from engine.request import Request, TokenEvent
 
@@ -97,7 +97,7 @@ class Supervisor:
     def check_room(self) -> None:
         """Busy when the worker does not read what it was already sent."""
         if self._worker is not None and self._worker.unsent_bytes > MOST_UNSENT_BYTES:
-            raise Busy("The worker process does not keep up with new requests.", retry_after_s=5.0)
+            raise Busy("The worker process does not keep up with new requests.", BusyReason.WORKER, retry_after_s=5.0)
 
     def submit(self, request: Request) -> None:
         """Take a request; it is sent at once, or when the next worker is ready."""

@@ -1,7 +1,7 @@
 """Grammars are compiled in processes of their own: a form that takes too long costs its own request and nobody else.
 
 Each compiler compiles one grammar at a time, so nobody waits behind a stranger's while a compiler is free; one that
-overruns its time is killed. Helpers start when they are first needed.
+overruns its time is killed. Compilers start when they are first needed.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.client.worker_process import own_group
-from engine.errors import Busy, EngineFailure, InvalidRequest
+from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
 from engine.grammar.frames import read_frame, write_frame
 from engine.grammar.spec import Compiled, GrammarSpec, decode_compiled, encode_spec
 
@@ -72,7 +72,8 @@ class GrammarCompilerPool:
     async def _in_turn(self, asked: bytes) -> Compiled:
         if self._waiting >= WAITING_PER_COMPILER * self._limits.helpers:
             message = f"{self._waiting} requests wait for the form of their answer to be compiled."
-            raise Busy(message, retry_after_s=max(1.0, WAITING_PER_COMPILER * self._limits.budget_s / 2))
+            wait_s = max(1.0, WAITING_PER_COMPILER * self._limits.budget_s / 2)
+            raise Busy(message, BusyReason.GRAMMARS, wait_s)
         self._waiting += 1
         try:
             async with self._free:
@@ -82,7 +83,7 @@ class GrammarCompilerPool:
 
     async def _compile(self, asked: bytes) -> Compiled:
         if self._is_closed:
-            raise Busy("The server is shutting down.", retry_after_s=10.0)
+            raise Busy.shutting_down()
         compiler = self._idle.pop() if self._idle else await self._start()
         try:
             answer = await asyncio.wait_for(compiler.ask(asked), self._limits.budget_s)

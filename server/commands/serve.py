@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.bundle.manifest import load_manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
@@ -16,7 +15,6 @@ from server.http.guard.keys import KeyFileError, read_keys
 from server.logs import set_up_logging
 from server.run import UNUSABLE, RunnableEngine, bind, run
 from server.settings import Settings
-from server.writers.tool_calls import template_takes_tools
 
 _log = logging.getLogger("hexserve")
 
@@ -41,7 +39,6 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
     with listener:
         try:
             folder = resolve_bundle(settings.engine.bundle, cache)
-            takes_tools = _takes_tools(folder)
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
@@ -50,15 +47,8 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer, _grammar_limits(found))
-        return run(found, lambda: make_engine(found.engine, limits), listener, takes_tools)
+        return run(found, keys, lambda: make_engine(found.engine, limits), listener)
 
 
 def _grammar_limits(settings: Settings) -> GrammarCompilerLimits:
     return GrammarCompilerLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_compilers)
-
-
-def _takes_tools(folder: Path) -> bool:
-    """Whether the bundle's chat template lists tools; a template that cannot be read is the engine's to report."""
-    name = load_manifest(folder).text.chat_template
-    path = folder / name if name else None
-    return path is not None and path.is_file() and template_takes_tools(path.read_text("utf-8", "replace"))

@@ -189,15 +189,7 @@ def _sentence(kind: str, error: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _given(value: object) -> str:
-    names = {
-        bool: "a boolean",
-        str: "a string",
-        int: "an integer",
-        float: "a decimal",
-        list: "an array",
-        dict: "an object",
-    }
-    return names.get(type(value), "null")
+    return _GIVEN_NAMES.get(type(value), "null")
 
 
 def _path(error: Mapping[str, Any], body: object) -> tuple[str | int, ...]:

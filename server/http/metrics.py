@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engine.client.engine import EngineState
+from engine.errors import BusyReason
 from engine.request import RequestTimings
 from server.engine_seam import EngineLike
 
@@ -131,9 +132,10 @@ class Metrics:
         """An HTTP request was answered, or its client left before (status 499)."""
         self.answers.labels(method, handler, str(status)).inc()
 
-    def rejected(self, reason: str) -> None:
-        """A request was answered 503; vLLM's reasons are max_num_queued_reqs and max_num_queued_tokens."""
-        self.rejections.labels(reason).inc()
+    def rejected(self, reason: BusyReason) -> None:
+        """A request was answered 503. Counted if the load was the reason; loading and draining are states."""
+        if reason.is_load:
+            self.rejections.labels(reason.value).inc()
 
     def watch(self, choices: int, max_tokens: int) -> "RequestWatch":
         """Start observing one HTTP request whose n is `choices`."""

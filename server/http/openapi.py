@@ -1,26 +1,19 @@
-"""The OpenAPI document, with what the guard around the routes answers, and a page that shows it without a network."""
+"""The OpenAPI document of the routes and of what the guard around them answers."""
 
-import asyncio
 import copy
 import importlib.metadata
 from threading import Lock
 from typing import Any
 
-import msgspec
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from server.http.docs_page import page
 from server.http.guard.layer import OPEN_PATHS
 from server.protocol.fields import Answer
 from server.protocol.openapi_responses import error_answers
 
-router = APIRouter()
 REFERENCE = "#/components/schemas/"
-PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "One of the server's API keys."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -31,22 +24,7 @@ RETRY_AFTER = {"description": "Seconds to wait.", "schema": {"type": "string", "
 CHALLENGE = {"description": "How to show a key.", "schema": {"type": "string", "const": "Bearer"}}
 
 
-@router.get("/openapi.json", response_class=Response, responses={200: {"content": {"application/json": {}}}})
-async def openapi(request: Request) -> Response:
-    """This document."""
-    document = await asyncio.to_thread(request.app.state.document.read)
-    return Response(msgspec.json.encode(document), media_type="application/json")
-
-
-@router.get("/docs", response_class=Response, responses={200: {"content": {"text/html": {}}}})
-async def docs(request: Request) -> Response:
-    """This document for people; it loads nothing from anywhere."""
-    headers = {"Content-Security-Policy": PAGE_POLICY}
-    document = await asyncio.to_thread(request.app.state.document.read)
-    return Response(page(document), media_type="text/html", headers=headers)
-
-
-class Document:
+class OpenApiDocument:
     """The document of an app, made when it is first read: that takes half a second, which no start waits for."""
 
     def __init__(self, app: FastAPI, has_keys: bool) -> None:

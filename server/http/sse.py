@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from engine.errors import HexserveError
 from server.http.errors import from_engine
-from server.writers.merged import ChoiceDelta, MergedStream
+from server.http.merged_stream import ChoiceDelta, MergedStream
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -1,8 +1,7 @@
-"""Wire body -> what the engine is asked: rules that need two fields, the settings or the model. Others: `wire.py`."""
+"""Request body -> parameters of the generation: rules between fields, limits of the settings, tokens of the model."""
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 from engine.client.engine import EngineInfo
 from engine.request import ReasoningBudget, SamplingParams
@@ -18,8 +17,8 @@ _TOKEN_KEY = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoding:
-    """How every choice of a request is generated. `max_tokens` None = up to the end of the window."""
+class GenerationParams:
+    """How every choice of a request is generated, checked. `max_tokens` None = up to the end of the window."""
 
     choices: int
     max_tokens: int | None
@@ -41,7 +40,7 @@ class Decoding:
     logprobs: int | None
     prompt_logprobs: int | None = None
     reasoning: ReasoningBudget | None = None
-    keep: int | None = None  # of a longer prompt only so many last tokens are used
+    keep: int | None = None  # of a longer prompt only this many last tokens are used
     grammar: str | None = None
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
@@ -67,32 +66,17 @@ class Decoding:
         )
 
 
-def chat_decoding(body: ChatRequest, engine: EngineLike, settings: Settings) -> Decoding:
+def chat_params(body: ChatRequest, engine: EngineLike, settings: Settings) -> GenerationParams:
     """Check a chat body and say how to generate; raises Refusal naming the field."""
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise refuse("Give 'max_completion_tokens' or 'max_tokens', not both.", "max_tokens", "invalid_value")
     if body.top_logprobs is not None and not body.logprobs:
         raise refuse("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs", "invalid_value")
     wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    return _decoding(body, engine, settings, wanted, (body.top_logprobs or 0) if body.logprobs else None)
+    return _params(body, engine, settings, wanted, (body.top_logprobs or 0) if body.logprobs else None)
 
 
-def chat_tools(body: ChatRequest, takes_tools: bool) -> list[dict[str, Any]] | None:
-    """The tools the model is shown and may call, None for none; raises Refusal naming the field."""
-    if not body.tools:
-        for field in ("tool_choice", "parallel_tool_calls"):
-            if getattr(body, field) is not None:
-                raise refuse(f"'{field}' is only allowed when 'tools' are given.", field, "invalid_value")
-        return None
-    if not takes_tools:
-        message = "Unsupported parameter: 'tools' is not supported by this model's chat template."
-        raise refuse(message, "tools", "unsupported_parameter")
-    if body.tool_choice == "none":
-        return None
-    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools]
-
-
-def completion_decoding(body: CompletionRequest, engine: EngineLike, settings: Settings) -> Decoding:
+def completion_params(body: CompletionRequest, engine: EngineLike, settings: Settings) -> GenerationParams:
     """Check a completion body and say how to generate; raises Refusal naming the field."""
     shown = 1 if body.n is None else body.n
     if body.max_tokens == 0 and not body.echo:
@@ -103,12 +87,12 @@ def completion_decoding(body: CompletionRequest, engine: EngineLike, settings: S
     if body.best_of is not None and body.best_of > shown and body.stream:
         raise refuse("'best_of' above 'n' cannot be streamed.", "best_of", "invalid_value")
     wanted = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    decoding = _decoding(body, engine, settings, wanted, body.logprobs)
+    params = _params(body, engine, settings, wanted, body.logprobs)
     if body.best_of is not None and body.best_of > shown:
         _check_choices(body.best_of, "best_of", settings)
         # Ranked by log-probability, so the engine reports it whether or not the caller asked.
-        decoding = replace(decoding, choices=body.best_of, logprobs=body.logprobs or 0)
-    return replace(decoding, prompt_logprobs=body.logprobs) if body.echo else decoding
+        params = replace(params, choices=body.best_of, logprobs=body.logprobs or 0)
+    return replace(params, prompt_logprobs=body.logprobs) if body.echo else params
 
 
 def check_model(name: str, info: EngineInfo, settings: Settings) -> str:
@@ -121,9 +105,9 @@ def check_model(name: str, info: EngineInfo, settings: Settings) -> str:
     return served
 
 
-def _decoding(
+def _params(
     body: GenerationBody, engine: EngineLike, settings: Settings, max_tokens: int | None, logprobs: int | None
-) -> Decoding:
+) -> GenerationParams:
     choices = 1 if body.n is None else body.n
     _check_choices(choices, "n", settings)
     if body.stream_options is not None and not body.stream:
@@ -132,7 +116,7 @@ def _decoding(
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"'min_tokens' ({min_tokens}) is above the maximum of {max_tokens} tokens."
         raise refuse(message, "min_tokens", "invalid_value")
-    return Decoding(
+    return GenerationParams(
         choices=choices,
         max_tokens=max_tokens,
         stop=_stop(body, engine),

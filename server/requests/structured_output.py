@@ -20,7 +20,7 @@ ANY_OBJECT = '{"type":"object"}'
 class AnswerForm:
     """What to enforce, and the field that asked for it."""
 
-    wanted: GrammarSpec
+    spec: GrammarSpec
     param: str
 
 
@@ -30,10 +30,13 @@ def text_form(body: GenerationBody) -> AnswerForm | None:
     return AnswerForm(GrammarSpec(found[1]), found[0]) if found is not None else None
 
 
-def chat_form(body: ChatRequest, shows_tools: bool, calls: ToolFormat) -> AnswerForm | None:
-    """The form of a chat's answer: of its text, of its calls, or of either; raises Refusal naming the field."""
+def chat_form(body: ChatRequest, calls: ToolFormat | None) -> AnswerForm | None:
+    """The form of a chat's answer: of its text, of its calls, or of either; raises Refusal naming the field.
+
+    calls: how the model writes calls, None when it may make none.
+    """
     text = _text_form(body)
-    if not shows_tools or not body.tools:
+    if calls is None or not body.tools:
         return text_form(body)
     tools = [tool.function for tool in body.tools]
     most = 0 if body.parallel_tool_calls is not False else 1

@@ -12,12 +12,14 @@ from server.http.errors import Refusal
 from server.protocol.openapi_responses import answers
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from server.protocol.responses_request import ResponsesRequest
-from server.requests.params import chat_decoding, chat_tools, check_model
+from server.requests.chat_template_options import template_options, thinking_after, thinking_budget
+from server.requests.params import chat_params, check_model
 from server.requests.responses_input import as_chat, own_name, template_items
 from server.requests.structured_output import chat_form
-from server.routes.chat import ChatChoice
+from server.requests.tools import chat_tools
 from server.service import answer, service_of, until_left
-from server.writers.reasoning import budgeted, template_options, thinking_after
+from server.writers.parsed_choice import ParsedChoice
+from server.writers.reasoning import reasoning_splitter
 from server.writers.responses import ResponseWriter
 from server.writers.usage import TokenCount
 
@@ -33,19 +35,20 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     chat = as_chat(body)
     options = template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
     with _own_names():
-        decoding = chat_decoding(chat, engine, service.settings)
+        params = chat_params(chat, engine, service.settings)
         service.admit(1)
-        tools = chat_tools(chat, service.takes_tools)
-        form = chat_form(chat, tools is not None, service.tool_format)
+        tools = chat_tools(chat, service.tool_format)
+        calls = None if tools is None else service.tool_format
+        form = chat_form(chat, calls)
         prompt = await until_left(request, engine.chat_prompt(template_items(body), tools, options))
         thinking = thinking_after(prompt, engine)
-        budget = budgeted(body.thinking_token_budget, thinking, engine, "thinking_token_budget")
-        decoding = await until_left(request, service.constrained(replace(decoding, reasoning=budget), form, thinking))
+        params = replace(params, reasoning=thinking_budget(body.thinking_token_budget, thinking, engine))
+        params = await until_left(request, service.constrained(params, form, thinking))
     envelope = service.envelope("resp", model)
-    stream = service.launch(envelope, [prompt], decoding, "input")
+    stream = service.launch(envelope, [prompt], params, "input")
     count = TokenCount(stream.prompt_tokens, 1)
-    choice = ChatChoice(service.tool_format if tools is not None else None, thinking.splitter())
-    writer = ResponseWriter(envelope, count, choice, body, decoding.logprobs)
+    choice = ParsedChoice(calls, reasoning_splitter(thinking.markers, thinking.is_open))
+    writer = ResponseWriter(envelope, count, choice, body, params.logprobs)
     return await answer(request, stream, writer, bool(body.stream))
 
 

@@ -1,15 +1,9 @@
-"""What a model thinks before it answers: told from its answer by the markers of its chat template."""
+"""Reasoning, told from the answer that follows it by the markers of the model's chat template."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
-from engine.request import Delta, ReasoningBudget
-from server.engine_seam import EngineLike
-from server.http.errors import refuse
-
-END_TOKENS = 32  # of a prompt: enough for a marker and the line break after it
+from engine.request import Delta
 
 Markers = tuple[str, str]  # what opens and what closes the reasoning, such as <think> and </think>
 
@@ -101,59 +95,9 @@ class ReasoningSplitter:
         return shown
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """How the model of a request reasons. `markers` None = not at all.
-
-    is_open: the prompt has opened the block. is_over: it has closed it too, so that the answer comes at once.
-    """
-
-    markers: Markers | None
-    is_open: bool = False
-    is_over: bool = False
-
-    def splitter(self) -> ReasoningSplitter | None:
-        """A splitter for one choice, None when there is nothing to split off."""
-        return None if self.markers is None else ReasoningSplitter(self.markers, self.is_open)
-
-
-def thinking_after(prompt: Sequence[int], engine: EngineLike) -> Thinking:
-    """How the model goes on after these token ids."""
-    markers = engine.info.manifest.text.markers.get("reasoning")
-    if markers is None:
-        return Thinking(None)
-    end = b"".join(engine.token_pieces(prompt[-END_TOKENS:])).decode("utf-8", "replace")
-    return Thinking(markers, opened_by(end, markers), end.rstrip().endswith(markers[1]))
-
-
-def template_options(
-    given: Mapping[str, Any] | None, effort: str | None, adds_prompt: bool | None = None
-) -> dict[str, Any]:
-    """What the chat template is told. An effort is on or off for templates that know no degrees."""
-    options: dict[str, Any] = {}
-    if effort is not None:
-        thinks = effort != "none"
-        options = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
-    if adds_prompt is not None:
-        options["add_generation_prompt"] = adds_prompt
-    return options | dict(given or {})
-
-
-def budgeted(tokens: int | None, thinking: Thinking, engine: EngineLike, param: str) -> ReasoningBudget | None:
-    """The bound on reasoning of a request; Refusal for a model that does not reason."""
-    if tokens is None:
-        return None
-    budget = engine.reasoning_budget(tokens, thinking.is_open)
-    if budget is None:
-        raise refuse(f"'{param}' is not supported: this model does not reason.", param, "unsupported_parameter")
-    return budget
-
-
-def opened_by(prompt_end: str, markers: Markers) -> bool:
-    """Whether the end of a prompt has opened the reasoning and not closed it."""
-    opening, closing = markers
-    start = prompt_end.rfind(opening)
-    return start >= 0 and not prompt_end[start + len(opening) :].strip() and closing not in prompt_end[start:]
+def reasoning_splitter(markers: Markers | None, is_open: bool) -> ReasoningSplitter | None:
+    """A splitter for one choice, None for a model that does not reason."""
+    return None if markers is None else ReasoningSplitter(markers, is_open)
 
 
 def _uncertain(text: str, marker: str) -> int:

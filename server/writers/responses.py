@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 from engine.errors import HexserveError
 from engine.request import FinishReason
 from server.http.errors import from_engine
+from server.http.merged_stream import ChoiceDelta
 from server.protocol.responses_request import NamedFunction, ResponsesRequest, TextSchemaFormat, TextSettings
-from server.routes.chat import ChatChoice, Part
-from server.writers.merged import ChoiceDelta
+from server.writers.parsed_choice import ParsedChoice, Part
 from server.writers.reasoning import Thought
 from server.writers.responses_items import CallOutput, Event, MessageOutput, OutputItem, ReasoningOutput
 from server.writers.tool_calls import CallBegin
@@ -27,7 +27,7 @@ class ResponseWriter:
         self,
         envelope: Envelope,
         count: TokenCount,
-        choice: ChatChoice,
+        choice: ParsedChoice,
         body: ResponsesRequest,
         alternatives: int | None,
     ) -> None:

@@ -13,11 +13,19 @@ Piece = tuple[str, dict[str, Any] | None]  # text and its lists
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt to repeat. `hidden`: characters at the beginning of its tokens that `text` has not."""
+    """A prompt to repeat. pieces: its tokens' bytes. hidden: characters that they begin with and `text` does not."""
 
     text: str
     pieces: tuple[bytes, ...]
     hidden: int = 0
+
+    @classmethod
+    def of(cls, prompt: str | Sequence[int], pieces: tuple[bytes, ...]) -> "Echo":
+        """The prompt as it was given; `pieces` of a text may have more (a BOS of our own) or less (it was cut)."""
+        text = b"".join(pieces).decode("utf-8", "replace")
+        if isinstance(prompt, str) and text.endswith(prompt):
+            return cls(prompt, pieces, len(text) - len(prompt))
+        return cls(text, pieces)
 
 
 class TextChoice:

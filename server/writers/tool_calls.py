@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.grammar.tool_formats import HERMES, TOOL_FORMATS, ToolFormat, find_format
+from engine.grammar.tool_formats import HERMES, TOOL_FORMATS, ToolFormat
 
 MAX_HELD_CHARACTERS = 256 * 1024
 MAX_HEAD_CHARACTERS = 1024  # a call that has not begun as usual within these is read as a whole
@@ -41,14 +41,9 @@ class _Call(msgspec.Struct):
     parameters: dict[str, object] | None = None
 
 
-def template_takes_tools(template: str) -> bool:
-    """True when a chat template lists tools and teaches the model a format that is known."""
-    return find_format(template) is not None
-
-
-def format_of(markers: Mapping[str, tuple[str, str]]) -> ToolFormat:
-    """The format of a bundle that takes tools, told by its markers."""
-    return TOOL_FORMATS.get(markers.get("tool_call", ("", ""))[0], HERMES)
+def format_of(markers: Mapping[str, tuple[str, str]]) -> ToolFormat | None:
+    """The format of calls that a manifest's markers name, None when they name none: the model takes no tools."""
+    return TOOL_FORMATS.get(markers.get("tool_call", ("", ""))[0])
 
 
 class CallSplitter:

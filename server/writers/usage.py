@@ -24,8 +24,8 @@ class Envelope:
     fingerprint: str
     names_tier: bool = False  # the caller gave a service_tier: say that there is only one
 
-    def envelope(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The answer without its usage; `kind` is OpenAI's `object`."""
+    def wrap(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """An answer or chunk around these choices, without its usage; `kind` is OpenAI's `object`."""
         tier = {"service_tier": "default"} if self.names_tier else {}
         return {
             "id": self.id,

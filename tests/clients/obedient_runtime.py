@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
+from engine.grammar.tool_formats import HERMES
 from engine.graphs.batch import PackedBatch
 from engine.text.tokenizer import Tokenizer
 from server.writers.tool_calls import format_of
@@ -103,7 +104,7 @@ class Mind:
     def __init__(self, tokenizer: Tokenizer, manifest: Manifest) -> None:
         self.vocabulary = manifest.model.vocab
         self._tokenizer = tokenizer
-        self._format = format_of(manifest.text.markers)
+        self._format = format_of(manifest.text.markers) or HERMES
         self._thinks = "reasoning" in manifest.text.markers
         self._ends = list(manifest.text.stop_ids)
         self._turn_start = tokenizer.special_tokens["<|im_start|>"]

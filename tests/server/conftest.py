@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from engine.config import EngineConfig
 from server.app import create_app
+from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
 
@@ -21,13 +22,13 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-async def engine() -> ScriptedEngine:
-    return ScriptedEngine()
+async def engine(settings: Settings) -> ScriptedEngine:
+    return ScriptedEngine(max_queued=settings.max_queued)
 
 
 @pytest.fixture
 async def app(settings: Settings, engine: ScriptedEngine) -> FastAPI:
-    return create_app(settings, engine, takes_tools=True)
+    return create_app(settings, engine, KeyRing())
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import msgspec
 from engine import messages
 from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client.engine import EngineInfo, EngineState
-from engine.errors import Busy, ContextLengthExceeded, HexserveError, InvalidRequest
+from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
+from engine.grammar.tool_formats import HERMES
 from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestTimings, TextLogprob
 from engine.text.chat_template import check_options
 from engine.text.facts import TextFacts
@@ -19,6 +20,7 @@ from engine.text.facts import TextFacts
 NAME = "scripted"
 FINGERPRINT = "hexserve-test-00000000"
 END_ID = 2
+CALLS = (HERMES.opening, HERMES.closing)
 WORDS = ("Hello", " there", ", friend", "!")
 Script = Callable[[Request], Sequence[Delta | HexserveError]]
 
@@ -26,7 +28,7 @@ Script = Callable[[Request], Sequence[Delta | HexserveError]]
 def manifest() -> Manifest:
     rope = RopeSpec(kind="default", theta=1e4, rotary_dim=4, inverse_frequencies=(1.0, 0.01))
     model = ModelSpec("qwen3", 2, 8, 2, 1, 4, 16, 1000, rope, parameters=1234)
-    text = TextSpec("tokenizer.json", "chat_template.jinja", (END_ID,))
+    text = TextSpec("tokenizer.json", "chat_template.jinja", (END_ID,), markers={"tool_call": CALLS})
     graphs: tuple[GraphSpec, ...] = ()
     return Manifest(1, NAME, "cpu", "int4", "none", 1_700_000_000, model, graphs, "float32", 100, text, {}, {})
 
@@ -118,7 +120,7 @@ class ScriptedEngine:
     @property
     def info(self) -> EngineInfo:
         if self.state is EngineState.LOADING:
-            raise Busy("The model is still loading.", 2.0)
+            raise Busy.loading()
         return self._info
 
     @property
@@ -127,7 +129,7 @@ class ScriptedEngine:
 
     def think(self) -> None:
         """Serve a model that reasons."""
-        self.write(markers={"reasoning": ("<think>", "</think>")})
+        self.write(markers={"reasoning": ("<think>", "</think>"), "tool_call": CALLS})
 
     def write(self, **fields: Any) -> None:
         """Serve a model of other text properties."""
@@ -209,13 +211,17 @@ class ScriptedEngine:
                 raise InvalidRequest(f"'{param}[{index}]' is {token_id}, not a token id.", param)
         return tuple(ids)
 
+    def check_room(self, requests: int) -> None:
+        if self.live and len(self.live) + requests > self.max_queued:
+            raise Busy(f"The server is full: the limit is {self.max_queued}.", BusyReason.REQUESTS, 7.2)
+
     def submit(
         self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
     ) -> ScriptedTokenStream:
         if self.refusal is not None:
             raise self.refusal
         if len(self.live) >= self.max_queued:
-            raise Busy("The server is full.", 7.2)
+            raise Busy("The server is full.", BusyReason.REQUESTS, 7.2)
         if len(request.prompt_ids) + request.params.max_tokens > self.info.max_context:
             raise ContextLengthExceeded(self.info.max_context, len(request.prompt_ids), request.params.max_tokens)
         self.submitted.append((request, stop, include_stop, skip_special))

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from engine.config import EngineConfig
 from server.app import create_app
+from server.http.guard.keys import read_keys
 from server.http.in_flight import InFlight
 from server.run import DrainingServer, bind
 from server.settings import Settings
@@ -35,9 +36,10 @@ class Served:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.engine = ScriptedEngine()
-        in_flight = InFlight(self.settings.max_queued)
-        self.app = create_app(self.settings, self.engine, in_flight, takes_tools=True)
+        self.engine = ScriptedEngine(max_queued=self.settings.max_queued)
+        keys = read_keys(self.settings.api_keys, self.settings.api_key_file)
+        in_flight = InFlight()
+        self.app = create_app(self.settings, self.engine, keys, in_flight)
         self.server = DrainingServer(self.app, in_flight, self.settings)
         self.started.set()
         await self.server._serve([self.listener])

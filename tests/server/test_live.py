@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from engine.errors import Busy, PassFailed, WorkerDied
+from engine.errors import Busy, BusyReason, PassFailed, WorkerDied
 from engine.request import Delta
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
@@ -94,7 +94,7 @@ async def test_the_sdk_knows_our_errors(sdk: openai.AsyncOpenAI, engine: Scripte
         await create(model=NAME, messages=[{"role": "user", "content": "x " * 200}])
     with pytest.raises(openai.NotFoundError):
         await create(model="gpt-9", messages=HELLO)
-    engine.refusal = Busy("full", 3)
+    engine.refusal = Busy("full", BusyReason.REQUESTS, 3)
     with pytest.raises(openai.InternalServerError) as busy:
         await create(model=NAME, messages=HELLO, stream=True)
     assert (busy.value.status_code, busy.value.response.headers["retry-after"]) == (503, "3")

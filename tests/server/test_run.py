@@ -14,6 +14,7 @@ from engine.client.lifecycle import EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure, HexserveError
 from server import run
+from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
@@ -48,7 +49,7 @@ class Life:
         self.engine = engine
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), drain_s=drain_s)
-        self.serving = asyncio.create_task(run._serve(settings, lambda: engine, listener))
+        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: engine, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 
     async def ready(self, status: int = 200) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.client.admission import LONGEST_WAIT_S, SHORTEST_WAIT_S, AdmissionControl
-from engine.errors import Busy
+from engine.errors import Busy, BusyReason
 
 
 class Clock:
@@ -23,6 +23,7 @@ def test_the_queue_is_bounded_and_a_place_is_free_again() -> None:
     with pytest.raises(Busy, match="2 requests are queued or running, the limit is 2") as refused:
         admission.enter("c", 5)
     assert refused.value.retry_after_s == SHORTEST_WAIT_S
+    assert refused.value.reason is BusyReason.REQUESTS
     admission.leave("a", finished=False)
     admission.enter("c", 5)
 
@@ -30,8 +31,11 @@ def test_the_queue_is_bounded_and_a_place_is_free_again() -> None:
 def test_waiting_prompt_tokens_are_bounded_but_one_long_prompt_always_gets_in() -> None:
     admission = AdmissionControl(10, 100)
     admission.enter("long", 1000)
-    with pytest.raises(Busy, match="1000 prompt tokens are waiting, this request has 1 and the limit is 100"):
+    with pytest.raises(
+        Busy, match="1000 prompt tokens are waiting, this request has 1 and the limit is 100"
+    ) as refused:
         admission.enter("b", 1)
+    assert refused.value.reason is BusyReason.PROMPT_TOKENS
     admission.started("long")
     admission.started("long")
     admission.enter("b", 60)
@@ -41,6 +45,19 @@ def test_waiting_prompt_tokens_are_bounded_but_one_long_prompt_always_gets_in() 
     admission.leave("c", finished=True)
     admission.enter("d", 40)
     admission.leave("unknown", finished=False)
+
+
+def test_how_many_more_fit_is_told_before_they_are_tokenised() -> None:
+    admission = AdmissionControl(4, 0)
+    admission.check_room(4)
+    admission.check_room(5)  # alone it is refused for its size, not for the load
+    for name in ("a", "b", "c"):
+        admission.enter(name, 1)
+    admission.check_room(1)
+    told = "3 requests are queued or running and 2 more were asked for, the limit is 4"
+    with pytest.raises(Busy, match=told) as refused:
+        admission.check_room(2)
+    assert refused.value.reason is BusyReason.REQUESTS
 
 
 def test_the_wait_is_the_time_the_queue_needs_at_the_recent_rate() -> None:

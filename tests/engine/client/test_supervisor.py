@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from engine.client.lifecycle import EngineState
 from engine.client.supervisor import Patience, Supervisor, add_stats
-from engine.errors import BundleError, EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.messages import Stats
 from engine.request import Request, SamplingParams, TokenEvent
 from tests.engine.client.scripted_worker import expected_token
@@ -267,10 +267,11 @@ async def test_what_a_deaf_worker_does_not_read_is_bounded(scene: Scene) -> None
     supervisor = scene.supervisor("mute", patience=Patience(polite_s=0.05, terminate_s=0.05))
     await supervisor.start()
     big = Request("big", (1_000_000,) * 4_000_000, SamplingParams(1))
-    with pytest.raises(HexserveError, match="does not keep up"):
+    with pytest.raises(Busy, match="does not keep up") as refused:
         for index in range(20):
             supervisor.check_room()
             supervisor.submit(Request(f"big{index}", big.prompt_ids, big.params))
+    assert refused.value.reason is BusyReason.WORKER
 
 
 async def test_draining_keeps_the_state_through_a_restart(scene: Scene) -> None:

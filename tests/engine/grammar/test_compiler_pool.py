@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from engine.demo.location import demo_folder
-from engine.errors import Busy, EngineFailure, InvalidRequest
+from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool
 from engine.grammar.spec import GrammarSpec, JsonSchema, Regex
 
@@ -120,8 +120,9 @@ async def test_only_so_many_wait_for_a_helper(bench: Bench) -> None:
     compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, helpers=1))
     waiting = [asyncio.create_task(compiler_pool.compile(wanted("hang"), "x")) for _ in range(32)]
     await bench.hanging()
-    with pytest.raises(Busy, match="32 requests wait"):
+    with pytest.raises(Busy, match="32 requests wait") as refused:
         await compiler_pool.compile(wanted("a"), "x")
+    assert refused.value.reason is BusyReason.GRAMMARS
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)

@@ -44,7 +44,7 @@ def counts(server: Served) -> tuple[int, ...]:
     files = len(list(OPEN_FILES.iterdir())) if OPEN_FILES.exists() else 0
     service = server.app.state.service
     connections = len(server.server.server_state.connections)
-    return files, server.tasks(), connections, service.in_flight.inside, len(server.engine.live), limiter(server).busy
+    return files, server.tasks(), connections, service.in_flight.count, len(server.engine.live), limiter(server).busy
 
 
 async def come_and_go(port: int, number: int) -> None:

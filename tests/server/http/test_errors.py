@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from engine.errors import Busy, CompileError, ContextLengthExceeded, InvalidRequest, PassFailed, WorkerDied
+from engine.errors import Busy, BusyReason, CompileError, ContextLengthExceeded, InvalidRequest, PassFailed, WorkerDied
 from server.http.errors import RequestTimeout, bounded, dotted, echo, from_engine, from_validation
 from server.protocol.chat_request import ChatRequest
 from server.protocol.completion_request import CompletionRequest
@@ -63,7 +63,7 @@ def test_every_wrong_body_is_described(model: type[GenerationBody], data: st.Dat
     [
         (InvalidRequest("wrong", "x.y", "invalid_value"), 400, "invalid_request_error", "invalid_value"),
         (ContextLengthExceeded(10, 8, 5), 400, "invalid_request_error", "context_length_exceeded"),
-        (Busy("full", 0.2), 503, "server_error", None),
+        (Busy("full", BusyReason.REQUESTS, 0.2), 503, "server_error", None),
         (RequestTimeout("slow"), 504, "server_error", "timeout"),
         (WorkerDied("died"), 500, "server_error", None),
         (PassFailed("failed"), 500, "server_error", None),
@@ -78,7 +78,7 @@ def test_what_the_engine_reports(error: Any, status: int, kind: str, code: str |
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (7.2, "8"), (1e9, "60"), (float("inf"), "60")])
 def test_retry_after_is_what_old_sdks_obey(seconds: float, header: str) -> None:
-    assert dict(from_engine(Busy("full", seconds)).headers)["Retry-After"] == header
+    assert dict(from_engine(Busy("full", BusyReason.REQUESTS, seconds)).headers)["Retry-After"] == header
 
 
 def test_the_overflow_sentence_names_the_numbers() -> None:

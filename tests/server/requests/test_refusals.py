@@ -1,12 +1,10 @@
 """Every wrong request gets its status, type, code and param, and the server goes on."""
 
-import dataclasses
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from fastapi import FastAPI
 
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
@@ -237,8 +235,8 @@ async def test_a_wrong_completion(client: httpx.AsyncClient, engine: ScriptedEng
     assert not engine.live
 
 
-async def test_tools_for_a_model_that_takes_none(app: FastAPI, client: httpx.AsyncClient) -> None:
-    app.state.service = dataclasses.replace(app.state.service, takes_tools=False)
+async def test_tools_for_a_model_that_takes_none(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.write(markers={"reasoning": ("<think>", "</think>")})
     error = await refused(client, CHAT, json=HELLO | {"tools": TOOLS})
     assert (error["code"], error["param"]) == ("unsupported_parameter", "tools")
 

@@ -6,11 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.request import Delta
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
-from server.routes.chat import ChatChoice, ChatWriter
-from server.writers.merged import ChoiceDelta
-from server.writers.usage import Envelope, StreamUsage, TokenCount
 from tests.server.scripted_engine import FINGERPRINT, NAME, ScriptedEngine, say
 
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "say hello please"}]}
@@ -93,17 +89,6 @@ async def test_each_of_n_choices_streams_in_order(client: httpx.AsyncClient, eng
         assert "".join(part["delta"].get("content", "") for part in own) == f"I am {index} indeed"
         assert [part["finish_reason"] for part in own] == [None] * (len(own) - 1) + ["stop"]
     assert [part["index"] for part in parts] != sorted(part["index"] for part in parts)  # interleaved
-
-
-def test_the_first_chunks_give_every_choice_its_role_in_order() -> None:
-    count = TokenCount((3, 3), 2)
-    writer = ChatWriter(
-        Envelope("id", 1, NAME, "f"), count, [ChatChoice(None) for _ in range(2)], None, StreamUsage(count, None)
-    )
-    chunks = writer.chunks([ChoiceDelta(1, Delta("b", (7,)))]) + writer.chunks([ChoiceDelta(0, Delta("a", (8,)))])
-    role = {"role": "assistant", "content": ""}
-    said = [(chunk["choices"][0]["index"], chunk["choices"][0]["delta"]) for chunk in chunks]
-    assert said == [(0, role), (1, role), (1, {"content": "b"}), (0, {"content": "a"})]
 
 
 async def test_n_choices_share_the_prompt_count_and_have_their_own_seeds(

@@ -10,7 +10,7 @@ import pytest
 
 from engine.request import Delta, FinishReason, Request, TextLogprob
 from server.protocol.completion_answer import Completion
-from server.routes.completions import CompletionWriter
+from server.writers.completion import CompletionWriter
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from engine.config import EngineConfig
 from server.app import create_app
 from server.http.docs_page import page
+from server.http.guard.keys import KeyRing, read_keys
 from server.http.guard.layer import OPEN_PATHS
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
@@ -32,7 +33,7 @@ def references(value: object) -> Iterator[str]:
 
 
 def keyed(engine: ScriptedEngine) -> FastAPI:
-    return create_app(Settings(EngineConfig("unused"), api_keys="anna:sk-anna"), engine)
+    return create_app(Settings(EngineConfig("unused")), engine, read_keys("anna:sk-anna", ""))
 
 
 async def test_every_route_is_in_it(app: FastAPI) -> None:
@@ -131,6 +132,6 @@ def test_the_page_escapes_everything() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
 async def test_it_can_be_turned_off(engine: ScriptedEngine, path: str) -> None:
-    transport = httpx.ASGITransport(create_app(Settings(EngineConfig("unused"), docs=False), engine))
+    transport = httpx.ASGITransport(create_app(Settings(EngineConfig("unused"), docs=False), engine, KeyRing()))
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         assert (await client.get(path)).status_code == 404

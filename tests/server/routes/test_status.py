@@ -12,11 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.client.engine import EngineState
 from engine.config import EngineConfig
-from engine.errors import Busy, PassFailed
+from engine.errors import Busy, BusyReason, PassFailed
 from server.app import create_app
+from server.http.guard.keys import KeyRing, read_keys
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
+REJECTIONS = "vllm:admission_rejections_total"
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "hello"}]}
 
 VLLM_NAMES = """num_requests_running num_requests_waiting kv_cache_usage_perc prompt_tokens generation_tokens
@@ -38,7 +40,7 @@ async def test_the_model_list(client: httpx.AsyncClient) -> None:
 
 async def test_a_name_with_a_slash(engine: ScriptedEngine) -> None:
     settings = Settings(EngineConfig("unused"), model_name="org/model-1")
-    transport = httpx.ASGITransport(create_app(settings, engine))
+    transport = httpx.ASGITransport(create_app(settings, engine, KeyRing()))
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         assert (await client.get("/v1/models/org/model-1")).json()["id"] == "org/model-1"
         assert (await client.get("/v1/models/org%2Fmodel-1")).json()["id"] == "org/model-1"
@@ -94,8 +96,8 @@ async def test_a_full_server_says_so_before_tokenising(client: httpx.AsyncClient
 
 
 async def test_every_answer_is_counted_and_nobody_makes_up_labels(engine: ScriptedEngine) -> None:
-    settings = Settings(EngineConfig("unused"), api_keys="anna:a-secret-of-anna")
-    transport = httpx.ASGITransport(create_app(settings, engine))
+    keys = read_keys("anna:a-secret-of-anna", "")
+    transport = httpx.ASGITransport(create_app(Settings(EngineConfig("unused")), engine, keys))
     key = {"Authorization": "Bearer a-secret-of-anna"}
     async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=key) as client:
         await client.post("/v1/chat/completions", json=HELLO)
@@ -114,12 +116,31 @@ async def test_every_answer_is_counted_and_nobody_makes_up_labels(engine: Script
     assert len(counted) == 6
 
 
-async def test_the_engine_can_be_full_of_tokens(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
-    engine.refusal = Busy("too many tokens wait", 7.2)
+REASONS = [
+    (BusyReason.REQUESTS, "max_num_queued_reqs"),
+    (BusyReason.PROMPT_TOKENS, "max_num_queued_tokens"),
+    (BusyReason.WORKER, "worker_behind"),
+    (BusyReason.GRAMMARS, "max_num_queued_grammars"),
+]
+
+
+@pytest.mark.parametrize(("reason", "label"), REASONS)
+async def test_a_refusal_is_counted_by_its_reason(
+    client: httpx.AsyncClient, engine: ScriptedEngine, reason: BusyReason, label: str
+) -> None:
+    engine.refusal = Busy("too much waits", reason, 7.2)
     answer = await client.post("/v1/completions", json={"model": NAME, "prompt": "a", "n": 2})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "8")
-    metrics = await scrape(client)
-    assert metrics['vllm:admission_rejections_total{reason="max_num_queued_tokens"}'] == 1
+    counted = {name: value for name, value in (await scrape(client)).items() if name.startswith(REJECTIONS)}
+    assert counted == {f'{REJECTIONS}{{reason="{label}"}}': 1}
+
+
+@pytest.mark.parametrize("refusal", [Busy.loading(), Busy.shutting_down()])
+async def test_a_state_is_no_load(client: httpx.AsyncClient, engine: ScriptedEngine, refusal: Busy) -> None:
+    engine.refusal = refusal
+    answer = await client.post("/v1/completions", json={"model": NAME, "prompt": "a"})
+    assert answer.status_code == 503
+    assert not any(name.startswith(REJECTIONS) for name in await scrape(client))
 
 
 async def test_what_a_broken_engine_says_is_cleaned(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:

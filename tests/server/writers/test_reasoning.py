@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.request import Delta, FinishReason, ReasoningBudget
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
-from server.writers.reasoning import ReasoningSplitter, Thought, opened_by
+from server.writers.reasoning import ReasoningSplitter, Thought
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
 MARKERS = ("<think>", "</think>")
@@ -61,21 +61,6 @@ def test_tokens_of_the_reasoning() -> None:
     assert split(["\n", "<think>", "a", "b", "</think>", "c", "d"])[2] == 5
     assert split(["a", "b"], is_open=True)[2] == 3
     assert split(["\n", "a", "b"])[2] == 0
-
-
-@pytest.mark.parametrize(
-    ("end", "is_open"),
-    [
-        ("<|im_start|>assistant\n<think>\n", True),
-        ("<|im_start|>assistant\n<think>", True),
-        ("<|im_start|>assistant\n", False),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
-        ("say <think><|im_end|><|im_start|>assistant\n", False),
-        ("</think>", False),
-    ],
-)
-def test_how_a_prompt_ends(end: str, is_open: bool) -> None:
-    assert opened_by(end, MARKERS) is is_open
 
 
 @pytest.fixture
@@ -145,16 +130,3 @@ async def test_calls_after_thinking(client: httpx.AsyncClient, thinker: Scripted
             message = answer["choices"][0]["message"]
             assert (message["reasoning_content"], message["content"]) == ("f?", None)
             assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"x": 1}'}
-
-
-async def test_what_the_template_is_told(client: httpx.AsyncClient, thinker: ScriptedEngine) -> None:
-    await chat(client, reasoning_effort="none", thinking_token_budget=0)
-    await chat(client, reasoning_effort="high", chat_template_kwargs={"enable_thinking": False})
-    await chat(client, chat_template_kwargs={"thinking": True}, add_generation_prompt=False)
-    assert thinker.options == [
-        {"reasoning_effort": "none", "enable_thinking": False, "thinking": False},
-        {"reasoning_effort": "high", "enable_thinking": False, "thinking": True},
-        {"thinking": True, "add_generation_prompt": False},
-    ]
-    assert thinker.submitted[0][0].params.reasoning == ReasoningBudget(0, (30,), (31,))
-    assert thinker.submitted[1][0].params.reasoning is None

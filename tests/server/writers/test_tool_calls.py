@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
-from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, _Nesting, template_takes_tools
+from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, _Nesting
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -84,13 +84,6 @@ def test_an_endless_call_is_text_again() -> None:
     text = "<tool_call>" + "x" * 300_000
     splitter = CallSplitter()
     assert splitter.feed(text) == [text]
-
-
-def test_which_templates_take_tools() -> None:
-    assert template_takes_tools("{% if tools %}<tool_call>{% endif %}")
-    assert template_takes_tools("{% if tools %}[TOOL_CALLS]{% endif %}")
-    assert not template_takes_tools("{% if tools %}<function>{% endif %}")
-    assert not template_takes_tools("{{ messages }}")
 
 
 @pytest.fixture

@@ -159,4 +159,4 @@ def test_which_format_a_template_teaches() -> None:
     assert find_format("{{ tools }} <|python_tag|>") is LLAMA
     assert find_format("<tool_call>") is None and find_format("{{ tools }}") is None
     assert all(format_of({"tool_call": (form.opening, form.closing)}) is form for form in TOOL_FORMATS.values())
-    assert format_of({}) is HERMES
+    assert format_of({}) is None

@@ -10,6 +10,7 @@ import pytest
 
 from engine.config import EngineConfig
 from server.app import create_app
+from server.http.guard.keys import KeyRing, read_keys
 from server.http.guard.layer import OPEN_PATHS
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
@@ -24,7 +25,9 @@ Serve = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 @pytest.fixture
 def serve(engine: ScriptedEngine) -> Serve:
     def serve(base_url: str = "http://127.0.0.1", client: str = "127.0.0.1", **options: Any) -> httpx.AsyncClient:
-        app = create_app(Settings(EngineConfig("unused"), **options), engine)
+        app = create_app(
+            Settings(EngineConfig("unused"), **options), engine, read_keys(options.get("api_keys", ""), "")
+        )
         transport = httpx.ASGITransport(app, client=(client, 1))
         return httpx.AsyncClient(transport=transport, base_url=base_url)
 
@@ -214,7 +217,7 @@ async def test_tokens_per_minute(serve: Serve) -> None:
 
 
 async def test_addresses_have_limits_of_their_own(engine: ScriptedEngine) -> None:
-    app = create_app(Settings(EngineConfig("unused"), requests_per_minute=1), engine)
+    app = create_app(Settings(EngineConfig("unused"), requests_per_minute=1), engine, KeyRing())
 
     async def ask(address: str) -> int:
         transport = httpx.ASGITransport(app, client=(address, 1))

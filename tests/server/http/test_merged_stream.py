@@ -1,4 +1,4 @@
-"""Merging generations and the requests in flight: order, back pressure, failures, and that everything is given back."""
+"""Merging token streams: order, back pressure, failures, and that everything is given back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -8,8 +8,8 @@ import pytest
 from engine.errors import Busy, EngineFailure, PassFailed
 from engine.request import Delta, Request, SamplingParams
 from server.http.in_flight import InFlight
+from server.http.merged_stream import DELTAS_AHEAD, ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
-from server.writers.merged import DELTAS_AHEAD, ChoiceDelta, MergedStream
 from tests.server.scripted_engine import ScriptedEngine, ScriptedTokenStream, say
 
 
@@ -30,15 +30,15 @@ async def drained(stream: MergedStream, finishes: int) -> list[ChoiceDelta]:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 async def test_each_choice_keeps_its_order(engine: ScriptedEngine, count: int) -> None:
-    in_flight = InFlight(100)
+    in_flight = InFlight()
     stream = merge(engine, in_flight, count)
-    assert in_flight.inside == 1
+    assert in_flight.count == 1
     found = await drained(stream, count)
     for choice in range(count):
         assert "".join(delta.text for number, delta in found if number == choice) == "Hello there, friend!"
     stream.abort()
     stream.abort()
-    assert (in_flight.inside, engine.aborted) == (0, [])
+    assert (in_flight.count, engine.aborted) == (0, [])
 
 
 async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEngine) -> None:
@@ -51,7 +51,7 @@ async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEng
                 yield Delta("x", (1,))
 
     engine.script = lambda _: Counting()
-    stream = merge(engine, InFlight(100))
+    stream = merge(engine, InFlight())
     for _ in range(5000):
         await asyncio.sleep(0)
     assert DELTAS_AHEAD <= len(taken) <= DELTAS_AHEAD + 2
@@ -62,7 +62,7 @@ async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEng
 
 async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> None:
     engine.script = lambda request: [Delta("a", (1,)), PassFailed("broken")] if request.request_id == "0" else []
-    stream = merge(engine, InFlight(100))
+    stream = merge(engine, InFlight())
     assert [arrival.delta.text for arrival in await stream.deltas()] == ["a"]
     for _ in range(2):
         with pytest.raises(PassFailed):
@@ -73,7 +73,7 @@ async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> Non
 @pytest.mark.parametrize("script", [[], [Delta("a", (1,))]])
 async def test_a_generation_that_just_ends_is_a_failure(engine: ScriptedEngine, script: Sequence[Delta]) -> None:
     engine.script = lambda _: script
-    stream = merge(engine, InFlight(100))
+    stream = merge(engine, InFlight())
     with pytest.raises(EngineFailure, match="without a finish"):
         await drained(stream, 1)
     stream.abort()
@@ -86,16 +86,16 @@ async def test_a_bug_in_a_generation_is_a_failure(engine: ScriptedEngine, caplog
             yield
 
     request = Request("0", (1,), SamplingParams(5))
-    stream = MergedStream([Broken(engine, request, [])], InFlight(9), Metrics(engine).watch(1, 5))
+    stream = MergedStream([Broken(engine, request, [])], InFlight(), Metrics(engine).watch(1, 5))
     with pytest.raises(EngineFailure, match="ZeroDivisionError"):
         await stream.deltas()
     assert "secret" in caplog.text
     stream.abort()
 
 
-async def test_the_gate_sends_everyone_home(engine: ScriptedEngine) -> None:
+async def test_ending_fails_every_request_and_late_ones_too(engine: ScriptedEngine) -> None:
     engine.hold(0)
-    in_flight = InFlight(100)
+    in_flight = InFlight()
     stream = merge(engine, in_flight, 2)
     assert not await in_flight.wait_empty(0)
     in_flight.end()
@@ -108,17 +108,6 @@ async def test_the_gate_sends_everyone_home(engine: ScriptedEngine) -> None:
     with pytest.raises(Busy):
         await late.deltas()
     late.abort()
-
-
-async def test_how_many_the_gate_lets_in() -> None:
-    in_flight = InFlight(4)
-    in_flight.check_open(0, 4)
-    in_flight.check_open(3, 1)
-    with pytest.raises(Busy, match="limit is 4"):
-        in_flight.check_open(3, 2)
-    in_flight.draining = True
-    with pytest.raises(Busy, match="shutting down"):
-        in_flight.check_open(0, 1)
 
 
 async def test_a_launch_is_all_or_nothing(engine: ScriptedEngine) -> None:

@@ -1,4 +1,4 @@
-"""The generations of one HTTP request, merged in order of arrival."""
+"""The token streams of one HTTP request, merged in order of arrival."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from server.http.in_flight import InFlight
 from server.http.metrics import RequestWatch
 
 _log = logging.getLogger("hexserve")
-DELTAS_AHEAD = 64  # beyond this a slow reader fills the generation's own bounded buffer instead
+DELTAS_AHEAD = 64  # beyond this a slow reader fills the stream's own bounded buffer instead
 
 
 class ChoiceDelta(NamedTuple):
@@ -25,20 +25,20 @@ class ChoiceDelta(NamedTuple):
 
 
 class MergedStream:
-    """Owns its generations from submission to `abort`, which every exit path must call (a plain call, repeatable)."""
+    """Owns its token streams from submission to `abort`, which every exit path must call (a plain call, repeatable)."""
 
     def __init__(
-        self, generations: Sequence[TokenStreamLike], in_flight: InFlight, watch: RequestWatch, timeout_s: float = 0.0
+        self, streams: Sequence[TokenStreamLike], in_flight: InFlight, watch: RequestWatch, timeout_s: float = 0.0
     ) -> None:
-        self.prompt_tokens = tuple(generation.prompt_tokens for generation in generations)
-        self._generations = dict(enumerate(generations))  # those that have not finished
+        self.prompt_tokens = tuple(stream.prompt_tokens for stream in streams)
+        self._unfinished = dict(enumerate(streams))
         self._in_flight = in_flight
         self._watch = watch
         self._deltas: deque[ChoiceDelta] = deque()
         self._failure: HexserveError | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._pumps = [asyncio.create_task(self._pump(i, g)) for i, g in self._generations.items()]
+        self._pumps = [asyncio.create_task(self._pump(i, stream)) for i, stream in self._unfinished.items()]
         for pump in self._pumps:
             pump.add_done_callback(self._pump_ended)
         self._timer = (
@@ -65,30 +65,30 @@ class MergedStream:
         self._wake.set()
 
     def abort(self) -> None:
-        """Give every unfinished generation back and leave the count of requests in flight."""
-        for generation in self._generations.values():
-            generation.abort()
+        """Abort every unfinished stream and leave the count of requests in flight."""
+        for stream in self._unfinished.values():
+            stream.abort()
             self._watch.finished("error" if self._failure is not None else "abort", None)
-        self._generations.clear()
+        self._unfinished.clear()
         for pump in self._pumps:
             pump.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._in_flight.leave(self)
 
-    async def _pump(self, index: int, generation: TokenStreamLike) -> None:
+    async def _pump(self, index: int, stream: TokenStreamLike) -> None:
         previous = self._watch.submitted_at
-        async for delta in generation:
+        async for delta in stream:
             previous = self._watch.tokens_arrived(len(delta.token_ids), previous)
             if delta.finish is not None:
-                del self._generations[index]
+                del self._unfinished[index]
                 self._watch.finished(delta.finish.value, delta.timings)
             while len(self._deltas) >= DELTAS_AHEAD:
                 self._room.clear()
                 await self._room.wait()
             self._deltas.append(ChoiceDelta(index, delta))
             self._wake.set()
-        if index in self._generations:
+        if index in self._unfinished:
             raise EngineFailure("The generation ended without a finish.")
 
     def _pump_ended(self, pump: "asyncio.Task[None]") -> None:

@@ -1,0 +1,65 @@
+"""What the chat template is told, and whether the prompt it makes lets the model reason."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.request import ReasoningBudget
+from server.engine_seam import EngineLike
+from server.http.errors import refuse
+
+END_TOKENS = 32  # of a prompt: enough for a marker and the line break after it
+
+Markers = tuple[str, str]  # what opens and what closes the reasoning, such as <think> and </think>
+
+
+def template_options(
+    given: Mapping[str, Any] | None, effort: str | None, adds_prompt: bool | None = None
+) -> dict[str, Any]:
+    """What the chat template is told. An effort is on or off for templates that know no degrees."""
+    options: dict[str, Any] = {}
+    if effort is not None:
+        thinks = effort != "none"
+        options = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
+    if adds_prompt is not None:
+        options["add_generation_prompt"] = adds_prompt
+    return options | dict(given or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Whether the model reasons before it answers. `markers` open and close the block; None = it does not reason.
+
+    is_open: the prompt has opened the block. is_over: it has closed it too, so that the answer comes at once.
+    """
+
+    markers: Markers | None
+    is_open: bool = False
+    is_over: bool = False
+
+
+def thinking_after(prompt: Sequence[int], engine: EngineLike) -> Thinking:
+    """How the model goes on after a prompt of these token ids."""
+    markers = engine.info.manifest.text.markers.get("reasoning")
+    if markers is None:
+        return Thinking(None)
+    end = b"".join(engine.token_pieces(prompt[-END_TOKENS:])).decode("utf-8", "replace")
+    return Thinking(markers, is_opened(end, markers), end.rstrip().endswith(markers[1]))
+
+
+def thinking_budget(tokens: int | None, thinking: Thinking, engine: EngineLike) -> ReasoningBudget | None:
+    """The bound on reasoning of a request, None for no bound; raises Refusal for a model that does not reason."""
+    param = "thinking_token_budget"
+    if tokens is None:
+        return None
+    budget = engine.reasoning_budget(tokens, thinking.is_open)
+    if budget is None:
+        raise refuse(f"'{param}' is not supported: this model does not reason.", param, "unsupported_parameter")
+    return budget
+
+
+def is_opened(prompt_end: str, markers: Markers) -> bool:
+    """True when the end of a prompt has opened the reasoning and not closed it."""
+    opening, closing = markers
+    start = prompt_end.rfind(opening)
+    return start >= 0 and not prompt_end[start + len(opening) :].strip() and closing not in prompt_end[start:]
