@@ -11,6 +11,7 @@ from starlette.routing import Route
 from engine.errors import Busy, HexserveError
 from server.engine_seam import EngineLike
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
+from server.http.body import BodyLimits
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
@@ -31,7 +32,7 @@ def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight:
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(engine, settings.model_name)
-    app.state.settings = settings
+    app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s)
     app.state.service = Service(settings, engine, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     if settings.docs:

@@ -1,1 +1,1 @@
-"""What every route shares on its way in and out: guard, body limits, errors, frames, metrics, the access log."""
+"""What every route shares: guard, body limits, merged streams, event frames, errors, metrics, access log, OpenAPI."""

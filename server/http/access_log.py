@@ -1,4 +1,4 @@
-"""The outermost layer: a request id on every answer, one log line per request, and the last net under our own bugs."""
+"""The outermost layer: a request id on every answer, one log line per request, a 500 for what nothing else caught."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ Answered = Callable[[str, str, int], None]
 
 
 class AccessLog:
-    """ASGI layer around the whole app. Prompts never reach the log; control characters never do."""
+    """ASGI layer around the whole app. Neither prompts nor control characters reach the log."""
 
     def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], logs_access: bool = True) -> None:
         self._app = app

@@ -1,7 +1,8 @@
-"""Request bodies from a stranger: size, time, media type, encoding, depth and numbers are bounded before pydantic."""
+"""Request bodies: size, time, media type, encoding, depth and numbers are checked before pydantic reads them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -10,7 +11,6 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from server.http.errors import Refusal, refuse
-from server.settings import Settings
 
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
@@ -18,20 +18,28 @@ MAX_CONTAINERS = 65_536
 CLOSE = (("Connection", "close"),)  # the rest of the body stays unread, so the connection cannot be used again
 
 
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Largest body, and how long it may take to arrive. `create_app` keeps them as `app.state.body_limits`."""
+
+    size_bytes: int
+    timeout_s: float
+
+
 class BoundedRequest(Request):
-    """A request whose body is read within `body_limit_bytes` and `body_timeout_s` and parsed without surprises."""
+    """A request whose body is read within the app's BodyLimits and parsed without surprises."""
 
     async def body(self) -> bytes:
         """The whole body; Refusal 400 (empty), 408, 413 or 415."""
         if not hasattr(self, "_body"):
-            settings: Settings = self.app.state.settings
-            self._check_headers(settings.body_limit_bytes)
+            limits: BodyLimits = self.app.state.body_limits
+            self._check_headers(limits.size_bytes)
             try:
-                async with asyncio.timeout(settings.body_timeout_s):
-                    self._body = await self._read(settings.body_limit_bytes)
+                async with asyncio.timeout(limits.timeout_s):
+                    self._body = await self._read(limits.size_bytes)
             except TimeoutError:
-                seconds = f"{settings.body_timeout_s:g}"
-                raise refuse(f"The body did not arrive within {seconds} s.", status=408, headers=CLOSE) from None
+                message = f"The body did not arrive within {limits.timeout_s:g} s."
+                raise refuse(message, status=408, headers=CLOSE) from None
             if not self._body:
                 raise refuse("The request body is empty; a JSON object is needed.")
         return self._body

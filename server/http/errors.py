@@ -1,4 +1,4 @@
-"""Every failure as OpenAI's error body: the table from engine error to status, and what pydantic found in words.
+"""Every failure as OpenAI's error body: the status of each engine error, and pydantic's errors in OpenAI's words.
 
 Body: {"error": {"message", "type", "param", "code"}}, all four always there, `code` a string or null.
 """

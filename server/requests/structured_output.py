@@ -1,4 +1,4 @@
-"""The form of an answer: response_format, vLLM's fields and tools, as one thing to enforce. Compiled elsewhere."""
+"""The form of an answer: response_format, vLLM's fields and tools, as one grammar to enforce."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

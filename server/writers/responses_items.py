@@ -1,4 +1,4 @@
-"""Output items of /v1/responses: grown piece by piece, each step said as an event."""
+"""Output items of /v1/responses: built piece by piece, with the events of each step."""
 
 import uuid
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 
 class OutputItem(ABC):
-    """One item under way. `index` is its place in the output."""
+    """One item that is being built. `index` is its place in the output."""
 
     prefix = ""
 

@@ -21,7 +21,7 @@ class Caller:
 
 
 def address_name(client: tuple[str, int] | None) -> str:
-    """What one household has: an IPv4 address, or a /64 network of IPv6 (one host can take any address in it)."""
+    """What limits are counted for: an IPv4 address, or the /64 network of an IPv6 one (a host can take any in it)."""
     if client is None:
         return "unknown"
     try:

@@ -28,7 +28,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class GuardRules:
-    """What is let through. `binds_loopback`: the listener is on a loopback address, so the Host is checked."""
+    """Which requests are let through. binds_loopback: the listener has a loopback address, so the Host is checked."""
 
     rates: Rates
     binds_loopback: bool
