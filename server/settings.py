@@ -254,7 +254,7 @@ def _from_environment(environment: Mapping[str, str], known: Mapping[str, Option
         _refuse_former_name(variable.removeprefix(ENVIRONMENT_PREFIX).lower(), variable_name)
         option = by_variable.get(variable)
         if option is None:
-            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable, by_variable)}")
+            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable.upper(), by_variable)}")
         found[option.key] = _checked(option, _from_text(option, text), variable)
     return found
 

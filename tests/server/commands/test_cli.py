@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server.commands.cli import app
+from server.commands.exit_codes import FAILED, INTERRUPTED, UNUSABLE
 from server.commands.serve.command import serve
 from server.settings import RENAMED, flag_name, options
 
@@ -36,6 +37,15 @@ def test_serving_loads_no_compiler_and_no_graph_runtime() -> None:
     modules = loaded("import server.commands.serve.start, server.app, server.run")
     assert {"fastapi", "uvicorn", "tokenizers"} <= modules
     assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("command", ["chat", "simulate"])
+def test_what_commands_share_is_not_the_benchs(command: str) -> None:
+    code = (
+        f"import sys, server.commands.{command}.session\nprint(any('commands.bench' in name for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_every_setting_is_a_flag() -> None:
@@ -95,7 +105,7 @@ def test_compile_hands_its_arguments_on(tmp_path: Path) -> None:
 
 def test_help_lists_every_command() -> None:
     shown = CliRunner().invoke(app, ["--help"], prog_name="hexserve").output
-    assert [word for word in shown.split() if word in COMMANDS] == COMMANDS
+    assert set(COMMANDS) <= set(shown.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -105,9 +115,10 @@ def test_every_command_explains_its_options(command: str) -> None:
     assert f"hexserve {command}" in result.output
 
 
-@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)])
-def test_an_unknown_flag_is_refused(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--no-such-option"])
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_an_unknown_flag_is_refused(command: str | None) -> None:
+    words = {None: [], "compile": ["compile", "demo", "-o", "/nowhere/bundle"]}.get(command, [command])
+    result = CliRunner().invoke(app, [*words, "--no-such-option"])
     assert result.exit_code == 2
     assert "--no-such-option" in result.stderr
 
@@ -116,3 +127,15 @@ def test_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0
     assert result.stdout == f"hexserve {version('hexserve')}\n"
+
+
+def test_the_reference_page_has_the_exit_codes_of_every_command() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    table = page[page.index("| command | 0 |") : page.index("130: interrupted")]
+    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == COMMANDS
+
+
+def test_the_server_and_the_commands_mean_the_same_by_a_code() -> None:
+    from server import __main__, run
+
+    assert (run.BROKEN, run.UNUSABLE, __main__.INTERRUPTED) == (FAILED, UNUSABLE, INTERRUPTED)

@@ -1,5 +1,6 @@
 """The terminal chat through a pipe, as scripts use it, and the commands."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 
 from server.commands.chat.timing import Timing
@@ -77,13 +79,16 @@ def test_a_refusal_is_shown_and_the_question_may_be_asked_again() -> None:
 )
 def test_commands_are_checked(command: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
-    from server.commands.chat.connection import Connection
 
-    from server.commands.chat.terminal import Conversation, Terminal
+    from server.commands.chat.conversation import Conversation
+    from server.commands.chat.terminal import Terminal
+    from server.commands.http_client.client import ServerClient
 
-    with serving(Script()) as address, Connection(address, "scripted", "") as connection:
-        terminal = Terminal(connection, Conversation(), Console(), Console(stderr=True, width=200))
+    with asyncio.Runner() as runner:
+        client = ServerClient("http://127.0.0.1:9", "", "scripted", httpx.Timeout(1))
+        terminal = Terminal(client, runner, Conversation(), Console(), Console(stderr=True, width=200))
         terminal.obey(command)
+        runner.run(client.close())
     assert complaint in capsys.readouterr().err
 
 
@@ -137,6 +142,24 @@ def test_timing_line() -> None:
     assert timing.line() == "first token 500 ms"
     timing.usage = StreamedUsage(prompt=9, completion=5, cached=4)
     assert timing.line() == "5 tokens in 2.50 s, 2.0 tokens/s | first token 500 ms | prompt 9 (4 cached)"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_ends_a_script() -> None:
+    script = Script(then="hang")
+    with serving(script) as address:
+        command = [sys.executable, "-m", "server", "chat", "--url", address]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+            child.stdin.write("Hang?\n")
+            child.stdin.close()
+            assert child.stdout.read(len("Paris is")) == "Paris is"
+            child.send_signal(signal.SIGINT)
+            assert child.wait(30) == 130
+            assert child.stderr.read() == ""
+        assert script.left.wait(30)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
