@@ -41,10 +41,10 @@ async def test_an_error_event_is_a_piece() -> None:
 
 async def test_a_refusal_says_when_to_come_again() -> None:
     with serving(Script(["busy", "broken"], retry_after="7")) as address:
-        with pytest.raises(AnswerRefused, match="^HTTP 503: answer 503$") as refusal:
+        with pytest.raises(AnswerRefused, match=r"^HTTP 503: answer 503$") as refusal:
             await pieces(address)
         assert (refusal.value.status, refusal.value.retry_after) == (503, "7")
-        with pytest.raises(AnswerRefused, match="^HTTP 500: answer 500$") as refusal:
+        with pytest.raises(AnswerRefused, match=r"^HTTP 500: answer 500$") as refusal:
             await pieces(address)
         assert (refusal.value.status, refusal.value.retry_after) == (500, "")
 
@@ -61,7 +61,7 @@ async def test_nobody_there() -> None:
         await pieces("http://127.0.0.1:9")
     assert failure.value.status == 0
     client = ServerClient("http://127.0.0.1:9", "", "", TIMEOUT)
-    with pytest.raises(NothingAnswers, match="^nothing answers at http://127.0.0.1:9: "):
+    with pytest.raises(NothingAnswers, match=r"^nothing answers at http://127.0.0.1:9: "):
         await client.find_model()
     assert await client.text_at("metrics") is None
     await client.close()
