@@ -11,12 +11,17 @@ class EngineConfig:
 
     bundle: folder path. threads: onnxruntime intra-op threads, 0 = its own choice.
     max_rows: most rows of a free-shape pass. max_context: tokens of one sequence, 0 = what the bundle allows.
+    max_running: most sequences that hold columns at once; the others wait.
     pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
-    max_gap_ms: bound on the pass time while sequences decode. deterministic: one variant for every pass.
+    max_gap_ms: what prefill may stretch the time between two tokens of one stream to: the price of a pass times the
+    passes that serve every decode once. Where decodes alone take longer, prefill gets twice their gap in turns.
+    prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
-    cost_cache: folder of pass times, "" = none.
+    deterministic: one variant for every pass.
     lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
+    log_level: least severe message that the worker writes: debug, info, warning or error.
+    cost_cache: folder of pass times, "" = none.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/chosen.py`; "" = none, and the package's libraries.
     """
 

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -12,10 +12,15 @@ from typing import Any, cast, get_type_hints
 from engine.config import EngineConfig
 from server.http.guard.hosts import host_name
 from server.http.guard.origins import is_origin
+from server.http.guard.text_file import NotUtf8, read_text_file
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
 LOG_LEVELS = ("debug", "info", "warning", "error")
+# Former names, refused in every source with the name of today.
+RENAMED: Mapping[str, str] = types.MappingProxyType(
+    {"shelf_mb": "kv_offload_mb", "grammar_helpers": "grammar_compilers"}
+)
 
 Value = str | int | float | bool
 
@@ -26,13 +31,17 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a setting means and which numbers it takes (inclusive; None = no bound)."""
+    """What a setting means and which numbers it takes (inclusive; None = no bound).
+
+    choices: the words it may be, in any case. is_required: text that may not be empty.
+    """
 
     help: str
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     is_secret: bool = False  # never a flag: command lines are seen by everyone on the machine
+    is_required: bool = False
 
 
 NO_BOUNDS = Bounds("")
@@ -46,6 +55,10 @@ def _secret(help: str) -> Any:
     return field(default="", repr=False, metadata={"bounds": Bounds(help, is_secret=True)})
 
 
+def _required(default: str, help: str) -> Any:
+    return field(default=default, metadata={"bounds": Bounds(help, is_required=True)})
+
+
 def listed(text: str) -> tuple[str, ...]:
     """The parts of a comma-separated setting."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -56,7 +69,7 @@ class Settings:
     """The server's own settings and one EngineConfig; `engine.bundle` is a source until it has been resolved."""
 
     engine: EngineConfig
-    host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 serves the network.")
+    host: str = _required("127.0.0.1", "Address to listen on; 0.0.0.0 serves the network.")
     port: int = _setting(8000, "TCP port; 0 takes a free one and prints it.", 0, 65535)
     model_name: str = _setting("", "Name of the model in the API; empty = the bundle's own name.")
     cache_dir: str = _setting("", "Folder for compiled checkpoints and measured costs; empty = the user's own.")
@@ -112,7 +125,7 @@ class Settings:
 
 ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
     {
-        "bundle": Bounds("What to serve: 'demo', a bundle folder or a Hugging Face folder."),
+        "bundle": Bounds("What to serve: 'demo', a bundle folder or a Hugging Face folder.", is_required=True),
         "threads": Bounds("Threads of the CPU provider; 0 = its own choice.", 0, 1024),
         "max_rows": Bounds("Most rows of one pass of a free-shape bundle.", 1, 8192),
         "max_context": Bounds("Most tokens of one sequence, prompt and answer; 0 = what the bundle allows.", 0),
@@ -123,7 +136,9 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
             "First guess of an answer's length, for which columns are kept free while others run; 0 = none.",
             0,
         ),
-        "max_gap_ms": Bounds("Bound on the time of one pass while sequences decode, in milliseconds.", 1),
+        "max_gap_ms": Bounds(
+            "Longest time between two tokens of one stream to which reading prompts may stretch it, in milliseconds.", 1
+        ),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
         "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
@@ -139,6 +154,16 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
 )
 
 
+def variable_name(key: str) -> str:
+    """The environment variable of a setting."""
+    return ENVIRONMENT_PREFIX + key.upper()
+
+
+def flag_name(key: str) -> str:
+    """The command-line flag of a setting."""
+    return "--" + key.replace("_", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One setting as every source sees it."""
@@ -152,12 +177,12 @@ class Option:
     @property
     def variable(self) -> str:
         """Name of its environment variable."""
-        return ENVIRONMENT_PREFIX + self.key.upper()
+        return variable_name(self.key)
 
     @property
     def flag(self) -> str:
         """Its command-line flag."""
-        return "--" + self.key.replace("_", "-")
+        return flag_name(self.key)
 
 
 def options() -> tuple[Option, ...]:
@@ -190,19 +215,28 @@ def load_settings(flags: Mapping[str, Value | None], environment: Mapping[str, s
     values |= _from_environment(environment, known)
     for key, given in flags.items():
         if given is not None:
+            _refuse_former_name(key, flag_name)
             values[key] = _checked(known[key], given, known[key].flag)
     engine = {key: value for key, value in values.items() if known[key].is_engine}
     own = {key: value for key, value in values.items() if not known[key].is_engine}
     return Settings(engine=EngineConfig(**engine), **own)  # type: ignore[arg-type]  # checked by _checked
 
 
+def _refuse_former_name(key: str, shown: Callable[[str], str], origin: str = "") -> None:
+    if key in RENAMED:
+        raise SettingsError(f"{origin}{shown(key)} is now called {shown(RENAMED[key])}")
+
+
 def _from_file(path: Path, known: Mapping[str, Option]) -> dict[str, Value]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = tomllib.loads(read_text_file(path))
+    except (OSError, NotUtf8, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+    except RecursionError:
+        raise SettingsError(f"settings file {path} cannot be read: it is nested too deeply") from None
     found: dict[str, Value] = {}
     for key, given in table.items():
+        _refuse_former_name(key, repr, f"{path}: ")
         if key not in known:
             raise SettingsError(f"{path}: unknown setting '{key}'{_nearest(key, known)}")
         if not isinstance(given, str | int | float | bool):
@@ -215,11 +249,12 @@ def _from_environment(environment: Mapping[str, str], known: Mapping[str, Option
     by_variable = {option.variable: option for option in known.values()}
     found: dict[str, Value] = {}
     for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
             continue
+        _refuse_former_name(variable.removeprefix(ENVIRONMENT_PREFIX).lower(), variable_name)
         option = by_variable.get(variable)
         if option is None:
-            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable, by_variable)}")
+            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable.upper(), by_variable)}")
         found[option.key] = _checked(option, _from_text(option, text), variable)
     return found
 
@@ -247,6 +282,10 @@ def _checked(option: Option, given: Value, origin: str) -> Value:
     if type(given) is not option.kind:
         shown = "" if bounds.is_secret else f", not {given!r}"
         raise SettingsError(f"{origin} must be a {_kind_name(option.kind)}{shown}")
+    if isinstance(given, str) and bounds.is_required and not given.strip():
+        raise SettingsError(f"{origin} must not be empty")
+    if isinstance(given, str) and bounds.choices:
+        given = given.lower()
     if bounds.choices and given not in bounds.choices:
         raise SettingsError(f"{origin} must be one of {', '.join(bounds.choices)}, not {given!r}")
     if not isinstance(given, str | bool):

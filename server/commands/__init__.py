@@ -1,1 +1,1 @@
-"""The verbs of `hexserve`, one file or folder each, and what they share."""
+"""The verbs of `hexserve`, and what they share: `command.py` declares options and imports the rest when it runs."""

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
-from server.commands.serve import start
+from server.commands.serve.start import start
 from server.settings import load_settings
 from tests.clients.obedient_bundle import write_bundle
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.commands.bench.scripted_server import Script, serving
+from tests.server.commands.scripted_server import Script, serving
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="needs the extra bench")
 

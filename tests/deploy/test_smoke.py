@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.commands.bench.scripted_server import Script, serving
+from tests.server.commands.scripted_server import Script, serving
 
 SMOKE = Path(__file__).parents[2] / "deploy" / "smoke.sh"
 

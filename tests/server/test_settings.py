@@ -1,6 +1,8 @@
 """Settings: which source wins, what is refused, and that the reference page names each one."""
 
+import codecs
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.qnn.chosen import VARIABLES, as_variables
-from server.settings import ENGINE_BOUNDS, Settings, SettingsError, load_settings, options
+from server.settings import ENGINE_BOUNDS, RENAMED, Settings, SettingsError, load_settings, options, variable_name
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -51,6 +53,11 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ({}, "port = [1]", r"'port' must be a whole number"),
         ({}, "port = ", r"cannot be read"),
         ({"HEXSERVE_MAX_QUEUED": "0"}, "", r"at least 1"),
+        ({"HEXSERVE_HOST": ""}, "", r"^HEXSERVE_HOST must not be empty$"),
+        ({"HEXSERVE_BUNDLE": " "}, "", r"^HEXSERVE_BUNDLE must not be empty$"),
+        ({}, 'host = ""', r"'host' must not be empty$"),
+        ({"hexserve_api_keys": "k"}, "", r"^unknown environment variable hexserve_api_keys; .* HEXSERVE_API_KEYS$"),
+        ({}, "a = " + "[" * 100_000, r"nested too deeply"),
     ],
 )
 def test_wrong_settings_are_named(tmp_path: Path, environment: dict[str, str], toml: str, expected: str) -> None:
@@ -58,6 +65,51 @@ def test_wrong_settings_are_named(tmp_path: Path, environment: dict[str, str], t
     file.write_text(toml)
     with pytest.raises(SettingsError, match=expected):
         load_settings({}, environment, file)
+
+
+@pytest.mark.parametrize(("former", "current"), RENAMED.items())
+def test_a_former_name_is_refused_with_the_new_one(tmp_path: Path, former: str, current: str) -> None:
+    """As a flag as well: tests/server/commands/test_cli.py."""
+    known = {option.key for option in options()}
+    assert current in known and former not in known
+    file = tmp_path / "hexserve.toml"
+    file.write_text(f"{former} = 1")
+    with pytest.raises(SettingsError, match=f"^{file}: '{former}' is now called '{current}'$"):
+        load_settings({}, {}, file)
+    variables = variable_name(former), variable_name(current)
+    with pytest.raises(SettingsError, match="^{} is now called {}$".format(*variables)):
+        load_settings({}, {variables[0]: "1"}, None)
+
+
+@pytest.mark.parametrize("level", ["INFO", "Warning", "debug"])
+def test_log_levels_in_any_case(tmp_path: Path, level: str) -> None:
+    file = tmp_path / "hexserve.toml"
+    file.write_text(f'log_level = "{level}"')
+    for found in (
+        load_settings({}, {"HEXSERVE_LOG_LEVEL": level}, None),
+        load_settings({"log_level": level}, {}, None),
+        load_settings({}, {}, file),
+    ):
+        assert found.log_level == level.lower()
+
+
+@pytest.mark.parametrize(
+    ("content", "finding"),
+    [
+        (codecs.BOM_UTF8 + b"port = 1", "it begins with a UTF-8 byte order mark"),
+        (codecs.BOM_UTF16_LE + "port = 1".encode("utf-16-le"), "it is UTF-16"),
+        (codecs.BOM_UTF16_BE + "port = 1".encode("utf-16-be"), "it is UTF-16"),
+        (codecs.BOM_UTF32_LE + "port = 1".encode("utf-32-le"), "it is UTF-32"),
+        ("port = 1".encode("utf-16-le"), "it holds zero bytes, as UTF-16 does"),
+        (b'host = "\xe9"', "it is not UTF-8"),
+    ],
+)
+def test_a_file_in_another_encoding_is_named(tmp_path: Path, content: bytes, finding: str) -> None:
+    file = tmp_path / "hexserve.toml"
+    file.write_bytes(content)
+    advice = "save it as UTF-8 without a byte order mark"
+    with pytest.raises(SettingsError, match=f"^settings file {file} cannot be read: {finding}; {advice}$"):
+        load_settings({}, {}, file)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -68,6 +120,16 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_every_engine_setting_has_a_description() -> None:
     assert set(ENGINE_BOUNDS) == {field.name for field in dataclasses.fields(EngineConfig)}
     assert all(option.bounds.help for option in options())
+
+
+def test_every_field_of_the_engine_is_explained() -> None:
+    text = EngineConfig.__doc__ or ""
+    assert [field.name for field in dataclasses.fields(EngineConfig) if not re.search(rf"\b{field.name}\b", text)] == []
+
+
+@pytest.mark.parametrize("text", [ENGINE_BOUNDS["max_gap_ms"].help, EngineConfig.__doc__ or ""])
+def test_the_gap_bound_is_between_two_tokens_not_one_pass(text: str) -> None:
+    assert "time between two tokens of one stream" in text
 
 
 def test_the_defaults_obey_their_own_bounds() -> None:

@@ -2,23 +2,13 @@
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import httpx
-import msgspec
-
-from server.commands.bench.event_stream import (
-    DONE,
-    BrokenStream,
-    EventDecoder,
-    Piece,
-    StreamedUsage,
-    error_message,
-    read_piece,
-)
+from server.commands.http_client.client import AnswerFailed, AnswerRefused, ServerClient
+from server.commands.http_client.event_stream import Piece, StreamedUsage
 
 
 class AnswerOutcome(StrEnum):
@@ -93,30 +83,15 @@ class Reader:
         return "" if self._usage else "no usage in the stream, so its tokens cannot be counted"
 
 
-async def ask(client: httpx.AsyncClient, body: Mapping[str, Any]) -> MeasuredAnswer:
+async def ask(client: ServerClient, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> MeasuredAnswer:
     """Send one streamed chat request. Everything that goes wrong on the way is in the answer."""
-    sent_at = time.perf_counter()
-    reader = Reader(sent_at)
-    status = 0
+    reader = Reader(time.perf_counter())
     try:
-        async with client.stream("POST", "v1/chat/completions", json=body) as response:
-            status = response.status_code
-            if status != 200:
-                error = f"HTTP {status}: {_refusal(await response.aread())}"
-                return reader.answer(time.perf_counter(), status, error, REFUSALS.get(status, AnswerOutcome.FAILED))
-            decoder = EventDecoder()
-            async for received in response.aiter_bytes():
-                now = time.perf_counter()
-                for payload in decoder.feed(received):
-                    if payload != DONE:
-                        reader.take(read_piece(payload), now)
-    except (httpx.HTTPError, BrokenStream) as error:
-        return reader.answer(time.perf_counter(), status, f"{type(error).__name__}: {error}".rstrip(": "))
-    return reader.answer(time.perf_counter(), status)
-
-
-def _refusal(body: bytes) -> str:
-    try:
-        return error_message(msgspec.json.decode(body))
-    except msgspec.DecodeError:
-        return body[:200].decode("utf-8", "replace")
+        async for piece, arrived_at in client.stream(messages, fields):
+            reader.take(piece, arrived_at)
+    except AnswerRefused as refusal:
+        outcome = REFUSALS.get(refusal.status, AnswerOutcome.FAILED)
+        return reader.answer(time.perf_counter(), refusal.status, str(refusal), outcome)
+    except AnswerFailed as error:
+        return reader.answer(time.perf_counter(), error.status, str(error))
+    return reader.answer(time.perf_counter())

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
 from server.commands.bench.prompts import WordLength, user, words
-from server.commands.bench.target import BenchTarget, Unreachable
+from server.commands.bench.target import BenchTarget
+from server.commands.http_client.address import Unreachable
 
 SHORT_WORDS, LONG_WORDS = 8, 48
 IGNORE_EOS = {"ignore_eos": True}

@@ -1,6 +1,7 @@
 """What the load asks for: made-up prompts of a chosen length, or the lines of a file. Same seed, same prompts."""
 
 import random
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,11 @@ def words(draw: random.Random, count: int) -> str:
     chosen = [draw.choice(known) for _ in range(count)]
     sentences = (" ".join(chosen[start : start + 10]) for start in range(0, count, 10))
     return ". ".join(sentences) + "."
+
+
+def fresh_seed() -> int:
+    """A seed that no run before had, short enough to be typed again."""
+    return secrets.randbelow(2**31)
 
 
 def read_prompts(path: Path) -> tuple[tuple[Message, ...], ...]:

@@ -10,13 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from server.commands.bench.distribution import Distribution, ratio
 from server.commands.bench.rounds import BenchLoad, Book, TurnRecord
 from server.commands.bench.summary import Comparison, Level, PrefixEffect, comparisons, errors, levels, prefix_effects
 from server.commands.bench.target import BenchTarget
+from server.commands.distribution import Distribution, ratio
+from server.commands.text_bar import bar
 
 BAR_CELLS = 40
-EIGHTHS = " ▏▎▍▌▋▊▉"
 BUSY_GENERATOR = 0.7
 
 
@@ -144,14 +144,6 @@ def _bars(console: Console, found: Sequence[Level], targets: Sequence[BenchTarge
         place = " ".join(_place(level.clients, level.server, targets))
         lines.append(f"{place:>8} {bar(value, highest, BAR_CELLS, is_plain)} {value:.1f}")
     return "\n".join(lines)
-
-
-def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str:
-    """A bar of at most `cells` characters, in eighths of one unless `is_plain`."""
-    eighths = round(8 * cells * value / highest) if highest > 0 else 0
-    if is_plain:
-        return "#" * (eighths // 8)
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
 def _print_remarks(console: Console, found: Sequence[Level], book: Book) -> None:

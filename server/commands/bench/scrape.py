@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.commands.bench.distribution import ratio
+from server.commands.distribution import ratio
 
 
 @dataclass(frozen=True, slots=True)

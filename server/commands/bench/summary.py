@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
-from server.commands.bench.distribution import Distribution, distribution, median, ratio
 from server.commands.bench.rounds import PrefixRecord, TurnRecord
 from server.commands.bench.scrape import ScrapedCounters, total
+from server.commands.distribution import Distribution, distribution, median, ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,22 @@
 Answers go to stdout, everything else to stderr, so that a script reads only what the model said.
 """
 
+import asyncio
 import contextlib
+import io
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from server.commands.bench.own_server import ServerFailed, running_server
-from server.commands.bench.target import Unreachable
-from server.commands.chat.connection import AnswerFailed, Connection, Timing
+from server.commands.chat.conversation import Conversation, is_text
+from server.commands.chat.timing import Timing
+from server.commands.http_client.client import AnswerFailed, AnswerRefused, ServerClient
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 PROMPT = "> "
 UNPRINTABLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 SHOWN = {code: None for code in UNPRINTABLE if chr(code) not in "\n\t"}
@@ -36,59 +34,19 @@ HELP = """\
 /quit           leave, as does Ctrl-D; Ctrl-C stops an answer"""
 
 
-@dataclass(slots=True)
-class Conversation:
-    """What has been said and how answers are made. `fields` are sent with every request."""
-
-    system: str = ""
-    fields: dict[str, float | int] = field(default_factory=dict)
-    said: list[dict[str, str]] = field(default_factory=list)
-
-    def messages(self, question: str = "") -> list[dict[str, str]]:
-        """Everything so far, and `question` if there is one."""
-        start = [{"role": "system", "content": self.system}] if self.system else []
-        return start + self.said + ([{"role": "user", "content": question}] if question else [])
-
-    def add(self, question: str, answer: str) -> None:
-        """Keep one exchange."""
-        self.said += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-def chat(
-    url: Annotated[str, typer.Option(help=f"A running server; {DEFAULT_URL} if neither is given.")] = "",
-    bundle: Annotated[str, typer.Option(help="Start a server on this instead: 'demo' or a folder.")] = "",
-    system: Annotated[str, typer.Option(help="System message.")] = "",
-    temperature: Annotated[float | None, typer.Option(min=0, max=2, help="The server's own if left out.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="The server's own if left out.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
-    model: Annotated[str, typer.Option(help="Model name; the first one listed if left out.")] = "",
-    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="Bearer key.")] = "",
-) -> None:
-    """Chat in the terminal with a running server, or with a bundle."""
-    notes = Console(stderr=True)
-    if url and bundle:
-        raise typer.BadParameter("--url and --bundle exclude each other")
-    given = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-    conversation = Conversation(system, {name: value for name, value in given.items() if value is not None})
-    try:
-        with contextlib.ExitStack() as stack:
-            if bundle:
-                notes.print(f"Starting a server on {bundle} ...", markup=False, style="dim")
-                url = stack.enter_context(running_server(bundle))
-            connection = stack.enter_context(Connection(url or DEFAULT_URL, model, api_key))
-            status = Terminal(connection, conversation, Console(), notes).talk()
-    except (Unreachable, ServerFailed) as error:
-        notes.print(f"chat: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
-    if status:
-        raise typer.Exit(status)
-
-
 class Terminal:
     """Reads questions and commands, shows answers."""
 
-    def __init__(self, connection: Connection, conversation: Conversation, answers: Console, notes: Console) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        client: ServerClient,
+        runner: asyncio.Runner,
+        conversation: Conversation,
+        answers: Console,
+        notes: Console,
+    ) -> None:
+        self._client = client
+        self._runner = runner  # owns the loop of the client, and turns Ctrl-C into the end of one answer
         self._conversation = conversation
         self._answers = answers
         self._notes = notes
@@ -97,13 +55,17 @@ class Terminal:
     def talk(self) -> int:
         """Until the input ends or /quit; the exit status, 1 when a question of a script was not answered."""
         is_person = sys.stdin.isatty()
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are no text are ours to complain about
         if is_person:
-            self._note(f"{self._connection.model} at {self._connection.address}. /help lists the commands.")
-        for line in _typed_lines() if is_person else sys.stdin:
+            self._note(f"{self._client.model} at {self._client.address}. /help lists the commands.")
+        for number, line in enumerate(_typed_lines() if is_person else sys.stdin, 1):
             said = line.strip()
             if said == "/quit":
                 break
-            if said.startswith("/"):
+            if not is_text(said):
+                self._complain(f"line {number} is not {sys.stdin.encoding}, so it was not sent")
+            elif said.startswith("/"):
                 self.obey(said)
             elif said:
                 self._answer(said)
@@ -113,26 +75,36 @@ class Terminal:
         timing = Timing(time.perf_counter())
         pieces: list[str] = []
         try:
-            asked = self._conversation.messages(question)
-            for piece in self._connection.stream(asked, self._conversation.fields, timing):
-                pieces.append(piece.text)
-                self._show(piece.reasoning, "dim")
-                self._show(piece.text)
+            self._runner.run(self._show_answer(question, pieces, timing))
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
             self._show("\n")
             self._note("stopped")
         except AnswerFailed as error:
-            self._has_failed = True
             self._show("\n" if pieces else "")
-            self._complain(str(error))
+            wait = error.retry_after if isinstance(error, AnswerRefused) else ""
+            self._complain(str(error) + (f" Try again in {wait} s." if wait else ""))
             return
         else:
             self._show("\n")
         if pieces:
             self._conversation.add(question, "".join(pieces))
             self._note(timing.line())
+
+    async def _show_answer(self, question: str, pieces: list[str], timing: Timing) -> None:
+        """Print an answer as it comes; `pieces` and `timing` keep what came of one that is stopped."""
+        asked, fields = self._conversation.messages(question), self._conversation.fields
+        async with contextlib.aclosing(self._client.stream(asked, fields)) as arrivals:
+            async for piece, arrived_at in arrivals:
+                if piece.error:
+                    raise AnswerFailed(piece.error, 200)
+                if piece.has_output:
+                    timing.arrived(arrived_at)
+                timing.usage = piece.usage or timing.usage
+                pieces.append(piece.text)
+                self._show(piece.reasoning, "dim")
+                self._show(piece.text)
 
     def obey(self, line: str) -> None:
         """Carry out one command, or say what is wrong with it."""
@@ -180,7 +152,7 @@ class Terminal:
         if not name:
             self._complain("/save needs a file name")
             return
-        document = {"model": self._connection.model, "messages": self._conversation.messages()}
+        document = {"model": self._client.model, "messages": self._conversation.messages()}
         try:
             path = Path(name).expanduser()
             path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

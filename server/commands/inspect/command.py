@@ -1,22 +1,18 @@
-"""`hexserve inspect`: draw a bundle."""
+"""`hexserve inspect`: options."""
 
-import os
-import sys
-from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-
-from engine.errors import BundleError
-from engine.sources.resolve import default_cache, resolve_bundle
-from server.commands.inspect.drawing import describe
+import typer
 
 
-def show(bundle: str, graph: str | None, check_hashes: bool) -> int:
-    """Print what a bundle holds; the exit code."""
-    cache = Path(os.environ.get("HEXSERVE_CACHE_DIR") or default_cache()).expanduser()
-    try:
-        Console().print(describe(resolve_bundle(bundle, cache), graph, check_hashes=check_hashes))
-    except BundleError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+def inspect(
+    bundle: Annotated[str, typer.Argument(help="'demo', a bundle folder or a Hugging Face folder.")],
+    graph: Annotated[str | None, typer.Option(help="Draw the tensors of this graph as well.")] = None,
+    check_hashes: Annotated[
+        bool, typer.Option(help="Read every file and compare its sha256; exit code 1 when one differs.")
+    ] = False,
+) -> None:
+    """Draw what a bundle holds: graphs, tensors, memory per pool, bytes per token."""
+    from server.commands.inspect.show import show
+
+    raise typer.Exit(show(bundle, graph, check_hashes))

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest, verify_hashes
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 
@@ -16,21 +16,17 @@ POOL_COLUMNS = (256, 1024, 4096, 16_384)
 _BAR_CELLS = 40
 
 
-def describe(
-    folder: Path, graph: str | None = None, pool_columns: Sequence[int] = POOL_COLUMNS, check_hashes: bool = False
-) -> RenderableType:
+def describe(folder: Path, graph: str | None = None, pool_columns: Sequence[int] = POOL_COLUMNS) -> RenderableType:
     """Everything about a bundle as one rich renderable.
 
     graph: name of a graph whose tensors are listed too. pool_columns: sizes to give the memory of a pool for.
-    check_hashes: read every file and compare (slow). Raises BundleError for a damaged bundle or an unknown graph.
+    Raises BundleError for a damaged bundle or an unknown graph.
     """
     manifest = load_manifest(folder)
     parts: list[RenderableType] = [_headline(manifest), _graph_table(manifest), _shape_bars(manifest)]
     parts += [_memory_table(manifest, pool_columns), _files_table(manifest)]
     if graph is not None:
         parts.append(_tensor_table(_find(manifest, graph)))
-    if check_hashes:
-        parts.append(_hash_line(verify_hashes(folder, manifest)))
     return Group(*parts)
 
 
@@ -176,9 +172,3 @@ def _shape_text(tensor: TensorSpec) -> str:
 
 def _scale_text(tensor: TensorSpec) -> str:
     return "" if tensor.scale is None else f"{tensor.scale:g} ({tensor.zero_point or 0})"
-
-
-def _hash_line(damaged: list[str]) -> RenderableType:
-    if damaged:
-        return Text(f"sha256 differs: {', '.join(damaged)}", style="bold red")
-    return Text("sha256 of every file is the manifest's", style="green")

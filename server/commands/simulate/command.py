@@ -1,28 +1,17 @@
-"""`hexserve simulate`: options and their limits, the runs with progress, and the report."""
+"""`hexserve simulate`: options, their limits, and what they name."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from server.commands.counts import counts
-from server.commands.simulate.figures import Figures
-from server.commands.simulate.report import print_assumptions, print_device, write_json, write_svg
-from server.commands.simulate.scenario import (
-    Device,
-    Scenario,
-    assumptions,
-    check_lengths,
-    measured_device,
-    play,
-    published_devices,
-)
+from server.commands.exit_codes import refuse
+from server.commands.number_list import whole_numbers
 
-USER_ERROR = 2
+if TYPE_CHECKING:
+    from server.commands.simulate.scenario import Scenario
+
 MODEL, DEVICE = "Llama-3.2-3B", "x-elite"
 OWN_KV_BYTES = 65_536
 
@@ -51,39 +40,31 @@ def simulate(
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Draw the rates into this file.")] = None,
 ) -> None:
     """What the scheduler would do on a device: real decisions, published pass times, a simulated clock."""
-    console = Console()
+    from server.commands.simulate.scenario import Scenario, check_lengths, measured_device, published_devices
+    from server.commands.simulate.session import run_simulation
+
     try:
-        levels = counts(clients, "--clients")
+        levels = whole_numbers(clients, "--clients")
         own = (host_ms, max_gap_ms, pools, reserve_tokens)
         scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own))
         if costs is None:
-            _refuse({"--kv-bytes": kv_bytes}, "needs --costs: published models have their own")
-            listed = counts(rows, "--rows") if rows else ()
+            _refuse_given({"--kv-bytes": kv_bytes}, "needs --costs: published models have their own")
+            listed = whole_numbers(rows, "--rows") if rows else ()
             devices = published_devices(model or MODEL, device or DEVICE, listed, context, same_context)
         else:
             given = {"--model": model, "--device": device, "--rows": rows, "--context": context}
-            _refuse(given | {"--same-context": same_context}, "goes without --costs: that file names its own variants")
+            given["--same-context"] = same_context
+            _refuse_given(given, "goes without --costs: that file names its own variants")
             cached = OWN_KV_BYTES if kv_bytes is None else kv_bytes
             _within("--kv-bytes", cached, 1, 2**24)
             devices = [measured_device(costs, cached)]
         check_lengths(scenario, devices)
-        played = _play_all(scenario, devices, console)
-        sentences = assumptions(scenario, costs is None)
-        for device_played, found in played:
-            print_device(console, device_played, found)
-        print_assumptions(console, sentences)
-        if json_file is not None:
-            write_json(json_file, scenario, played, sentences)
-            console.print(f"Written to {json_file}", markup=False, highlight=False)
-        if svg_file is not None:
-            write_svg(svg_file, played)
-            console.print(f"Drawn in {svg_file}", markup=False, highlight=False)
+        run_simulation(scenario, devices, costs is None, json_file, svg_file)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(USER_ERROR) from None
+        refuse(error)
 
 
-def _checked(scenario: Scenario) -> Scenario:
+def _checked(scenario: "Scenario") -> "Scenario":
     _within("--clients", max(scenario.clients), 1, 1024)
     _within("--requests", scenario.requests, 1, 1000)
     _within("--prompt", scenario.prompt, 1, 2**20)
@@ -102,22 +83,7 @@ def _within(option: str, value: float, least: float, most: float) -> None:
         raise ValueError(f"{option} must be {least} to {most}, not {value}")
 
 
-def _refuse(given: Mapping[str, object], reason: str) -> None:
+def _refuse_given(given: Mapping[str, object], reason: str) -> None:
     for option, value in given.items():
         if value not in (None, "", False):
             raise ValueError(f"{option} {reason}")
-
-
-def _play_all(scenario: Scenario, devices: Sequence[Device], console: Console) -> list[tuple[Device, list[Figures]]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    tokens = len(devices) * sum(3 * scenario.load(count).tokens for count in scenario.clients)
-    played = []
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("simulating", total=tokens)
-        for device in devices:
-            found: list[Figures] = []
-            for count in scenario.clients:
-                bars.update(task, description=f"{device.name}, {count} clients")
-                found += play(scenario, device, count, lambda amount: bars.advance(task, amount))
-            played.append((device, found))
-    return played

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.simulate.clock import Run
-from server.commands.bench.distribution import distribution, percentile, ratio
+from server.commands.distribution import distribution, percentile, ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from server.commands.bench.report import bar
 from server.commands.simulate.drawing import drawing
 from server.commands.simulate.figures import Figures
 from server.commands.simulate.scenario import Device, Scenario
+from server.commands.text_bar import bar
 
 BAR_CELLS = 40
 LATENCY = ("output\ntok/s", "of\nserial", "first token\nmean s", "first token\np95 s", "gap\np99 s", "longest\ngap s")

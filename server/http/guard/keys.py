@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from server.http.guard.text_file import NotUtf8, read_text_file
+
 HASHED = "sha256:"
 MAX_KEYS = 1000  # all of them are compared, for every request
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
@@ -60,11 +62,13 @@ def read_keys(listed: str, file: str) -> KeyRing:
     """
     entries = [(f"key-{number}", part.strip()) for number, part in enumerate(listed.split(","), 1)]
     keys = [_key(place, text, f"api_keys, entry {number}") for number, (place, text) in enumerate(entries, 1) if text]
+    if listed and not keys:
+        raise KeyFileError("api_keys is set but has no key in it; leave it empty to serve without keys")
     if file:
         try:
-            lines = Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            lines = read_text_file(Path(file)).splitlines()
+        except (OSError, NotUtf8) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
             raise KeyFileError(f"the API key file {file} cannot be read: {reason}") from None
         for number, line in enumerate(lines, 1):
             text = line.strip()
@@ -81,6 +85,8 @@ def _key(place: str, text: str, origin: str) -> ApiKey:
     name, colon, key = text.partition(":")
     if not colon:
         name, key = place, text
+    if f"{name}:" == HASHED:
+        raise KeyFileError(f"{origin}: a digest needs a name before it, as in anna:{HASHED}...")
     if not _NAME.fullmatch(name):
         raise KeyFileError(f"{origin}: a name has 1 to 64 letters, digits and _ . @ -")
     if key.startswith(HASHED):

@@ -14,7 +14,7 @@ from engine.doctor.examination import Check, CheckStatus, examine, try_providers
 from engine.doctor.machine import HtpTarget, chip_of, judge_accelerators, judge_nodes
 from engine.doctor.small_graph import example, expected, small_graph
 from engine.graphs.onnx_qnn_probe import STEPS
-from server.commands.doctor import line, write_report
+from server.commands.doctor.report import line, write_report
 
 
 def test_the_small_graph_is_onnx_and_does_what_it_says() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from engine.hub.catalogue import PullError, find_bundle
 from engine.hub.download import DownloadProgress, download
 from engine.hub.unpack import unpack
-from server.commands.pull import pull
+from server.commands.pull.command import pull
 from tests.engine.hub.file_server import Store, serving
 
 FILES = {"genie_config.json": b"{}", "part1_of_2.bin": bytes(range(256)) * 4000}

@@ -1,19 +1,25 @@
 """The command line: what it prints, how it ends, and what it does not load."""
 
+import inspect
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from server.commands.cli import app
-from server.settings import options
+from server.commands.exit_codes import FAILED, INTERRUPTED, UNUSABLE
+from server.commands.serve.command import serve
+from server.settings import RENAMED, flag_name, options
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "safetensors"}
 SERVING = {"fastapi", "uvicorn", "tokenizers", "numpy", "pydantic", "jinja2"}
+CLIENT = {"httpx", "rich", "msgspec", "prometheus_client"}
+COMMANDS = ["serve", "chat", "inspect", "doctor", "pull", "compile", "bench", "simulate"]
 
 
 def loaded(statement: str) -> set[str]:
@@ -24,21 +30,39 @@ def loaded(statement: str) -> set[str]:
 
 
 def test_help_loads_nothing_of_the_server() -> None:
-    assert not loaded("import server.commands.cli") & (HEAVY | SERVING)
+    assert not loaded("import server.commands.cli") & (HEAVY | SERVING | CLIENT)
 
 
 def test_serving_loads_no_compiler_and_no_graph_runtime() -> None:
-    modules = loaded("import server.commands.serve, server.app, server.run")
+    modules = loaded("import server.commands.serve.start, server.app, server.run")
     assert {"fastapi", "uvicorn", "tokenizers"} <= modules
     assert not modules & HEAVY
 
 
-def test_every_setting_is_a_flag() -> None:
-    from server.commands import cli
+@pytest.mark.parametrize("command", ["chat", "simulate"])
+def test_what_commands_share_is_not_the_benchs(command: str) -> None:
+    code = (
+        f"import sys, server.commands.{command}.session\nprint(any('commands.bench' in name for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
-    parameters = cli._serve.__signature__.parameters  # type: ignore[attr-defined]
-    assert set(parameters) == {"source", "config"} | {option.key for option in options() if not option.bounds.is_secret}
-    assert CliRunner().invoke(app, ["serve", "--help"]).exit_code == 0
+
+def test_every_setting_is_a_flag() -> None:
+    parameters = inspect.signature(serve).parameters
+    known = {option.key for option in options() if not option.bounds.is_secret}
+    assert set(parameters) == {"source", "config"} | known | set(RENAMED)
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert all(flag_name(key) in shown.output for key in known)
+    assert not any(flag_name(key) in shown.output for key in RENAMED)
+
+
+@pytest.mark.parametrize("former", RENAMED)
+def test_the_former_name_of_a_flag_is_refused_with_the_new_one(former: str) -> None:
+    result = CliRunner().invoke(app, ["serve", flag_name(former), "1"])
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {flag_name(former)} is now called {flag_name(RENAMED[former])}\n"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +72,13 @@ def test_every_setting_is_a_flag() -> None:
         (["serve"], {"HEXSERVE_THREDS": "2"}, "error: unknown environment variable HEXSERVE_THREDS"),
         (["serve", "--config", "/nowhere.toml"], {}, "error: settings file /nowhere.toml cannot be read"),
         (["serve", "--port", "0", "--bundle", "/nowhere"], {}, "error: /nowhere does not exist"),
+        (["serve", ""], {}, "error: SOURCE must not be empty"),
+        (["serve", "--bundle", " "], {}, "error: --bundle must not be empty"),
+        (["serve", "--host", ""], {}, "error: --host must not be empty"),
+        (["serve"], {"HEXSERVE_HOST": ""}, "error: HEXSERVE_HOST must not be empty"),
+        (["serve"], {"HEXSERVE_API_KEYS": ",,"}, "error: api_keys is set but has no key in it"),
+        (["serve", "one", "--bundle", "two"], {}, "error: SOURCE is 'one' and --bundle is 'two': give one of them"),
+        (["serve"], {"HEXSERVE_SHELF_MB": "1"}, "error: HEXSERVE_SHELF_MB is now called HEXSERVE_KV_OFFLOAD_MB"),
         (["inspect", "/nowhere"], {}, "error: /nowhere does not exist"),
     ],
 )
@@ -72,13 +103,39 @@ def test_compile_hands_its_arguments_on(tmp_path: Path) -> None:
     assert result.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("command", ["compile", "bench", "chat", "simulate"])
-def test_commands_with_options_of_their_own_explain_them(command: str) -> None:
+def test_help_lists_every_command() -> None:
+    shown = CliRunner().invoke(app, ["--help"], prog_name="hexserve").output
+    assert set(COMMANDS) <= set(shown.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_its_options(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], prog_name="hexserve")
     assert result.exit_code == 0
     assert f"hexserve {command}" in result.output
-    assert CliRunner().invoke(app, [command, "--no-such-option"]).exit_code == 2
 
 
-def test_an_unknown_flag_is_refused() -> None:
-    assert CliRunner().invoke(app, ["serve", "--prot", "1"]).exit_code == 2
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_an_unknown_flag_is_refused(command: str | None) -> None:
+    words = {None: [], "compile": ["compile", "demo", "-o", "/nowhere/bundle"]}.get(command, [command])
+    result = CliRunner().invoke(app, [*words, "--no-such-option"])
+    assert result.exit_code == 2
+    assert "--no-such-option" in result.stderr
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout == f"hexserve {version('hexserve')}\n"
+
+
+def test_the_reference_page_has_the_exit_codes_of_every_command() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    table = page[page.index("| command | 0 |") : page.index("130: interrupted")]
+    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == COMMANDS
+
+
+def test_the_server_and_the_commands_mean_the_same_by_a_code() -> None:
+    from server import __main__, run
+
+    assert (run.BROKEN, run.UNUSABLE, __main__.INTERRUPTED) == (FAILED, UNUSABLE, INTERRUPTED)

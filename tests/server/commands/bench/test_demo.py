@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.commands.bench.own_server import running_server
+from server.commands.own_server import running_server
 
 ROOT = Path(__file__).parents[4]
 

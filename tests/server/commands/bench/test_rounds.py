@@ -7,12 +7,13 @@ import pytest
 
 from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
 from server.commands.bench.calibrate import prepare
-from server.commands.bench.event_stream import StreamedUsage
 from server.commands.bench.prompts import PromptSource
 from server.commands.bench.rounds import BenchLoad, BenchTurn, Book, TurnRecord, measure, turns
 from server.commands.bench.summary import comparisons, levels, prefix_effects
-from server.commands.bench.target import BenchTarget, Unreachable
-from tests.server.commands.bench.scripted_server import Script, serving
+from server.commands.bench.target import BenchTarget
+from server.commands.http_client.address import Unreachable
+from server.commands.http_client.event_stream import StreamedUsage
+from tests.server.commands.scripted_server import Script, serving
 
 
 def test_servers_alternate() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from server.commands.bench.scrape import between, read_metrics, total
-from tests.server.commands.bench.scripted_server import metrics_text
+from tests.server.commands.scripted_server import metrics_text
 
 
 def test_difference_of_two_readings() -> None:

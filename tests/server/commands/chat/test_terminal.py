@@ -1,5 +1,6 @@
 """The terminal chat through a pipe, as scripts use it, and the commands."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,23 +9,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 
-from server.commands.bench.event_stream import StreamedUsage
-from server.commands.chat.connection import Timing
-from tests.server.commands.bench.scripted_server import WORDS, Script, serving
+from server.commands.chat.timing import Timing
+from server.commands.http_client.event_stream import StreamedUsage
+from tests.server.commands.scripted_server import WORDS, Script, serving
 
-START = "import typer; from server.commands.chat.terminal import chat; typer.run(chat)"
 ANSWER = "".join(WORDS)
 
 
 def talk(arguments: Sequence[str], typed: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
-        [sys.executable, "-c", START, *arguments],
+        [sys.executable, "-m", "server", "chat", *arguments],
         input=typed,
         capture_output=True,
         encoding="utf-8",
+        errors="surrogateescape",
         timeout=60,
         env=environment,
         check=False,
@@ -78,12 +80,15 @@ def test_a_refusal_is_shown_and_the_question_may_be_asked_again() -> None:
 def test_commands_are_checked(command: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    from server.commands.chat.connection import Connection
-    from server.commands.chat.terminal import Conversation, Terminal
+    from server.commands.chat.conversation import Conversation
+    from server.commands.chat.terminal import Terminal
+    from server.commands.http_client.client import ServerClient
 
-    with serving(Script()) as address, Connection(address, "scripted", "") as connection:
-        terminal = Terminal(connection, Conversation(), Console(), Console(stderr=True, width=200))
+    with asyncio.Runner() as runner:
+        client = ServerClient("http://127.0.0.1:9", "", "scripted", httpx.Timeout(1))
+        terminal = Terminal(client, runner, Conversation(), Console(), Console(stderr=True, width=200))
         terminal.obey(command)
+        runner.run(client.close())
     assert complaint in capsys.readouterr().err
 
 
@@ -101,10 +106,32 @@ def test_nobody_listens() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_url_and_bundle_exclude_each_other() -> None:
-    done = talk(["--url", "http://h", "--bundle", "demo"], "")
+def test_bytes_that_are_no_text_are_not_sent() -> None:
+    """Latin-1 piped in: the line is named, the others are asked, the script hears of it by the exit code."""
+    script = Script()
+    with serving(script) as address:
+        done = talk(["--url", address], "One?\ncaf\udce9?\n/system \udcff\nTwo?\n")
+    assert done.returncode == 1
+    assert done.stdout == f"{ANSWER}\n" * 2
+    assert [len(body["messages"]) for body in script.bodies] == [1, 3]
+    for line in (2, 3):
+        assert f"line {line} is not utf-8, so it was not sent" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--url", "http://h", "--bundle", "demo"], "--url and --bundle exclude each other"),
+        (["--url", "ftp://h"], "'ftp://h' is not an http address"),
+        (["--api-key", "ké"], "the API key must be printable ASCII characters"),
+        (["--system", "\udcff"], "--system and --model must be text, without bytes that are no characters"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(arguments: list[str], message: str) -> None:
+    done = talk(arguments, "")
     assert done.returncode == 2
-    assert "exclude each other" in done.stderr
+    assert done.stderr == f"error: {message}\n"
 
 
 def test_timing_line() -> None:
@@ -117,6 +144,24 @@ def test_timing_line() -> None:
     assert timing.line() == "5 tokens in 2.50 s, 2.0 tokens/s | first token 500 ms | prompt 9 (4 cached)"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_ends_a_script() -> None:
+    script = Script(then="hang")
+    with serving(script) as address:
+        command = [sys.executable, "-m", "server", "chat", "--url", address]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+            child.stdin.write("Hang?\n")
+            child.stdin.close()
+            assert child.stdout.read(len("Paris is")) == "Paris is"
+            child.send_signal(signal.SIGINT)
+            assert child.wait(30) == 130
+            assert child.stderr.read() == ""
+        assert script.left.wait(30)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves() -> None:
     import pty
@@ -125,7 +170,7 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves() -> None:
     with serving(script) as address:
         terminal, end = pty.openpty()
         with subprocess.Popen(
-            [sys.executable, "-c", START, "--url", address],
+            [sys.executable, "-m", "server", "chat", "--url", address],
             stdin=end,
             stdout=end,
             stderr=end,

@@ -5,18 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from server.commands.simulate.command import simulate
+from server.commands.cli import app
 
-app = typer.Typer()
-app.command()(simulate)
 SMALL = ["--clients", "1,4", "--requests", "1", "--prompt", "64", "--output", "8"]
 
 
 def output(*arguments: str) -> str:
-    result = CliRunner().invoke(app, [*SMALL, *arguments])
+    result = CliRunner().invoke(app, ["simulate", *SMALL, *arguments])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -95,7 +92,7 @@ def test_one_token_has_no_gaps() -> None:
     ],
 )
 def test_a_users_mistake_is_one_sentence(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, [*SMALL, *arguments])
+    result = CliRunner().invoke(app, ["simulate", *SMALL, *arguments])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
@@ -104,12 +101,12 @@ def test_a_users_mistake_is_one_sentence(arguments: list[str], message: str) -> 
 def test_the_drawing_of_the_readme_is_what_the_command_draws(tmp_path: Path) -> None:
     """`hexserve simulate --svg docs/simulated.svg` made it, and makes it again."""
     made = tmp_path / "made.svg"
-    result = CliRunner().invoke(app, ["--svg", str(made)])
+    result = CliRunner().invoke(app, ["simulate", "--svg", str(made)])
     assert result.exit_code == 0 and f"Drawn in {made}" in result.output.replace("\n", "")
     assert made.read_text() == (Path(__file__).parents[4] / "docs" / "simulated.svg").read_text()
 
 
 def test_a_drawing_that_cannot_be_written(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [*SMALL, "--svg", str(tmp_path / "no" / "made.svg")])
+    result = CliRunner().invoke(app, ["simulate", *SMALL, "--svg", str(tmp_path / "no" / "made.svg")])
     assert result.exit_code == 2
     assert "--svg" in result.output and "cannot be written: No such file or directory" in result.output

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig
-from server.commands.serve import start
+from server.commands.serve.start import start
 from server.run import UNUSABLE
 from server.settings import Settings, SettingsError, load_settings, options
 from tests.server.served import served

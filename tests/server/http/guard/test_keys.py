@@ -48,6 +48,7 @@ def test_no_keys_is_an_open_server() -> None:
         (f"ben:{SECRET}\nben:{SECRET}2", "ben"),
         (f"ben:{SECRET}\nanna:{SECRET}", "twice"),
         ("x" * 513, "line 1"),
+        (f"sha256:{'0' * 64}", "line 1: a digest needs a name before it"),
     ],
 )
 def test_a_bad_file_is_refused_without_showing_keys(tmp_path: Path, content: str, where: str) -> None:
@@ -56,6 +57,23 @@ def test_a_bad_file_is_refused_without_showing_keys(tmp_path: Path, content: str
     with pytest.raises(KeyFileError, match=where) as failure:
         read_keys("", str(path))
     assert SECRET not in str(failure.value)
+
+
+@pytest.mark.parametrize("listed", [",,", " ", " , "])
+def test_a_list_without_a_key_is_not_an_open_server(listed: str) -> None:
+    with pytest.raises(KeyFileError, match="api_keys is set but has no key in it"):
+        read_keys(listed, "")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "finding"),
+    [("utf-8-sig", "it begins with a UTF-8 byte"), ("utf-16", "it is UTF-16"), ("latin-1", "it is not UTF-8")],
+)
+def test_a_file_in_another_encoding_is_named(tmp_path: Path, encoding: str, finding: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# für anna\nanna:{SECRET}\n", encoding=encoding)
+    with pytest.raises(KeyFileError, match=f"^the API key file {path} cannot be read: {finding}.*; save it as UTF-8"):
+        read_keys("", str(path))
 
 
 def test_a_missing_file() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.commands.bench.distribution import Distribution, distribution, median, percentile, ratio
+from server.commands.distribution import Distribution, distribution, median, percentile, ratio
 
 FLOATS = st.floats(-1e9, 1e9)
 

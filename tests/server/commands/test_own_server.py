@@ -9,7 +9,7 @@ import textwrap
 import httpx
 import pytest
 
-from server.commands.bench.own_server import (
+from server.commands.own_server import (
     ServerFailed,
     free_port,
     group_options,
@@ -22,7 +22,7 @@ from server.commands.bench.own_server import (
 READY_SERVER = """
 import sys
 import uvicorn
-from tests.server.commands.bench.scripted_server import Script, scripted_app
+from tests.server.commands.scripted_server import Script, scripted_app
 uvicorn.run(scripted_app(Script()), port=int(sys.argv[1]), log_level="critical")
 """
 
@@ -72,7 +72,7 @@ def test_sigterm_of_the_parent_ends_the_server() -> None:
     port = free_port()
     parent_code = f"""
         import sys, time
-        from server.commands.bench.own_server import running_server
+        from server.commands.own_server import running_server
         with running_server("demo", [sys.executable, "-c", {READY_SERVER!r}, "{port}"], {port}) as address:
             print(address, flush=True)
             time.sleep(600)

@@ -1,4 +1,4 @@
-"""The command: print the checks as they finish, write them to a file when asked."""
+"""The checks printed as they finish, and written to a file when asked."""
 
 import sys
 import time
@@ -8,12 +8,12 @@ import msgspec
 
 from engine.doctor.examination import Check, CheckStatus, examine
 from engine.doctor.machine import environment, versions
+from server.commands.exit_codes import FAILED, UNUSABLE
 
-FAILED, UNWRITABLE = 1, 2
 MARKS = {CheckStatus.PASS: "ok  ", CheckStatus.FAIL: "FAIL", CheckStatus.SKIP: "--  "}
 
 
-def doctor(report: Path | None, bundle: Path | None) -> int:
+def tell(report: Path | None, bundle: Path | None) -> int:
     """Examine this machine; 0 when nothing failed, 1 when something did, 2 when the report cannot be written."""
     checks = []
     for check in examine(bundle):
@@ -22,7 +22,7 @@ def doctor(report: Path | None, bundle: Path | None) -> int:
     failed = [check for check in checks if check.status is CheckStatus.FAIL]
     print(verdict(failed))
     if report is not None and not write_report(report, checks):
-        return UNWRITABLE
+        return UNUSABLE
     return FAILED if failed else 0
 
 

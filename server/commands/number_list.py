@@ -1,7 +1,7 @@
 """Lists of whole numbers on a command line."""
 
 
-def counts(text: str, option: str) -> tuple[int, ...]:
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """'1,4,8' -> (1, 4, 8). Raises ValueError naming the option."""
     try:
         found = tuple(int(part) for part in text.split(","))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from server.commands.bench.event_stream import (
+from server.commands.http_client.event_stream import (
     BrokenStream,
     EventDecoder,
     Piece,

@@ -1,0 +1,1 @@
+"""`hexserve doctor`: what this machine can run, told and written down."""

@@ -1,0 +1,1 @@
+"""`hexserve pull`: a ready bundle fetched with progress bars."""

@@ -1,0 +1,1 @@
+"""`hexserve serve`: a model over HTTP."""
