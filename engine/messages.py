@@ -5,7 +5,7 @@ commands from standard input and writes reports to standard output; end of input
 """
 
 import struct
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -25,7 +25,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """Forget a request; free its rows and columns before the next pass. Unknown ids are ignored."""
 
-    request_id: str
+    id: str
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -44,8 +44,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     pool_bytes: int
 
 
-class Stats(msgspec.Struct, frozen=True, tag=True):
-    """Counters since the worker started and gauges of now; times in seconds. Rides on every `Tokens`."""
+class Counters(msgspec.Struct):
+    """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
+
+    run_s: inside the graphs. relay_s: re-laying pools for variants of another width. copy_s: pages to and from the
+    host KV cache. step_s: whole steps, all of these included.
+    """
 
     passes: int = 0
     rows_used: int = 0
@@ -63,11 +67,23 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     generated_tokens: int = 0
     finished: int = 0
     run_s: float = 0.0
+    relay_s: float = 0.0
+    copy_s: float = 0.0
     step_s: float = 0.0
+
+
+class Stats(Counters, tag=True):
+    """The counters, and gauges of now. Rides on every `Tokens`."""
+
     running: int = 0
     waiting: int = 0
     columns_used: int = 0
     columns_total: int = 0
+
+
+def summed(*parts: Counters) -> dict[str, Any]:
+    """Every counter by name, added up over `parts`; gauges are left out."""
+    return {name: sum(getattr(part, name) for part in parts) for name in Counters.__struct_fields__}
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +96,7 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """One request cannot go on. `kind` is 'invalid' (caller's fault) or 'engine'."""
 
-    request_id: str
+    id: str
     message: str
     kind: str = "engine"
 

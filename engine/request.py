@@ -59,7 +59,7 @@ class Request:
     cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes).
     """
 
-    request_id: str
+    id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     priority: int = 0
@@ -84,7 +84,7 @@ class TokenEvent:
     whole with the first event: one entry for each prompt token but the first, which nothing precedes.
     """
 
-    request_id: str
+    id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None

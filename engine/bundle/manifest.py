@@ -18,7 +18,7 @@ class GraphKind(StrEnum):
 
     LUT = "lut"  # input_ids -> hidden
     DECODER = "decoder"  # layers, with or without the embedding in front
-    DECODER_PREFILL = "decoder_prefill"  # outputs are KV only
+    DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
     IMAGE_ENCODER = "image_encoder"

@@ -31,7 +31,7 @@ class ShapeTable:
 
     A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
     to a 16th of the next power of two, so that no more than an eighth of it is in vain.
-    prefill: further fixed shapes, whose graphs give keys and values only, for passes without logits.
+    prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
     """
 
     fixed: tuple[PassShape, ...]

@@ -1,4 +1,7 @@
-"""Which page contents lie in the host cache: copies outside the pools, so that a prefix in them costs no pass width."""
+"""Which pages of computed prefixes have a copy in the host KV cache: main memory that no graph is bound to.
+
+A prefix there is found again without being computed again, and makes no pass wider meanwhile.
+"""
 
 from collections import OrderedDict
 
@@ -6,7 +9,7 @@ from engine.cache.prefix import PageKey
 
 
 class HostCache:
-    """Keys of the copies, least recently used first. The runtime holds the bytes and follows what this says."""
+    """Keys of at most `limit` pages, least recently used first. The runtime holds the bytes and does as this says."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -19,16 +22,16 @@ class HostCache:
         return len(self._keys)
 
     def put(self, key: PageKey) -> tuple[PageKey, ...]:
-        """Add or refresh a key; the keys that must go so that `limit` holds."""
+        """Add a key, or mark it as just used. Returns the keys to evict, so that `limit` holds."""
         self._keys[key] = None
         self._keys.move_to_end(key)
-        dropped = []
+        evicted = []
         while len(self._keys) > self.limit:
-            dropped.append(self._keys.popitem(last=False)[0])
-        return tuple(dropped)
+            evicted.append(self._keys.popitem(last=False)[0])
+        return tuple(evicted)
 
     def clear(self) -> tuple[PageKey, ...]:
-        """Forget everything; the keys that were there."""
+        """Forget everything. Returns the keys that were there, to evict."""
         keys = tuple(self._keys)
         self._keys.clear()
         return keys

@@ -22,13 +22,12 @@ class PagePool:
     """Pages of `page_columns` columns, handed out lowest first.
 
     A page is in exactly one state: free; referenced by one or more sequences; or cached - unreferenced, but its
-    contents are known by key - until it is needed, least recently used first, or `keep_limit` pages are cached.
+    contents are known by key - until it is needed, least recently used first.
     """
 
-    def __init__(self, columns: int, page_columns: int, keep_limit: int | None = None) -> None:
+    def __init__(self, columns: int, page_columns: int) -> None:
         self.page_columns = page_columns
         self.page_count = columns // page_columns
-        self.keep_limit = self.page_count if keep_limit is None else keep_limit
         # Sole owner of these five; every method leaves them consistent (see scheduling/invariants.py).
         self._free = list(range(self.page_count))
         self._references = [0] * self.page_count
@@ -98,8 +97,6 @@ class PagePool:
                 self._cached[page] = None
             else:
                 heapq.heappush(self._free, page)
-        while len(self._cached) > self.keep_limit:
-            self._forget(next(iter(self._cached)))
 
     def register(self, page: int, key: PageKey) -> None:
         """Say what a full, referenced page contains. The first page with a key wins; a duplicate stays private."""
@@ -122,7 +119,7 @@ class PagePool:
         return self._key_of.get(page)
 
     def cached_above(self, columns: int) -> tuple[int, ...]:
-        """Kept pages that lie, even in part, at or above `columns`; least recently used first."""
+        """Cached pages that lie, even in part, at or above `columns`; least recently used first."""
         return tuple(page for page in self._cached if (page + 1) * self.page_columns > columns)
 
     def trim(self, columns: int) -> None:

@@ -253,8 +253,8 @@ class Engine:
         self._supervisor.check_room()
         # A number of our own, because events of an aborted request may still be under way when its id is used again.
         self._submitted += 1
-        request = replace(request, request_id=f"{request.request_id}#{self._submitted}")
-        self._admission.enter(request.request_id, prompt_tokens)
+        request = replace(request, id=f"{request.id}#{self._submitted}")
+        self._admission.enter(request.id, prompt_tokens)
         if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
             request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
         if request.params.grammar is not None:  # a complete answer must be able to end
@@ -262,7 +262,7 @@ class Engine:
             request = replace(request, params=replace(request.params, stop_token_ids=ends))
         rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids)
         stream = TokenStream(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
-        self._streams[request.request_id] = stream
+        self._streams[request.id] = stream
         self._supervisor.submit(request)
         return stream
 
@@ -297,9 +297,9 @@ class Engine:
 
     def _deliver(self, event: TokenEvent) -> None:
         """Called by the supervisor for every event of an unfinished request."""
-        stream = self._streams.get(event.request_id)
+        stream = self._streams.get(event.id)
         if stream is not None:
-            self._admission.started(event.request_id)
+            self._admission.started(event.id)
             stream.feed(event)
 
     def _fail(self, request_id: str, error: HexserveError) -> None:
@@ -310,7 +310,7 @@ class Engine:
 
     def _ended(self, stream: TokenStream, timings: RequestTimings | None) -> None:
         """Called by a stream once, when nothing more will come; `timings` is None unless it finished."""
-        request_id = stream.request_id
+        request_id = stream.id
         del self._streams[request_id]
         self._supervisor.abort(request_id)  # does nothing when the worker itself finished it
         self._admission.leave(request_id, finished=timings is not None)

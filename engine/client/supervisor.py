@@ -15,11 +15,10 @@ from engine.client.lifecycle import EngineState, Lifecycle
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
 from engine.client.worker_process import WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
-from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens
+from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens, summed
 from engine.request import Request, TokenEvent
 
 _log = logging.getLogger("hexserve")
-GAUGES = ("running", "waiting", "columns_used", "columns_total")
 CLOSING = "The server is shutting down."
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
@@ -101,7 +100,7 @@ class Supervisor:
 
     def submit(self, request: Request) -> None:
         """Take a request; it is sent at once, or when the next worker is ready."""
-        self._pending[request.request_id] = PendingRequest(request)
+        self._pending[request.id] = PendingRequest(request)
         self._send_pending()
 
     def abort(self, request_id: str) -> None:
@@ -179,9 +178,9 @@ class Supervisor:
         if self._fatal is None or not self._fatal.permanent:
             _log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
         for pending in charge_death(self._pending.values()):
-            del self._pending[pending.request.request_id]
+            del self._pending[pending.request.id]
             self._fail(
-                pending.request.request_id,
+                pending.request.id,
                 WorkerDied(f"The worker process died {MOST_DEATHS} times while this request ran."),
             )
         if self._ready is not None:
@@ -243,14 +242,14 @@ class Supervisor:
         self._send_pending()
 
     def _on_event(self, event: TokenEvent) -> None:
-        pending = self._pending.get(event.request_id)
+        pending = self._pending.get(event.id)
         if pending is None:
             return  # aborted while the event was under way
         was_suspect = pending.is_suspect
         pending.progress(event.token_ids)
         self._deaths_in_a_row = 0
         if event.finish is not None:
-            del self._pending[event.request_id]
+            del self._pending[event.id]
         if was_suspect:
             self._send_pending()
         if event.timings is not None and pending.deaths:  # this worker timed the last part only
@@ -267,10 +266,4 @@ class Supervisor:
 
 def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:
     """Sum of the counters; the gauges are the current ones, or 0."""
-    summed = {
-        name: (getattr(current, name) if with_gauges else 0)
-        if name in GAUGES
-        else getattr(past, name) + getattr(current, name)
-        for name in Stats.__struct_fields__
-    }
-    return msgspec.structs.replace(past, **summed)
+    return msgspec.structs.replace(current if with_gauges else Stats(), **summed(past, current))

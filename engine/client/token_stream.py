@@ -26,7 +26,7 @@ class TokenStream:
     def __init__(
         self, request: Request, tokenizer: Tokenizer, rules: StopRules, buffer_deltas: int, on_end: OnEnd
     ) -> None:
-        self.request_id = request.request_id
+        self.id = request.id
         self.prompt_tokens = len(request.prompt_ids)
         self._assembler = TextAssembler(tokenizer, rules)
         self._buffer_deltas = buffer_deltas

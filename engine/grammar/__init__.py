@@ -1,1 +1,1 @@
-"""Output that is valid by construction: what may be asked, its compilation outside the server, masks in the worker."""
+"""Output that is valid by construction: the specs, their compilation in processes apart, masks in the worker."""

@@ -1,4 +1,4 @@
-"""The process that compiles what callers ask: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
+"""The grammar compiler, a process of its own: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
 
 One grammar at a time; its parent kills it when one takes too long. Standard input carries `GrammarSpec`, standard
 output `Compiled`, each with its length in front. An empty `Compiled` says that it is ready.
@@ -25,7 +25,7 @@ MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size al
 def main(arguments: list[str]) -> int:
     """Compile until end of input; 3 when the tokenizer cannot be used (said in the first answer)."""
     _bound_memory()
-    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    specs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
         tokenizer = load_tokenizer(Path(arguments[0]), int(arguments[1]), [int(each) for each in arguments[2:]])
@@ -34,16 +34,16 @@ def main(arguments: list[str]) -> int:
         return 3
     controls = control_texts(tokenizer)
     _answer(answers, Compiled())
-    while header := asked.read(LENGTH.size):
-        body = asked.read(LENGTH.unpack(header)[0])
+    while header := specs.read(LENGTH.size):
+        body = specs.read(LENGTH.unpack(header)[0])
         _answer(answers, compiled(decode_spec(body), tokenizer, controls))
     return 0
 
 
-def compiled(wanted: GrammarSpec, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
+def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
     """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_texts`."""
     try:
-        grammar = unforced(serialised(wanted, lambda marker: special_token(tokenizer, marker)), controls)
+        grammar = unforced(serialised(spec, lambda marker: special_token(tokenizer, marker)), controls)
         matcher = new_matcher(tokenizer, grammar)
         allowed = matcher.compute_bitmask()
         checked(matcher)

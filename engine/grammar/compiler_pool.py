@@ -1,6 +1,6 @@
-"""Grammars are compiled in processes of their own: a form that takes too long costs its own request and nobody else.
+"""Grammars are compiled in processes of their own: a spec that takes too long costs its own request and nobody else.
 
-Each compiler compiles one grammar at a time, so nobody waits behind a stranger's while a compiler is free; one that
+Each compiler compiles one grammar at a time, so no spec waits behind another while a compiler is free; one that
 overruns its time is killed. Compilers start when they are first needed.
 """
 
@@ -30,7 +30,7 @@ class GrammarCompilerLimits:
 
     budget_s: float = 2.0
     largest_bytes: int = 1024 * 1024
-    helpers: int = 4
+    compilers: int = 4
 
 
 class GrammarCompilerPool:
@@ -39,7 +39,7 @@ class GrammarCompilerPool:
     def __init__(self, command: Sequence[str], limits: GrammarCompilerLimits = GrammarCompilerLimits()) -> None:
         self._command = tuple(command)
         self._limits = limits
-        self._free = asyncio.Semaphore(limits.helpers)
+        self._free = asyncio.Semaphore(limits.compilers)
         self._waiting = 0  # for a compiler, or for its answer
         self._idle: list[_Compiler] = []
         self._alive: set[_Compiler] = set()
@@ -47,18 +47,18 @@ class GrammarCompilerPool:
         self._known_bytes = 0
         self._is_closed = False
 
-    async def compile(self, wanted: GrammarSpec, param: str) -> str:
+    async def compile(self, spec: GrammarSpec, param: str) -> str:
         """The serialised grammar. InvalidRequest naming `param` when it is invalid, too large or too slow.
 
         EngineFailure when no compiler can be started; Busy when too many wait or the server is shutting down.
         """
-        asked = encode_spec(wanted)
-        if len(asked) > self._limits.largest_bytes:
-            message = f"Invalid '{param}': it has {len(asked)} bytes, the limit is {self._limits.largest_bytes}."
+        encoded = encode_spec(spec)
+        if len(encoded) > self._limits.largest_bytes:
+            message = f"Invalid '{param}': it has {len(encoded)} bytes, the limit is {self._limits.largest_bytes}."
             raise InvalidRequest(message, param, "string_above_max_length")
-        answer = self._known.get(asked)
+        answer = self._known.get(encoded)
         if answer is None:
-            answer = await self._in_turn(asked)
+            answer = await self._in_turn(encoded)
         if answer.error:
             raise InvalidRequest(f"Invalid '{param}': {answer.error}", param, "invalid_value")
         return answer.grammar
@@ -69,24 +69,26 @@ class GrammarCompilerPool:
         for compiler in list(self._alive):
             await self._end(compiler)
 
-    async def _in_turn(self, asked: bytes) -> Compiled:
-        if self._waiting >= WAITING_PER_COMPILER * self._limits.helpers:
+    async def _in_turn(self, encoded: bytes) -> Compiled:
+        if self._waiting >= WAITING_PER_COMPILER * self._limits.compilers:
             message = f"{self._waiting} requests wait for the form of their answer to be compiled."
             wait_s = max(1.0, WAITING_PER_COMPILER * self._limits.budget_s / 2)
             raise Busy(message, BusyReason.GRAMMARS, wait_s)
         self._waiting += 1
         try:
             async with self._free:
-                return self._known.get(asked) or await self._compile(asked)  # known since a neighbour asked the same
+                return self._known.get(encoded) or await self._compile(
+                    encoded
+                )  # known since a neighbour had the same spec
         finally:
             self._waiting -= 1
 
-    async def _compile(self, asked: bytes) -> Compiled:
+    async def _compile(self, encoded: bytes) -> Compiled:
         if self._is_closed:
             raise Busy.shutting_down()
         compiler = self._idle.pop() if self._idle else await self._start()
         try:
-            answer = await asyncio.wait_for(compiler.ask(asked), self._limits.budget_s)
+            answer = await asyncio.wait_for(compiler.ask(encoded), self._limits.budget_s)
         except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
             return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
@@ -96,7 +98,7 @@ class GrammarCompilerPool:
         finally:
             if compiler not in self._idle:  # it overran, died, or nobody waits for it any more
                 await asyncio.shield(self._end(compiler))
-        self._remember(asked, answer)
+        self._remember(encoded, answer)
         return answer
 
     async def _start(self) -> "_Compiler":
@@ -124,17 +126,17 @@ class GrammarCompilerPool:
         self._alive.discard(compiler)
         await compiler.end()
 
-    def _remember(self, asked: bytes, answer: Compiled) -> None:
-        if asked in self._known:  # a neighbour asked for the same meanwhile
+    def _remember(self, encoded: bytes, answer: Compiled) -> None:
+        if encoded in self._known:  # a neighbour had the same spec meanwhile
             return
-        self._known[asked] = answer
-        self._known_bytes += _size(asked, answer)
+        self._known[encoded] = answer
+        self._known_bytes += _size(encoded, answer)
         while len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES:
             self._known_bytes -= _size(*self._known.popitem(last=False))
 
 
-def _size(asked: bytes, answer: Compiled) -> int:
-    return len(asked) + len(answer.grammar)
+def _size(encoded: bytes, answer: Compiled) -> int:
+    return len(encoded) + len(answer.grammar)
 
 
 class _Compiler:
@@ -150,9 +152,9 @@ class _Compiler:
         )
         return cls(process)
 
-    async def ask(self, asked: bytes) -> Compiled:
+    async def ask(self, encoded: bytes) -> Compiled:
         assert self._process.stdin is not None
-        await write_frame(self._process.stdin, asked)
+        await write_frame(self._process.stdin, encoded)
         return await self.answer()
 
     async def answer(self) -> Compiled:

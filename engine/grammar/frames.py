@@ -1,4 +1,4 @@
-"""The frames of the helper's pipes: a 4-byte little-endian length and that many bytes."""
+"""The frames of a grammar compiler's pipes: a 4-byte little-endian length and that many bytes."""
 
 import asyncio
 import struct

@@ -1,6 +1,6 @@
 """The worker's side: one matcher per sequence with a grammar, and the tokens it forbids next.
 
-Masks are computed in threads (llguidance lets go of the GIL) while the next pass runs. Nobody waits for one: a row
+Masks are computed in threads (llguidance lets go of the GIL) while the next pass runs. No pass waits for one: a row
 whose mask is not there yet is not sampled, and its sequence is left out of passes until the mask is there.
 Building a matcher has threads of its own, so that a large grammar delays no other sequence's masks.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from engine.grammar.matching import GrammarFailed, checked, new_matcher
 
 T = TypeVar("T")
-Forbidden = NDArray[np.bool_]  # [V], true where a token may not be chosen
+Forbidden = NDArray[np.bool_]  # [V], true where a token may not be sampled
 
 BUILD_THREADS = 4
 MASK_THREADS = 4
@@ -28,18 +28,24 @@ KEPT_GRAMMARS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Masks:
-    """What is forbidden for the next token, then for the token behind each guess; None behind a guess that is."""
+class ReadyMasks:
+    """Computed masks: for the next token, then for the token behind each guess; None behind a forbidden guess.
+
+    matcher: it has consumed every token before the next one.
+    """
 
     matcher: LLMatcher
     forbidden: tuple[Forbidden | None, ...]
 
 
 @dataclass(slots=True)
-class _Line:
-    """One sequence. `is_late`: its mask was missing when it was wanted, or its matcher is still being built."""
+class _SequenceMasks:
+    """One sequence's masks, being computed or ready.
 
-    work: "Future[Masks]"
+    is_late: they were missing when a pass needed them, or the matcher is still being built.
+    """
+
+    work: "Future[ReadyMasks]"
     is_late: bool = True
 
 
@@ -58,60 +64,64 @@ class GrammarMasks:
         self._builds = builds or ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="grammar-build")
         self._steps = steps or ThreadPoolExecutor(MASK_THREADS, thread_name_prefix="grammar-mask")
         self._bases: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
-        self._lines: dict[str, _Line] = {}
+        self._sequences: dict[str, _SequenceMasks] = {}
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Sequences with a grammar."""
-        return tuple(self._lines)
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the sequences with a grammar."""
+        return tuple(self._sequences)
 
-    def open(self, name: str, grammar: str, emitted: Sequence[int]) -> None:
+    def __contains__(self, sequence_id: str) -> bool:
+        """Whether the sequence has a grammar."""
+        return sequence_id in self._sequences
+
+    def open(self, sequence_id: str, grammar: str, emitted: Sequence[int]) -> None:
         """Begin a sequence; `emitted` are tokens of its completion that are there already."""
-        work: Future[Masks] = Future()
-        self._lines[name] = _Line(work)
+        work: Future[ReadyMasks] = Future()
+        self._sequences[sequence_id] = _SequenceMasks(work)
         begin = partial(_begin, tuple(emitted))
         self._base(grammar).add_done_callback(
             lambda base: self._steps.submit(_settle, work, lambda: begin(base.result()))
         )
 
     def late(self) -> frozenset[str]:
-        """Sequences that cannot be sampled now."""
-        for line in self._lines.values():
-            line.is_late = line.is_late and not line.work.done()
-        return frozenset(name for name, line in self._lines.items() if line.is_late)
+        """Ids of the sequences that cannot be sampled now."""
+        for entry in self._sequences.values():
+            entry.is_late = entry.is_late and not entry.work.done()
+        return frozenset(sequence_id for sequence_id, entry in self._sequences.items() if entry.is_late)
 
-    def guess(self, name: str, guesses: tuple[int, ...]) -> None:
+    def guess(self, sequence_id: str, guesses: tuple[int, ...]) -> None:
         """Prepare masks behind guesses as well."""
-        line = self._lines[name]
-        line.work = self._steps.submit(_behind, line.work, guesses)
+        entry = self._sequences[sequence_id]
+        entry.work = self._steps.submit(_behind, entry.work, guesses)
 
-    def take(self, name: str) -> tuple[Forbidden | None, ...] | None:
+    def take(self, sequence_id: str) -> tuple[Forbidden | None, ...] | None:
         """The masks of a sequence's rows; None when they are not there yet. GrammarFailed when there will be none."""
-        line = self._lines[name]
-        if not line.work.done():
-            line.is_late = True
+        entry = self._sequences[sequence_id]
+        if not entry.work.done():
+            entry.is_late = True
             return None
-        error = line.work.exception()
+        error = entry.work.exception()
         if error is not None:
             raise GrammarFailed(str(error)) from error
-        return line.work.result().forbidden
+        return entry.work.result().forbidden
 
-    def is_ready(self, name: str) -> bool:
+    def is_ready(self, sequence_id: str) -> bool:
         """Whether `take` would give masks or fail."""
-        return self._lines[name].work.done()
+        return self._sequences[sequence_id].work.done()
 
-    def advance(self, name: str, tokens: tuple[int, ...]) -> None:
-        """The tokens that were chosen from the masks taken."""
-        line = self._lines[name]
-        line.work = self._steps.submit(_advanced, line.work.result().matcher, tokens)
+    def advance(self, sequence_id: str, tokens: tuple[int, ...]) -> None:
+        """Take in the tokens that were sampled under the masks taken; the next mask is computed from now on."""
+        entry = self._sequences[sequence_id]
+        entry.work = self._steps.submit(_advanced, entry.work.result().matcher, tokens)
 
-    def forget(self, name: str) -> None:
-        """The sequence is gone; names without a grammar are ignored."""
-        self._lines.pop(name, None)
+    def forget(self, sequence_id: str) -> None:
+        """The sequence is gone; ids without a grammar are ignored."""
+        self._sequences.pop(sequence_id, None)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the masks of at least one sequence are there."""
-        pending = [line.work for line in self._lines.values() if not line.work.done()]
+        pending = [entry.work for entry in self._sequences.values() if not entry.work.done()]
         if pending:
             wait(pending, timeout_s, FIRST_COMPLETED)
 
@@ -145,18 +155,18 @@ def _settle(work: "Future[T]", make: Callable[[], T]) -> None:
         work.set_exception(error)
 
 
-def _begin(emitted: tuple[int, ...], base: LLMatcher) -> Masks:
+def _begin(emitted: tuple[int, ...], base: LLMatcher) -> ReadyMasks:
     return _advanced(base.deep_copy(), emitted)
 
 
-def _advanced(matcher: LLMatcher, tokens: tuple[int, ...]) -> Masks:
+def _advanced(matcher: LLMatcher, tokens: tuple[int, ...]) -> ReadyMasks:
     if tokens and not matcher.consume_tokens(list(tokens)):
         checked(matcher)
         raise GrammarFailed("the grammar does not allow the text so far")
-    return Masks(matcher, (_forbidden(matcher),))
+    return ReadyMasks(matcher, (_forbidden(matcher),))
 
 
-def _behind(before: "Future[Masks]", guesses: tuple[int, ...]) -> Masks:
+def _behind(before: "Future[ReadyMasks]", guesses: tuple[int, ...]) -> ReadyMasks:
     """Walk along the guesses as far as the grammar goes with them, and back."""
     ready = before.result()
     matcher, forbidden = ready.matcher, [ready.forbidden[0]]
@@ -171,7 +181,7 @@ def _behind(before: "Future[Masks]", guesses: tuple[int, ...]) -> Masks:
     if taken and not matcher.rollback(taken):
         raise GrammarFailed("the grammar cannot be wound back")
     checked(matcher)
-    return Masks(matcher, tuple(forbidden))
+    return ReadyMasks(matcher, tuple(forbidden))
 
 
 def _forbidden(matcher: LLMatcher) -> Forbidden:

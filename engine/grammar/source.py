@@ -1,4 +1,4 @@
-"""What was asked -> llguidance's serialised grammar. Syntax of Lark and of `%json`: llguidance's docs/syntax.md."""
+"""A grammar spec -> llguidance's serialised grammar. Syntax of Lark and of `%json`: llguidance's docs/syntax.md."""
 
 import json
 import re
@@ -21,13 +21,13 @@ class Unusable(ValueError):
     """The form cannot be made into a grammar; the message says why."""
 
 
-def serialised(wanted: GrammarSpec, special: SpecialToken) -> str:
+def serialised(spec: GrammarSpec, special: SpecialToken) -> str:
     """The grammar of a form. `special` gives the id of a marker that is one control token, else None.
 
     Unusable when it cannot be read; whether llguidance accepts it is not known yet.
     """
-    body = _form(wanted.form, special)
-    return _after(body, wanted.opening, wanted.after, special) if wanted.after else body
+    body = _form(spec.form, special)
+    return _after(body, spec.opening, spec.after, special) if spec.after else body
 
 
 def unforced(grammar: str, controls: Sequence[str]) -> str:
@@ -131,7 +131,7 @@ def _blocks(calls: ToolCalls, form: ToolFormat, special: SpecialToken) -> str:
 
 
 def _after_opening(form: ToolFormat, special: SpecialToken, most: int, repeats: bool) -> str:
-    """What follows an opening marker: the JSON, the closing marker and, if wanted, more blocks."""
+    """What follows an opening marker: the JSON, the closing marker and, if more calls are allowed, more blocks."""
     before, after = (f"{_literal(text)} " if text else "" for text in (form.before, form.after))
     closing = _marker(form.closing, special) if form.closing else ""
     if form.is_list:

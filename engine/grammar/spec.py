@@ -1,4 +1,4 @@
-"""What a request may ask of the form of its answer, and the two words spoken with the process that compiles it.
+"""What form an answer may be required to have, and the two messages between the server and a grammar compiler.
 
 Imported by the serving process: nothing here compiles anything.
 """
@@ -75,7 +75,7 @@ class GrammarSpec(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The helper's answer: llguidance's serialised grammar, or why there is none. Sent once when it is ready too."""
+    """The compiler's answer: llguidance's serialised grammar, or why there is none. Sent once when it is ready too."""
 
     grammar: str = ""
     error: str = ""

@@ -47,7 +47,7 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         input_ids[row:end] = segment.tokens
         positions[row:end] = np.arange(segment.first_position, segment.first_position + end - row)
         _show_past(visible[row:end], segment, page_columns)
-        _show_fresh(visible[row:end, shape.past + row : shape.past + end], segment.causal)
+        _show_fresh(visible[row:end, shape.past + row : shape.past + end])
         logit_rows.extend(range(end - segment.logit_rows, end))
         starts.append(row)
         row = end
@@ -62,8 +62,9 @@ def _show_past(rows: NDArray[np.bool_], segment: Segment, page_columns: int) -> 
         width = min(left, len(pages) * page_columns)
         rows[:, pages[0] * page_columns : pages[0] * page_columns + width] = True
         left -= width
-    assert left == 0, f"{segment.sequence_id}: {left} cached columns have no page"
+    assert left == 0, f"position {segment.first_position}: {left} cached columns have no page"
 
 
-def _show_fresh(square: NDArray[np.bool_], causal: bool) -> None:
-    square[:] = np.tri(len(square), dtype=np.bool_) if causal else True
+def _show_fresh(square: NDArray[np.bool_]) -> None:
+    """Each row sees the segment's rows before it, and itself."""
+    square[:] = np.tri(len(square), dtype=np.bool_)

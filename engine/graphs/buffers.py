@@ -41,17 +41,12 @@ class Pool:
         """Columns of the buffers."""
         return int(self.values.shape[-2])
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of both arrays."""
-        return self.keys.nbytes + self.values.nbytes
-
     def relaid(self, width: int) -> "Pool":
-        """A pool of another width; columns keep their index and contents."""
+        """A pool of `width` columns; those that both have keep their index and contents."""
         made = Pool(self._manifest, width, self._zeros)
-        kept = min(width, self.width)
-        made.keys[..., :kept] = self.keys[..., :kept]
-        made.values[..., :kept, :] = self.values[..., :kept, :]
+        shared = min(width, self.width)
+        made.keys[..., :shared] = self.keys[..., :shared]
+        made.values[..., :shared, :] = self.values[..., :shared, :]
         return made
 
 
@@ -67,13 +62,16 @@ def zero_codes(manifest: Manifest) -> NDArray[np.int64]:
 
 
 class Arena:
-    """Scratch memory shared by all shapes: passes run one at a time, so their buffers may overlap."""
+    """Scratch memory by name, shared by all shapes: passes run one at a time, so their buffers may overlap."""
 
     def __init__(self) -> None:
         self._flat: dict[str, NDArray[np.uint8]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A view [shape] of the memory called `name`; grown memory leaves older views valid but apart."""
+        """An array of `shape` at the start of the memory called `name`, which is replaced when it is too small.
+
+        Arrays handed out before stay usable; they no longer share their memory with later ones.
+        """
         size = math.prod(shape) * dtype.itemsize
         flat = self._flat.get(name)
         if flat is None or flat.nbytes < size:
@@ -115,7 +113,10 @@ class RowInputs:
         self._rotary: dict[tuple[bool, Encoding], Array] = {}
 
     def buffer(self, tensor: TensorSpec) -> Array | None:
-        """The array to bind to a row input; None when the tensor is something else."""
+        """The array to bind to a row input, None when the tensor is something else.
+
+        ids [1, N], mask [..., N, C], cos and sin [..., N, rotary_dim / 2], cache index as the tensor has it.
+        """
         rows, context = self._shape.rows, self._shape.context
         if tensor.name == "input_ids":
             array = self._arena.array("ids", (1, rows), np.dtype(np.int32))
@@ -142,7 +143,7 @@ class RowInputs:
         return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
 
     def fill(self, batch: PackedBatch, tables: dict[tuple[bool, Encoding], RotaryTable]) -> None:
-        """Write a batch. `tables` is the caller's cache of rotary tables and grows here."""
+        """Write a batch of N rows into every buffer. `tables` is the caller's cache of rotary tables and grows here."""
         for ids in self._ids:
             ids[0] = batch.input_ids
         seen = batch.visible.view(np.uint8)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.variant import ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch
 
@@ -50,14 +50,12 @@ class FakeRuntime:
         return "fake"
 
     @property
-    def pool_bytes(self) -> int:
-        """Bytes of the book-keeping arrays."""
-        return self._pools.nbytes
-
-    @property
     def restrides(self) -> int:
         """Never."""
         return 0
+
+    def lay_out(self, pool: int, shape: PassShape) -> None:
+        """Pools have one width."""
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """One-hot logits [R, vocab] of the hand-computable token."""
@@ -79,13 +77,13 @@ class FakeRuntime:
         return logits
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those named in `damage`, once."""
+        """Those of `rows` [M] that are named in `damage`, once."""
         found = np.array([row for row in rows if row in self.damage], np.int64)
         self.damage = frozenset()
         return found
 
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        """Remember the tokens of `rows` in `columns`."""
+        """Remember the tokens of `rows` [M] in `columns` [M]."""
         self._pools[pool][columns] = self._fresh[rows]
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:

@@ -69,14 +69,14 @@ class OnnxRuntime:
         return self._device
 
     @property
-    def pool_bytes(self) -> int:
-        """Bytes of all past keys and values as they are now."""
-        return sum(pool.nbytes for pool in self._pools)
-
-    @property
     def restrides(self) -> int:
         """How often a pool was re-laid for another width."""
         return self._restrides
+
+    def lay_out(self, pool: int, shape: PassShape) -> None:
+        """Give the pool the width that the shape's graphs bind, and bind them to it; nothing when that is so."""
+        self._set_width(pool, self._width(shape))
+        self._bind(pool, shape)
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """Run the parts in order; logits [R, V], valid until the next run. PassFailed when onnxruntime raises."""
@@ -92,7 +92,7 @@ class OnnxRuntime:
             raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows whose fresh KV holds inf or NaN: masked or not, 0 times NaN is NaN. Integers cannot be damaged."""
+        """Those of `rows` [M] whose fresh keys or values hold infinity or NaN; integers cannot."""
         assert self._last is not None, "non_finite_rows before run"
         fresh = self._last.fresh
         if fresh.keys.dtype.kind != "f":
@@ -102,7 +102,7 @@ class OnnxRuntime:
         return np.asarray(rows[~sound], np.int64)
 
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        """Copy the last pass's fresh KV of `rows` into `columns`, all layers at once."""
+        """Copy the last pass's fresh KV of `rows` [M] into `columns` [M], all layers at once."""
         assert self._last is not None, "keep before run"
         self._widen(pool, int(columns.max(initial=-1)) + 1)
         target, fresh = self._pools[pool], self._last.fresh
@@ -113,19 +113,19 @@ class OnnxRuntime:
             target.values[..., column_span, :] = fresh.values[..., row_span, :]
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the KV of `columns` aside."""
+        """Copy keys [L, K, 1, D, 16] and values [L, K, 1, 16, D] of a page's columns to host memory."""
         source = self._pools[pool]
         self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy stowed KV into `columns`."""
+        """Copy an offloaded page into `columns`."""
         self._widen(pool, columns.stop)
         keys, values = self._host_cache[key]
         self._pools[pool].keys[..., columns] = keys
         self._pools[pool].values[..., columns, :] = values
 
     def evict(self, key: bytes) -> None:
-        """Forget a copy."""
+        """Forget the copy in host memory."""
         self._host_cache.pop(key, None)
 
     def close(self) -> None:

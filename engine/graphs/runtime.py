@@ -1,11 +1,14 @@
-"""The seam between the engine and whatever runs graphs. `fake_runtime` and `onnx_runtime` implement it."""
+"""The seam between the engine and whatever runs graphs. `fake_runtime` and `onnx_runtime` implement it.
+
+Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
+"""
 
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.variant import ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable
 from engine.graphs.batch import PackedBatch
 
 Logits = NDArray[np.float32]
@@ -24,33 +27,41 @@ class Runtime(Protocol):
         """What really computes: 'CPU', 'HTP emulator' or 'NPU'."""
 
     @property
-    def pool_bytes(self) -> int:
-        """Bytes the pools hold now."""
-
-    @property
     def restrides(self) -> int:
         """How often a pool was re-laid for another width."""
 
+    def lay_out(self, pool: int, shape: PassShape) -> None:
+        """Make a pool ready for passes of `shape`: re-lay it if it has another width, which loses columns beyond.
+
+        `run` does the same for a pool that is not ready; here it can be timed apart from the graphs.
+        """
+
     def run(self, batch: PackedBatch) -> Logits:
-        """Run one pass; logits [len(batch.logit_rows), vocab] float32, valid until the next run. Changes no pool.
+        """Run one pass of N rows; logits [R, V] of its R logit rows, valid until the next run. Changes no column.
 
         Raises PassFailed.
         """
 
     def non_finite_rows(self, rows: Indices) -> Indices:
-        """Which of `rows` of the last pass have keys or values that are not finite; kept, they would spoil the pool."""
+        """Which of `rows` [M] of the last pass, 0 to N - 1, have fresh keys or values with NaN or infinity: [0 to M].
+
+        Kept, they would spoil the pool: a masked column still counts as 0 times its value, and 0 times NaN is NaN.
+        """
 
     def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
-        """Write the last pass's fresh KV of `rows` into `columns` of `pool`."""
+        """Write the fresh keys and values of `rows` [M] of the last pass into `columns` [M] of `pool`, pair by pair.
+
+        A pool that does not reach the highest column is widened.
+        """
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the KV of `columns` out of a pool and remember it as `key`."""
+        """Copy the keys and values of `columns`, one page of a pool, to host memory under `key`."""
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy what was stowed as `key` into `columns` of a pool, widening it if need be."""
+        """Copy what was offloaded as `key` into `columns`, one page of a pool, widening the pool if need be."""
 
     def evict(self, key: bytes) -> None:
-        """Forget a copy; unknown keys are ignored."""
+        """Forget the copy in host memory; unknown keys are ignored."""
 
     def close(self) -> None:
         """Release buffers, then graphs, then the session environment."""

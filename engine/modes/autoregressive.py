@@ -12,6 +12,6 @@ class Autoregressive:
         """No guesses."""
         return ()
 
-    def resolve(self, rows: int, draft: tuple[int, ...], picks: tuple[int, ...]) -> Outcome:
-        """All rows are real tokens; the picks are the new ones."""
-        return Outcome(rows, picks)
+    def resolve(self, rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
+        """All rows are real tokens; the sampled ones are new."""
+        return Outcome(rows, sampled)

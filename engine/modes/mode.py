@@ -19,5 +19,5 @@ class Mode(Protocol):
     def propose(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
         """Guess at most `limit` tokens after `tokens`; each costs a row of the pass."""
 
-    def resolve(self, rows: int, draft: tuple[int, ...], picks: tuple[int, ...]) -> Outcome:
-        """Judge `rows` rows, the last len(draft) of them guesses; `picks` are sampled from the logit rows."""
+    def resolve(self, rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
+        """Judge `rows` rows, the last len(draft) of them guesses; `sampled` are the tokens of the sampled rows."""

@@ -26,9 +26,9 @@ class PromptLookup:
                     return tuple(recent[start + size : start + size + limit])
         return ()
 
-    def resolve(self, rows: int, draft: tuple[int, ...], picks: tuple[int, ...]) -> Outcome:
-        """Keep guesses up to the first that differs from the pick before it; that pick replaces it."""
+    def resolve(self, rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
+        """Keep guesses up to the first that differs from the token sampled in its place, which replaces it."""
         accepted = 0
-        while accepted < len(draft) and draft[accepted] == picks[accepted]:
+        while accepted < len(draft) and draft[accepted] == sampled[accepted]:
             accepted += 1
-        return Outcome(rows - len(draft) + accepted, picks[: accepted + 1])
+        return Outcome(rows - len(draft) + accepted, sampled[: accepted + 1])

@@ -1,13 +1,12 @@
 """Log-probabilities of known tokens: log-softmax of the logits as they are. R = rows, V = vocabulary."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from engine.request import TokenLogprob
 from engine.sampling.sampler import UNLIKELY, BadLogits, Floats, top_ids
 from engine.scheduling.plan import StepPlan
-from engine.scheduling.sequence import Sequence as Generation
 
 ROWS_AT_ONCE = 16  # bounds the scratch memory; a vocabulary is up to 256 thousand wide
 
@@ -28,10 +27,11 @@ def score(logits: Floats, tokens: Sequence[int], alternatives: int) -> list[Toke
     return scored
 
 
-def take_scores(
-    plan: StepPlan, logits: Floats, find: Callable[[str], Generation | None]
-) -> tuple[Floats, dict[str, BadLogits]]:
-    """Note the probabilities of a pass's prompt tokens. The logits of the rows that choose, and who got no number."""
+def take_scores(plan: StepPlan, logits: Floats) -> tuple[Floats, dict[str, BadLogits]]:
+    """Note the log-probabilities of a pass's prompt tokens with their sequences. `logits` [R, V]: all logit rows.
+
+    Returns the logits [S, V] of the rows that are sampled, and by id the sequences whose rows held no number.
+    """
     bad: dict[str, BadLogits] = {}
     if not any(segment.scored for segment in plan.segments):
         return logits, bad
@@ -39,11 +39,11 @@ def take_scores(
     place = 0
     for segment in plan.segments:
         middle, end = place + len(segment.scored), place + segment.logit_rows
-        sequence = find(segment.sequence_id)
-        if segment.scored and sequence is not None:
+        if segment.scored:
+            sequence = segment.sequence
             found = score(logits[place:middle], segment.scored, sequence.request.params.prompt_logprobs or 0)
             if isinstance(found, BadLogits):
-                bad[segment.sequence_id] = found
+                bad[sequence.id] = found
             else:
                 sequence.prompt_scores += found
         left.append(logits[middle:end])

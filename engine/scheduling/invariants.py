@@ -40,16 +40,16 @@ def _pool_violations(scheduler: Scheduler) -> Iterator[str]:
 
 def _sequence_violations(scheduler: Scheduler) -> Iterator[str]:
     for sequence in scheduler.sequences():
-        name, page_columns = sequence.request.request_id, scheduler.pools[0].page_columns
+        page_columns = scheduler.pools[0].page_columns
         if sequence.computed >= len(sequence.tokens):
-            yield f"{name}: nothing left to compute"
+            yield f"{sequence.id}: nothing left to compute"
         if len(sequence.pages) * page_columns < sequence.computed:
-            yield f"{name}: {sequence.computed} computed tokens in {len(sequence.pages)} pages"
+            yield f"{sequence.id}: {sequence.computed} computed tokens in {len(sequence.pages)} pages"
         if sequence.status is SequenceStatus.WAITING and (sequence.pages or sequence.computed):
-            yield f"{name}: waiting, but holds columns"
+            yield f"{sequence.id}: waiting, but holds columns"
         if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted != 1:
-            yield f"{name}: decodes, but wants {sequence.rows_wanted} rows"
+            yield f"{sequence.id}: decodes, but wants {sequence.rows_wanted} rows"
         if sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
-            yield f"{name}: in the prefill queue with {sequence.rows_wanted} rows to compute"
+            yield f"{sequence.id}: in the prefill queue with {sequence.rows_wanted} rows to compute"
         if len(sequence.tokens) > scheduler.rules.capacity.tokens_per_sequence:
-            yield f"{name}: {len(sequence.tokens)} tokens exceed the context"
+            yield f"{sequence.id}: {len(sequence.tokens)} tokens exceed the context"

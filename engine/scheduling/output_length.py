@@ -1,4 +1,4 @@
-"""How long answers will get, so that a pool is not promised to more sequences than it can hold to their ends."""
+"""How long answers will get, so that a pool does not take in more sequences than it can hold to their ends."""
 
 from collections.abc import Iterable
 

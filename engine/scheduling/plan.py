@@ -1,9 +1,10 @@
-"""What one step will run, decided before anything runs."""
+"""What one step will run, decided before anything runs, and what it came to."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.variant import PassShape
+from engine.scheduling.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +13,11 @@ class Segment:
 
     tokens: one per row. first_position: of the first row; the rest follow. pages: of the columns already
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
-    logit_rows: how many of the last rows need logits. scored: the known tokens that follow the first of those rows,
-    whose probability was asked for; the other logit rows choose. causal False: the rows see each other both ways.
+    logit_rows: how many of the last rows need logits. scored: the known prompt tokens that follow the first of those
+    rows and whose log-probability is reported; from each of the other logit rows a token is sampled.
     """
 
-    sequence_id: str
+    sequence: Sequence
     tokens: tuple[int, ...]
     first_position: int
     pages: tuple[int, ...]
@@ -24,12 +25,16 @@ class Segment:
     targets: tuple[int, ...]
     logit_rows: int
     scored: tuple[int, ...] = ()
-    causal: bool = True
 
     @property
-    def chosen_rows(self) -> int:
-        """Logit rows from which a token is chosen."""
+    def sampled_rows(self) -> int:
+        """Logit rows from which a token is sampled: the last ones; 0 while a prompt is computed."""
         return self.logit_rows - len(self.scored)
+
+    @property
+    def guesses(self) -> tuple[int, ...]:
+        """The guessed tokens at the end of `tokens`: all that sampled rows hold but the first, which is certain."""
+        return self.tokens[len(self.tokens) - self.sampled_rows + 1 :]
 
 
 class MoveKind(StrEnum):
@@ -63,3 +68,22 @@ class StepPlan:
     def rows_used(self) -> int:
         """Useful rows; the rest of `shape.rows` is padding."""
         return sum(len(segment.tokens) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept."""
+
+    segment: Segment
+    new_tokens: tuple[int, ...]
+    kept_rows: int
+
+    @property
+    def sequence(self) -> Sequence:
+        """Whose update it is."""
+        return self.segment.sequence
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The column that each kept row's keys and values go to."""
+        return self.segment.targets[: self.kept_rows]

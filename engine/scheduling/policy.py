@@ -13,7 +13,7 @@ FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 11
 class Demand:
     """Rows wanted from one pool: sequences with one row each, and all prefill rows together.
 
-    kv_only_rows: the prefill rows that may be computed before one whose logits are wanted.
+    kv_only_rows: the prefill rows before the first whose logits are read; a KV-only shape may compute them.
     """
 
     decodes: int
@@ -44,58 +44,66 @@ class Share:
 class Extent:
     """Columns of a pool. referenced: up to the end of the highest page in use; a pass must span them.
 
-    wanted: what it had better span (pages cached for their contents, or the present width); it never costs rows.
+    preferred: what it had better span (pages cached for their contents, or the present width); it never costs rows.
     width: as the pool is laid now. forgone_ms: what staying so has cost since another width became the better one.
     """
 
     referenced: int
-    wanted: int
+    preferred: int
     width: int
     forgone_ms: float = 0.0
 
 
 def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent, max_gap_ms: float) -> Share:
-    """Pick the shape with the most useful rows per millisecond among those that keep the gap between tokens bounded.
+    """Choose the shape of a pass: of those that may run, the one with the most useful rows per millisecond.
 
-    The gap of an option is its price times the passes it takes to serve every decode once. What prefill adds may not
-    push it over the bound; where the decodes alone are over it, prefill gets a pass of twice their gap in turns.
-    Re-laying a pool costs less by what not doing it has cost so far, as in the ski rental problem
-    (Karlin et al., Competitive snoopy caching, 1988).
+    Which may run, where the gap of a pass is its price times the passes it takes to serve every decode once:
+
+    1. Nobody decodes: every shape.
+    2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take
+       longer, with the least gap there is. What prefill adds never lengthens the gap over that bound.
+    3. The same, but the last passes had no room for prefill: also those with up to twice the least gap, and those
+       that serve no decode at all, so that both take turns; of these the ones with prefill rows, if there are any.
+
+    The price of a pass is its time and that of re-laying the pool for it. Re-laying costs less by what not doing it
+    has cost so far, as in the ski rental problem (Karlin et al., Competitive snoopy caching, 1988).
     """
-    options = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
-    options += [
+    shares = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
+    shares += [
         Share(shape, 0, min(demand.kv_only_rows, shape.rows)) for shape in _kv_only_options(shapes, demand, extent)
     ]
-    run_ms = {share: costs.milliseconds(share.shape) for share in options}
-    switch_ms = {share: max(0.0, costs.switch_ms(extent.width, share.shape) - extent.forgone_ms) for share in options}
-    price = {share: run_ms[share] + switch_ms[share] for share in options}
-    if demand.decodes:
-        gap = {share: price[share] * -(-demand.decodes // share.decodes) for share in options if share.decodes}
-        least = min(gap.values(), default=0.0)
-        bound = max(max_gap_ms, 2 * least if demand.prefill_first else least)
-        turn = [share for share in options if not share.decodes]  # one row a pass: prefill and decodes alternate
-        options = [share for share in gap if gap[share] <= bound] + (turn if demand.prefill_first else [])
-        progress = [share for share in options if share.prefill_rows]
-        options = progress if demand.prefill_first and progress else options
-    chosen = max(options, key=lambda share: (share.useful / price[share], share.useful))
-    best = max(options, key=lambda share: (share.useful / run_ms[share], share.useful))
+    run_ms = {share: costs.milliseconds(share.shape) for share in shares}
+    relay_ms = {share: max(0.0, costs.switch_ms(extent.width, share.shape) - extent.forgone_ms) for share in shares}
+    price = {share: run_ms[share] + relay_ms[share] for share in shares}
+    gap = {share: price[share] * -(-demand.decodes // share.decodes) for share in shares if share.decodes}
+    least = min(gap.values(), default=0.0)
+    if not demand.decodes:
+        allowed = shares
+    elif not demand.prefill_first:
+        allowed = [share for share in gap if gap[share] <= max(max_gap_ms, least)]
+    else:
+        allowed = [share for share in gap if gap[share] <= max(max_gap_ms, 2 * least)]
+        allowed += [share for share in shares if not share.decodes]
+        allowed = [share for share in allowed if share.prefill_rows] or allowed
+    chosen = max(allowed, key=lambda share: (share.useful / price[share], share.useful))
+    best = max(allowed, key=lambda share: (share.useful / run_ms[share], share.useful))
     return replace(chosen, forgone_ms=max(0.0, run_ms[chosen] - run_ms[best] * chosen.useful / best.useful))
 
 
 def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:
     if shapes.free:
-        wanted = min(shapes.max_rows, demand.decodes + demand.prefill_rows)
-        past = max(shapes.round_past(extent.wanted), shapes.round_past(extent.referenced))
-        steps = [rows for rows in FREE_ROW_STEPS if rows < wanted]
-        return [PassShape(rows, past) for rows in [*steps, wanted]]
-    roomy, tight = shapes.candidates(extent.wanted), shapes.candidates(extent.referenced)
+        most = min(shapes.max_rows, demand.decodes + demand.prefill_rows)
+        past = max(shapes.round_past(extent.preferred), shapes.round_past(extent.referenced))
+        steps = [rows for rows in FREE_ROW_STEPS if rows < most]
+        return [PassShape(rows, past) for rows in [*steps, most]]
+    roomy, tight = shapes.candidates(extent.preferred), shapes.candidates(extent.referenced)
     return roomy if roomy and roomy[-1].rows >= tight[-1].rows else tight
 
 
 def _kv_only_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:
     if not demand.kv_only_rows:
         return ()
-    return shapes.prefill_candidates(extent.wanted) or shapes.prefill_candidates(extent.referenced)
+    return shapes.prefill_candidates(extent.preferred) or shapes.prefill_candidates(extent.referenced)
 
 
 def _split(shape: PassShape, demand: Demand) -> Share:

@@ -1,6 +1,7 @@
 """One pool and the sequences that live in it: queues, pages, width, and the copies to and from the host cache."""
 
-from collections.abc import Iterator, Sequence
+from collections import abc
+from collections.abc import Iterator
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.host_cache import HostCache
@@ -9,8 +10,7 @@ from engine.cache.prefix import PageKey
 from engine.scheduling.admission import pages_for
 from engine.scheduling.plan import MoveKind, PageMove
 from engine.scheduling.policy import Extent
-from engine.scheduling.sequence import Sequence as Generation
-from engine.scheduling.sequence import SequenceStatus
+from engine.scheduling.sequence import Sequence, SequenceStatus
 
 
 class PoolQueues:
@@ -22,8 +22,8 @@ class PoolQueues:
         self.index = index
         self.pages = pages
         self._shapes = shapes
-        self.prefill_queue: dict[str, Generation] = {}
-        self.decode_queue: dict[str, Generation] = {}
+        self.prefill_queue: dict[str, Sequence] = {}
+        self.decode_queue: dict[str, Sequence] = {}
         self.last_pass = -1
         self.width = 0  # past columns of its last pass
         self.forgone_ms = 0.0  # by staying at that width
@@ -36,13 +36,18 @@ class PoolQueues:
         """Sequences that live here."""
         return len(self.prefill_queue) + len(self.decode_queue)
 
-    def running(self) -> Iterator[Generation]:
+    def running(self) -> Iterator[Sequence]:
         """Those sequences."""
         yield from self.prefill_queue.values()
         yield from self.decode_queue.values()
 
     def available(self, newcomers: int = 0) -> int:
-        """Pages that may be taken now; none for a newcomer while another needs columns that are not to be shared."""
+        """Pages that may be taken now, `newcomers` sequences let in besides those that are here.
+
+        A variant with many rows may span fewer columns than the pool has; what it spans, the sequences of a pool
+        share. While one of them uses a page beyond, every pass must be of a variant with fewer rows: until that
+        sequence has ended a newcomer gets no page at all.
+        """
         limit = self._page_limit(newcomers)
         if (
             newcomers
@@ -53,7 +58,7 @@ class PoolQueues:
         return self.pages.available_below(limit)
 
     def _page_limit(self, newcomers: int = 0) -> int:
-        """Pages beyond would leave only variants with too few rows for everyone: at worst one row for all."""
+        """Pages that lie in the columns spanned by a variant with a row for every sequence, newcomers included."""
         return min(self.pages.page_count, self._shapes.reach(self.population + newcomers) // self.pages.page_columns)
 
     def allocate(self, count: int, newcomers: int = 0) -> tuple[int, ...] | None:
@@ -70,14 +75,17 @@ class PoolQueues:
 
     @property
     def reserved(self) -> int:
-        """Pages that prompts under way will still take. They take them pass by pass, and always the lowest: a pass
-        spans every column up to the highest page that is written."""
+        """Pages that the prompts being computed will still take.
+
+        They take them pass by pass and always the lowest, because a pass spans every column up to the highest page
+        that is written.
+        """
         return sum(self._reserved_for(sequence) for sequence in self.prefill_queue.values())
 
-    def _reserved_for(self, sequence: Generation) -> int:
+    def _reserved_for(self, sequence: Sequence) -> int:
         return pages_for(len(sequence.tokens), self.pages.page_columns) - len(sequence.pages)
 
-    def grow(self, sequence: Generation, pages: int) -> bool:
+    def grow(self, sequence: Sequence, pages: int) -> bool:
         """Give a sequence `pages` pages in all; False when those not reserved for others are too few."""
         missing = pages - len(sequence.pages)
         if missing <= 0:
@@ -87,7 +95,7 @@ class PoolQueues:
         sequence.pages.extend(fresh or ())
         return fresh is not None
 
-    def known(self, keys: Sequence[PageKey]) -> list[int | None]:
+    def known(self, keys: abc.Sequence[PageKey]) -> list[int | None]:
         """The longest computed prefix that a newcomer may share: the page of each key, None for a copy on the host.
 
         Not more copies than half the host cache: making room for them may put as many others there.
@@ -103,15 +111,15 @@ class PoolQueues:
             found.append(page if page < limit else None)
         return found
 
-    def load(self, keys: Sequence[PageKey], known: Sequence[int | None]) -> list[int]:
+    def load(self, keys: abc.Sequence[PageKey], known: abc.Sequence[int | None]) -> list[int]:
         """Order copies from the host cache into fresh pages; the pages of the whole known prefix.
 
         known: of these keys, its pages acquired by the caller, who has also seen that there are enough fresh ones.
         """
-        shelved = [key for key, page in zip(keys, known, strict=False) if page is None]
-        for key in shelved:
+        offloaded = [key for key, page in zip(keys, known, strict=False) if page is None]
+        for key in offloaded:
             self._host_cache.touch(key)
-        fresh = dict(zip(shelved, self.allocate(len(shelved), newcomers=1) or (), strict=True))
+        fresh = dict(zip(offloaded, self.allocate(len(offloaded), newcomers=1) or (), strict=True))
         for key, page in fresh.items():
             assert key in self._host_cache, "making room for copies has cost one of them"
             self.pages.register(page, key)
@@ -133,24 +141,27 @@ class PoolQueues:
         self.width = past
 
     def extent(self) -> Extent:
-        """With a host cache, cached pages ask for no width; a pool is re-laid narrower only for half of it or less."""
+        """The columns that the next pass must span, and those it had better span.
+
+        With a host cache, cached pages ask for no width, and a pool is re-laid narrower only to half of it or less.
+        """
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._host_cache.limit:
             return Extent(
                 referenced, max(referenced, self.pages.high_water(with_cached=True)), self.width, self.forgone_ms
             )
-        wanted = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
-        return Extent(referenced, wanted, self.width, self.forgone_ms)
+        preferred = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
+        return Extent(referenced, preferred, self.width, self.forgone_ms)
 
-    def _written(self, sequence: Generation) -> int:
+    def _written(self, sequence: Sequence) -> int:
         """Columns up to the end of the highest page that holds something; pages reserved for later hold nothing yet."""
         pages = sequence.pages[: pages_for(sequence.computed, self.pages.page_columns)]
         return (max(pages, default=-1) + 1) * self.pages.page_columns
 
-    def leave(self, sequence: Generation) -> None:
+    def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of the queues and its pages back."""
-        self.prefill_queue.pop(sequence.request.request_id, None)
-        self.decode_queue.pop(sequence.request.request_id, None)
+        self.prefill_queue.pop(sequence.id, None)
+        self.decode_queue.pop(sequence.id, None)
         self.pages.release(sequence.pages)
         sequence.pages = []
 

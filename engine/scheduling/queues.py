@@ -1,4 +1,4 @@
-"""Who of a queue may take rows now. `held` are requests whose next token cannot be chosen yet."""
+"""Who of a queue may take rows now. `held` are ids of sequences whose next token cannot be sampled yet."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -7,7 +7,7 @@ from engine.scheduling.sequence import Sequence
 
 def without(queue: Mapping[str, Sequence], held: Collection[str]) -> list[Sequence]:
     """The sequences of a queue that are not held."""
-    return [sequence for name, sequence in queue.items() if name not in held]
+    return [sequence for sequence_id, sequence in queue.items() if sequence_id not in held]
 
 
 def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> list[tuple[Sequence, int]]:
@@ -17,7 +17,7 @@ def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> 
     """
     found = []
     for sequence in sorted(queue, key=lambda s: s.rank):
-        rows = sequence.rows_wanted - (sequence.request.request_id in held)
+        rows = sequence.rows_wanted - (sequence.id in held)
         if not sequence.is_scored:
             rows = min(rows, scored)
             scored -= rows
@@ -25,15 +25,15 @@ def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> 
     return found
 
 
-def kv_only_rows(wanted: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+def kv_only_rows(prefills: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
     """Of the rows each prefill may take, those before the first whose logits are read."""
-    return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in wanted]
+    return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in prefills]
 
 
-def take_prefill(wanted: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
+def take_prefill(prefills: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
     """In the order given each takes what it may of the rows that are left."""
     taken = []
-    for sequence, most in wanted:
+    for sequence, most in prefills:
         share = min(rows, most)
         if share > 0:
             taken.append((sequence, share))

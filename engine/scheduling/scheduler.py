@@ -1,59 +1,26 @@
 """The queues and the columns: decides what the next pass runs, and takes in what it came to."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
+from engine.messages import Counters
 from engine.modes.mode import Mode, Outcome
 from engine.request import FinishReason, Request
-from engine.scheduling.admission import Capacity, fits_now, pages_for
+from engine.scheduling.admission import fits_now, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.output_length import OutputLengthEstimate, room
-from engine.scheduling.plan import MoveKind, PageMove, Segment, StepPlan
+from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
 from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
 SCORED_ROWS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How the scheduler behaves; see `EngineConfig` for the meaning of each."""
-
-    capacity: Capacity
-    max_running: int = 256
-    max_gap_ms: float = 250.0
-    prefix_cache: bool = True
-    lookup_rows: int = 0
-    offload_pages: int = 0
-    reserve_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceUpdate:
-    """What one segment came to: new tokens of a sequence, the rows to keep and the columns they go to."""
-
-    sequence: Sequence
-    new_tokens: tuple[int, ...]
-    kept_rows: int
-    targets: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class SchedulerCounters:
-    """Facts since the start; the worker reports them."""
-
-    preemptions: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    drafted_rows: int = 0
-    accepted_rows: int = 0
 
 
 class Scheduler:
@@ -63,7 +30,7 @@ class Scheduler:
         self.shapes = shapes
         self.costs = costs
         self.rules = rules
-        self.counters = SchedulerCounters()
+        self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
         self._mode = mode
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self._host_cache = HostCache(rules.offload_pages)
@@ -72,7 +39,6 @@ class Scheduler:
             PoolQueues(index, pages, shapes, self._host_cache, self._moves) for index, pages in enumerate(pools)
         ]
         self._waiting: dict[str, Sequence] = {}
-        self._drafts: dict[str, tuple[int, ...]] = {}
         self._passes = 0
         self._arrivals = 0
 
@@ -86,11 +52,11 @@ class Scheduler:
             raise ValueError("the prompt is empty")
         if len(tokens) >= limit:
             raise ValueError(f"{len(tokens)} tokens leave no room in a context of {limit}")
-        if self.find(request.request_id) is not None:
-            raise ValueError(f"request id {request.request_id} is in use")
+        if self.find(request.id) is not None:
+            raise ValueError(f"request id {request.id} is in use")
         sequence = Sequence(request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted))
         self._arrivals += 1
-        self._waiting[request.request_id] = sequence
+        self._waiting[request.id] = sequence
         return sequence
 
     def abort(self, request_id: str) -> Sequence | None:
@@ -107,7 +73,7 @@ class Scheduler:
         self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self._host_cache.clear())
 
     def find(self, request_id: str) -> Sequence | None:
-        """The unfinished sequence of a request."""
+        """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
         if request_id in self._waiting:
             return self._waiting[request_id]
         for pool in self._pools:
@@ -151,7 +117,7 @@ class Scheduler:
     def plan(self, held: Collection[str] = ()) -> StepPlan | None:
         """Decide the next pass; None when nobody can run.
 
-        held: requests whose next token cannot be chosen now; their prompts are computed, but for the last token.
+        held: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
         """
         self._admit()
         pool = self._next_pool(held)
@@ -162,53 +128,57 @@ class Scheduler:
         if not ready and not pool.prefill_queue:  # the others gave their columns back
             return None
         scored = SCORED_ROWS if ready else self.shapes.max_rows
-        wanted = open_rows(pool.prefill_queue.values(), held, scored)
-        kv_only = kv_only_rows(wanted) if self.shapes.prefill else []
-        share = self._share(pool, len(ready), wanted, kv_only)
+        open_prefills = open_rows(pool.prefill_queue.values(), held, scored)
+        kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
+        share = self._share(pool, len(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
-        prefills = take_prefill(kv_only if share.shape in self.shapes.prefill else wanted, share.prefill_rows)
+        prefills = take_prefill(kv_only if share.shape in self.shapes.prefill else open_prefills, share.prefill_rows)
         decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
-        # A shape without logits never decodes, so it has its turn after every pass that does.
+        # A KV-only shape never decodes, so it has its turn after every pass that does.
         is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in kv_only)
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
         drafts = self._draft(pool, decodes, share)
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, sequence.computed + rows)
-            assert reserved, f"{sequence.request.request_id}: the pages of its prompt were reserved for it"
+            assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
-        segments += [self._segment(sequence, 1, drafts.get(sequence.request.request_id, ())) for sequence in decodes]
-        self._drafts = drafts
+        segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
         moves = tuple(self._moves)
         self._moves.clear()
         return StepPlan(share.shape, pool.index, tuple(segments), moves)
 
     def commit(
-        self, plan: StepPlan, picks: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
+        self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
     ) -> list[SequenceUpdate]:
-        """Take in the tokens sampled for a plan: one tuple per segment that had logit rows. Ends what is finished.
+        """Take in what was sampled for a plan: by id, a token for each sampled row. Ends what is finished.
 
-        deferred: requests that were not sampled; their logit rows are computed again in a later pass.
+        deferred: ids of sequences that were not sampled; their logit rows are computed again in a later pass.
+        Sequences that were dropped since the plan was made (aborted, or lost in the pass) get no update.
         """
         self._passes += 1
         self._pools[plan.pool].last_pass = self._passes
-        advances = []
+        updates = []
+        rows_used = plan.rows_used
         for segment in plan.segments:
-            sequence = self.find(segment.sequence_id)
-            if sequence is not None:
-                sequence.passes += 1
-                sequence.pass_rows += plan.rows_used
-                chosen = None if segment.sequence_id in deferred else picks.get(segment.sequence_id, ())
-                advances.append(self._advance(sequence, segment, chosen))
-        self._drafts = {}
-        return advances
+            sequence = segment.sequence
+            if sequence.is_finished:
+                continue
+            sequence.passes += 1
+            sequence.pass_rows += rows_used
+            tokens = None if sequence.id in deferred else sampled.get(sequence.id, ())
+            updates.append(self._update(segment, tokens))
+        return updates
 
     def fail(self, plan: StepPlan) -> list[Sequence]:
         """The pass failed: drop the sequences it carried."""
-        lost = [s for segment in plan.segments if (s := self.find(segment.sequence_id)) is not None]
+        lost = [segment.sequence for segment in plan.segments if not segment.sequence.is_finished]
         for sequence in lost:
             self._finish(sequence, FinishReason.ABORT)
-        self._drafts = {}
         return lost
+
+    def drop(self, sequence: Sequence) -> None:
+        """The pass has spoiled this sequence: end it and free its columns."""
+        self._finish(sequence, FinishReason.ABORT)
 
     # -- admission ----------------------------------------------------------------------------------------------
 
@@ -258,7 +228,7 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, pool: PoolQueues, pages: list[int]) -> None:
         """Let a sequence in; `pages` hold what is computed of its beginning."""
-        del self._waiting[sequence.request.request_id]
+        del self._waiting[sequence.id]
         sequence.pool = pool.index
         sequence.pages = pages
         sequence.computed = len(pages) * pool.pages.page_columns
@@ -270,13 +240,12 @@ class Scheduler:
         self._enqueue(sequence, pool)
 
     def _enqueue(self, sequence: Sequence, pool: PoolQueues) -> None:
-        name = sequence.request.request_id
         if sequence.rows_wanted > 1:
             sequence.move(SequenceStatus.PREFILL)
-            pool.prefill_queue[name] = sequence
+            pool.prefill_queue[sequence.id] = sequence
         else:
             sequence.move(SequenceStatus.DECODE)
-            pool.decode_queue[name] = sequence
+            pool.decode_queue[sequence.id] = sequence
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
@@ -300,16 +269,16 @@ class Scheduler:
         sequence.computed = sequence.registered = 0
         sequence.preemptions += 1
         self.counters.preemptions += 1
-        self._waiting[sequence.request.request_id] = sequence
+        self._waiting[sequence.id] = sequence
 
     def _share(
         self,
         pool: PoolQueues,
         decodes: int,
-        wanted: Iterable[tuple[Sequence, int]],
+        open_prefills: Iterable[tuple[Sequence, int]],
         kv_only: Iterable[tuple[Sequence, int]],
     ) -> Share:
-        rows, before_logits = sum(rows for _, rows in wanted), sum(max(0, rows) for _, rows in kv_only)
+        rows, before_logits = sum(rows for _, rows in open_prefills), sum(max(0, rows) for _, rows in kv_only)
         demand = Demand(decodes, rows, pool.prefill_starved, before_logits)
         return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
 
@@ -323,7 +292,7 @@ class Scheduler:
             limit = min(spare, self.rules.lookup_rows, room(sequence, self.rules.capacity) - 1)
             guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
             if guess and self._grow(pool, sequence, sequence.computed + 1 + len(guess)):
-                drafts[sequence.request.request_id] = guess
+                drafts[sequence.id] = guess
                 spare -= len(guess)
         return drafts
 
@@ -331,29 +300,31 @@ class Scheduler:
         page_columns = self._pools[sequence.pool].pages.page_columns
         start, end = sequence.computed, sequence.computed + rows
         scored = () if sequence.is_scored else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
-        chosen = 1 + len(draft) if end == len(sequence.tokens) else 0
+        sampled = 1 + len(draft) if end == len(sequence.tokens) else 0
         columns = [
             sequence.pages[i // page_columns] * page_columns + i % page_columns for i in range(start, end + len(draft))
         ]
         return Segment(
-            sequence_id=sequence.request.request_id,
+            sequence=sequence,
             tokens=(*sequence.tokens[start:end], *draft),
             first_position=start,
             pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
             past_columns=start,
             targets=tuple(columns),
-            logit_rows=len(scored) + chosen,
+            logit_rows=len(scored) + sampled,
             scored=tuple(scored),
         )
 
     # -- the parts of commit ------------------------------------------------------------------------------------
 
-    def _advance(self, sequence: Sequence, segment: Segment, picks: tuple[int, ...] | None) -> SequenceUpdate:
-        draft = self._drafts.get(segment.sequence_id, ()) if picks is not None else ()
-        if picks is None:
-            outcome = Outcome(len(segment.tokens) - segment.chosen_rows, ())
+    def _update(self, segment: Segment, sampled: tuple[int, ...] | None) -> SequenceUpdate:
+        """`sampled` is None for a sequence that was not sampled: its guesses are not judged."""
+        sequence = segment.sequence
+        draft = segment.guesses if sampled is not None else ()
+        if sampled is None:
+            outcome = Outcome(len(segment.tokens) - segment.sampled_rows, ())
         else:
-            outcome = self._mode.resolve(len(segment.tokens), draft, picks)
+            outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
         sequence.last_served = self._passes
         sequence.drafted += len(draft)
         self.counters.drafted_rows += len(draft)
@@ -369,9 +340,9 @@ class Scheduler:
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
-            del pool.prefill_queue[segment.sequence_id]
+            del pool.prefill_queue[sequence.id]
             self._enqueue(sequence, pool)
-        return SequenceUpdate(sequence, taken, kept_rows, segment.targets[:kept_rows])
+        return SequenceUpdate(segment, taken, kept_rows)
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
         """Add tokens up to a stop token, max_tokens or the end of the context."""
@@ -409,7 +380,7 @@ class Scheduler:
         sequence.finish = reason
         self._output_length.observe(sequence.generated)
         if sequence.status is SequenceStatus.WAITING:
-            del self._waiting[sequence.request.request_id]
+            del self._waiting[sequence.id]
         else:
             self._pools[sequence.pool].leave(sequence)
         sequence.move(SequenceStatus.FINISHED)

@@ -30,7 +30,8 @@ class Sequence:
     """Progress of one request. The scheduler is its only writer; times and `prompt_scores` are the loop's.
 
     tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
-    in columns pages[i // 16] * 16 + i % 16. delivered: tokens of earlier workers, part of the completion.
+    in columns pages[i // 16] * 16 + i % 16. resumed: how many tokens an earlier
+    worker delivered.
     """
 
     request: Request
@@ -46,7 +47,7 @@ class Sequence:
     last_served: int = -1
     finish: FinishReason | None = None
     prompt_scores: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
-    # Facts for the KPI: seconds on the caller's clock, then counts.
+    # Facts for `RequestTimings`: seconds on the caller's clock, then counts.
     arrived_s: float = 0.0
     started_s: float | None = None
     first_token_s: float | None = None
@@ -58,6 +59,16 @@ class Sequence:
     pass_rows: int = 0
     resumed: int = 0
     _kinds: "array[int] | None" = None
+
+    @property
+    def id(self) -> str:
+        """The id of its request."""
+        return self.request.id
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, however it did; it holds no pages and is in no queue."""
+        return self.status is SequenceStatus.FINISHED
 
     @property
     def prompt_kinds(self) -> "array[int]":
@@ -84,8 +95,8 @@ class Sequence:
     @property
     def is_scored(self) -> bool:
         """Nothing of the prompt has to be scored any more; an earlier worker scored it before its first token."""
-        wanted = self.request.params.prompt_logprobs is not None and not self.resumed
-        return not wanted or len(self.prompt_scores) == self.prompt_tokens - 1
+        needs_scores = self.request.params.prompt_logprobs is not None and not self.resumed
+        return not needs_scores or len(self.prompt_scores) == self.prompt_tokens - 1
 
     @property
     def first_logit_row(self) -> int:
@@ -104,5 +115,5 @@ class Sequence:
 
     def move(self, status: SequenceStatus) -> None:
         """Change status; anything the table does not list is our own mistake."""
-        assert status in MOVES[self.status], f"{self.request.request_id}: {self.status} -> {status}"
+        assert status in MOVES[self.status], f"{self.id}: {self.status} -> {status}"
         self.status = status

@@ -1,13 +1,12 @@
 """hexserve's own scheduler, driven as `engine/worker/loop.py` drives it, with a price in the place of a graph."""
 
-from engine.cache.pages import PagePool
+from dataclasses import replace
+
 from engine.config import PAGE_COLUMNS, EngineConfig
-from engine.modes.autoregressive import Autoregressive
 from engine.request import Request, SamplingParams
-from engine.scheduling.admission import Capacity
+from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.scheduling.plan import MoveKind, StepPlan
-from engine.scheduling.scheduler import Rules, Scheduler
 from engine.simulate.clock import Pass
 from engine.simulate.load import Job
 from engine.simulate.prices import Prices
@@ -22,7 +21,10 @@ class Continuous:
         # What passes cost, as against what the scheduler's own table has learnt from them.
         self._true_costs = CostTable(prices.milliseconds, self._column_ms)
         self._widths = [0] * config.pools
-        self.scheduler = _scheduler(prices, self._column_ms, config)
+        limits = ModelLimits(prices.tokens_per_request, prices.kv_bytes)
+        learnt_costs = CostTable(prices.milliseconds, self._column_ms)
+        # Guesses need texts, and there are none.
+        self.scheduler = build_scheduler(prices.shapes, learnt_costs, limits, replace(config, lookup_rows=0))
 
     def add(self, job: Job, now_s: float) -> None:
         """Queue a request. Prompts begin differently, so that none finds another's in the cache."""
@@ -47,8 +49,8 @@ class Continuous:
             return None
         milliseconds = self._run(plan)
         self.scheduler.costs.observe(plan.shape, milliseconds)
-        advances = self.scheduler.commit(plan, self._sample(plan))
-        tokens = tuple((int(each.sequence.request.request_id), token) for each in advances for token in each.new_tokens)
+        updates = self.scheduler.commit(plan, self._sample(plan))
+        tokens = tuple((int(update.sequence.id), token) for update in updates for token in update.new_tokens)
         return Pass(milliseconds, plan.shape.rows, plan.rows_used, tokens)
 
     def _run(self, plan: StepPlan) -> float:
@@ -60,19 +62,5 @@ class Continuous:
 
     def _sample(self, plan: StepPlan) -> dict[str, tuple[int, ...]]:
         """The token of a sequence is how many it has."""
-        chosen = [segment.sequence_id for segment in plan.segments if segment.chosen_rows]
-        return {name: (found.generated,) for name in chosen if (found := self.scheduler.find(name)) is not None}
-
-
-def _scheduler(prices: Prices, column_ms: float, config: EngineConfig) -> Scheduler:
-    pools = [PagePool(prices.shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
-    columns = pools[0].page_count * PAGE_COLUMNS
-    rules = Rules(
-        capacity=Capacity(columns, prices.tokens_per_request),
-        max_running=config.max_running,
-        max_gap_ms=config.max_gap_ms,
-        reserve_tokens=config.reserve_tokens,
-        prefix_cache=config.prefix_cache,
-        offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * prices.kv_bytes),
-    )
-    return Scheduler(prices.shapes, CostTable(prices.milliseconds, column_ms), pools, Autoregressive(), rules)
+        sequences = [segment.sequence for segment in plan.segments if segment.sampled_rows]
+        return {sequence.id: (sequence.generated,) for sequence in sequences}

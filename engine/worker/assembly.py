@@ -1,4 +1,4 @@
-"""Building the engine of one bundle: shapes, runtime, costs, pools, mode, scheduler, loop."""
+"""Building the engine of one bundle: shapes, runtime, pass times, scheduler, grammar masks, loop."""
 
 import logging
 import time
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
-from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
 from engine.grammar.masks import GrammarMasks
@@ -20,12 +19,8 @@ from engine.graphs.onnx_sessions import Provider, cpu_provider
 from engine.graphs.pass_times import cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
 from engine.messages import Ready
-from engine.modes.autoregressive import Autoregressive
-from engine.modes.mode import Mode
-from engine.modes.prompt_lookup import PromptLookup
-from engine.scheduling.admission import Capacity
+from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
-from engine.scheduling.scheduler import Rules, Scheduler
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 
@@ -66,7 +61,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     with stages.stage("pass times"):
         costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
     with stages.stage("scheduler"):
-        scheduler = make_scheduler(manifest, config, shapes, costs)
+        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
+        scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
         loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
@@ -109,26 +105,6 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
     longest = min(config.max_context or manifest.max_context, manifest.max_context)
     affordable = POOL_BUDGET_BYTES // (manifest.kv_bytes_per_token * config.pools)
     return max(PAGE_COLUMNS, min(max(longest, DEFAULT_COLUMNS), affordable))
-
-
-def make_scheduler(manifest: Manifest, config: EngineConfig, shapes: ShapeTable, costs: CostTable) -> Scheduler:
-    """Pools and scheduler for shapes; needs no runtime, so tests build it alone."""
-    pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
-    columns = pools[0].page_count * PAGE_COLUMNS
-    context = min(config.max_context or manifest.max_context, manifest.max_context)
-    if columns < PAGE_COLUMNS:
-        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
-    rules = Rules(
-        capacity=Capacity(columns, context),
-        max_running=config.max_running,
-        max_gap_ms=config.max_gap_ms,
-        reserve_tokens=config.reserve_tokens,
-        prefix_cache=config.prefix_cache,
-        lookup_rows=config.lookup_rows,
-        offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * manifest.kv_bytes_per_token),
-    )
-    mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
-    return Scheduler(shapes, costs, pools, mode, rules)
 
 
 def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:

@@ -1,22 +1,23 @@
-"""One step of the engine: plan, pack, run, sample, commit. The only effects are `run` and `keep`."""
+"""One step of the engine: plan, pack, run, sample, commit. The only effects are the runtime's."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from engine.bundle.variant import PassShape
 from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.runtime import Runtime
-from engine.messages import Failed, Stats
-from engine.request import Request, RequestTimings, TokenEvent, TokenLogprob
-from engine.sampling.sample_pass import choose, prepare, wait_alone
+from engine.messages import Counters, Failed, Stats, summed
+from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
+from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
 from engine.sampling.sampler import SampledToken
-from engine.scheduling.plan import MoveKind, StepPlan
-from engine.scheduling.scheduler import Scheduler, SequenceUpdate
+from engine.scheduling.plan import MoveKind, SequenceUpdate, StepPlan
+from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.worker.trace import trace
 
@@ -33,154 +34,81 @@ class StepReport:
     failures: tuple[Failed, ...] = ()
 
 
-@dataclass(slots=True)
-class _Totals:
-    """Counters since the start; only `EngineLoop` writes them."""
-
-    passes: int = 0
-    rows_used: int = 0
-    rows_run: int = 0
-    decode_rows: int = 0
-    prefill_rows: int = 0
-    variant_switches: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    finished: int = 0
-    run_s: float = 0.0
-    step_s: float = 0.0
-
-
 class EngineLoop:
-    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` None = no grammars."""
+    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` become the loop's own."""
 
-    def __init__(
-        self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: GrammarMasks | None = None
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: GrammarMasks) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
         self._clock = clock
         self._masks = masks
-        self._totals = _Totals()
-        self._last_shape: object = None
+        self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
+        self._last_shape: PassShape | None = None
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
-        grammar = request.params.grammar
-        if grammar is not None and self._masks is None:
-            raise ValueError("this engine has no grammars")
         self.scheduler.add(request, emitted, seed, now_s)
-        if grammar is not None and self._masks is not None:
-            self._masks.open(request.request_id, grammar, emitted)
+        if request.params.grammar is not None:
+            self._masks.open(request.id, request.params.grammar, emitted)
 
     def abort(self, request_id: str) -> None:
         """Forget a request; unknown ids are ignored."""
         self.scheduler.abort(request_id)
-        if self._masks is not None:
-            self._masks.forget(request_id)
+        self._masks.forget(request_id)
 
     def step(self) -> StepReport:
         """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask."""
         began = self._clock()
-        plan = self.scheduler.plan(self._masks.late() if self._masks is not None else ())
+        plan = self.scheduler.plan(self._masks.late())
         if plan is None:
-            if self._masks is not None:
-                self._masks.wait(IDLE_WAIT_S)
+            self._masks.wait(IDLE_WAIT_S)
             return StepReport(())
         batch = pack(plan, PAGE_COLUMNS)
-        self._mark_started(plan, began)
+        _mark_started(plan, began)
+        prepare(plan, self._masks)
+        self._prepare_pool(plan)
         entered = self._clock()
-        self._move_pages(plan)
-        if self._masks is not None:
-            prepare(plan, self._masks)
         try:
             logits = self.runtime.run(batch)
         except PassFailed as error:
             lost = self.scheduler.fail(plan)
-            self._tell_masks([])
-            return StepReport((), tuple(Failed(s.request.request_id, str(error)) for s in lost))
+            self._tell_masks(plan, [])
+            return StepReport((), tuple(Failed(sequence.id, str(error)) for sequence in lost))
         left = self._clock()
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
-        if self._masks is not None:
-            wait_alone(plan, self._masks)
-        chosen = choose(plan, logits, self.scheduler.find, self._masks)
-        failures = self._drop(chosen.lost) + self._drop_damaged(plan, batch)
-        tokens = {name: tuple(pick.token_id for pick in picks) for name, picks in chosen.picks.items()}
-        advances = self.scheduler.commit(plan, tokens, chosen.deferred)
-        self._tell_masks(advances)
-        self._keep(plan, batch, advances)
+        wait_alone(plan, self._masks)
+        samples = sample_pass(plan, logits, self._masks)
+        failures = self._drop_spoiled(plan, batch, samples.lost)
+        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
+        self._tell_masks(plan, updates)
+        self._keep(plan, batch, updates)
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
-            for line in trace(plan, advances, self._totals.passes, self.scheduler.rules.capacity.tokens_per_sequence):
+            for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        report = StepReport(tuple(self._events(advances, chosen.picks, left)), failures)
-        self._totals.step_s += self._clock() - began
+        report = StepReport(tuple(self._events(updates, samples.tokens, left)), failures)
+        self._counters.step_s += self._clock() - began
         return report
 
     def close(self) -> None:
         """Let the threads that compute masks end."""
-        if self._masks is not None:
-            self._masks.close()
+        self._masks.close()
 
     def stats(self) -> Stats:
         """Counters and gauges of now."""
-        totals, counters, pools = self._totals, self.scheduler.counters, self.scheduler.pools
+        scheduler, pools = self.scheduler, self.scheduler.pools
+        restrides = Counters(restrides=self.runtime.restrides)
         return Stats(
-            **{name: getattr(totals, name) for name in _Totals.__slots__},
-            drafted_rows=counters.drafted_rows,
-            accepted_rows=counters.accepted_rows,
-            restrides=self.runtime.restrides,
-            preemptions=counters.preemptions,
-            prefix_queries=counters.prefix_queries,
-            prefix_hits=counters.prefix_hits,
-            running=self.scheduler.running,
-            waiting=self.scheduler.waiting,
+            **summed(self._counters, scheduler.counters, restrides),
+            running=scheduler.running,
+            waiting=scheduler.waiting,
             columns_used=sum(pool.referenced * pool.page_columns for pool in pools),
             columns_total=sum(pool.page_count * pool.page_columns for pool in pools),
         )
 
-    def _drop(self, lost: dict[str, str]) -> tuple[Failed, ...]:
-        for name in lost:
-            self.scheduler.abort(name)
-        return tuple(Failed(name, reason) for name, reason in lost.items())
-
-    def _drop_damaged(self, plan: StepPlan, batch: PackedBatch) -> tuple[Failed, ...]:
-        """Sequences whose new keys or values are not finite end here, before they reach the pool."""
-        first = batch.shape.rows - plan.rows_used
-        damaged = set(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
-        failures = []
-        for segment, start in zip(plan.segments, batch.starts, strict=True):
-            hurt = damaged & set(range(start, start + len(segment.tokens)))
-            if hurt and self.scheduler.abort(segment.sequence_id) is not None:
-                failures.append(Failed(segment.sequence_id, "the graph returned keys or values that are not finite"))
-        return tuple(failures)
-
-    def _tell_masks(self, advances: list[SequenceUpdate]) -> None:
-        """Let the next masks be computed while everything else goes on; let go of sequences that are gone."""
-        if self._masks is None:
-            return
-        names = set(self._masks.names)
-        for advance in advances:
-            name = advance.sequence.request.request_id
-            if name in names and advance.new_tokens and advance.sequence.finish is None:
-                self._masks.advance(name, advance.new_tokens)
-        for name in names:
-            if self.scheduler.find(name) is None:
-                self._masks.forget(name)
-
-    def _keep(self, plan: StepPlan, batch: PackedBatch, advances: list[SequenceUpdate]) -> None:
-        """Write the kept rows of all sequences in one go."""
-        start_of = {segment.sequence_id: start for segment, start in zip(plan.segments, batch.starts, strict=True)}
-        rows: list[int] = []
-        columns: list[int] = []
-        for advance in advances:
-            start = start_of[advance.sequence.request.request_id]
-            rows.extend(range(start, start + advance.kept_rows))
-            columns.extend(advance.targets)
-        if rows:
-            self.runtime.keep(plan.pool, np.array(rows, np.int64), np.array(columns, np.int64))
-
-    def _move_pages(self, plan: StepPlan) -> None:
-        """To the host cache and back, before the pass re-lays or reads anything."""
+    def _prepare_pool(self, plan: StepPlan) -> None:
+        """Move pages to the host cache and back, before the pool is re-laid: what lies beyond its new width is lost."""
+        began = self._clock()
         for move in plan.moves:
             if move.kind is MoveKind.OFFLOAD:
                 self.runtime.offload(move.pool, _columns(move.page), move.key)
@@ -188,42 +116,81 @@ class EngineLoop:
                 self.runtime.load(move.pool, _columns(move.page), move.key)
             else:
                 self.runtime.evict(move.key)
+        moved = self._clock()
+        self.runtime.lay_out(plan.pool, plan.shape)
+        self._counters.copy_s += moved - began
+        self._counters.relay_s += self._clock() - moved
 
-    def _mark_started(self, plan: StepPlan, now_s: float) -> None:
+    def _drop_spoiled(self, plan: StepPlan, batch: PackedBatch, lost: Mapping[str, str]) -> tuple[Failed, ...]:
+        """End the sequences that sampling lost, or whose new keys or values are not finite: none may reach the pool."""
+        first = batch.shape.rows - plan.rows_used
+        damaged = set(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
+        failures = []
+        for segment, start in zip(plan.segments, batch.starts, strict=True):
+            reason = lost.get(segment.sequence.id)
+            if reason is None and not damaged.isdisjoint(range(start, start + len(segment.tokens))):
+                reason = "the graph returned keys or values that are not finite"
+            if reason is not None:
+                self.scheduler.drop(segment.sequence)
+                failures.append(Failed(segment.sequence.id, reason))
+        return tuple(failures)
+
+    def _tell_masks(self, plan: StepPlan, updates: list[SequenceUpdate]) -> None:
+        """Let the next masks be computed while everything else goes on; let go of sequences that have ended."""
+        for update in updates:
+            if update.new_tokens and update.sequence.id in self._masks and not update.sequence.is_finished:
+                self._masks.advance(update.sequence.id, update.new_tokens)
         for segment in plan.segments:
-            sequence = self.scheduler.find(segment.sequence_id)
-            if sequence is not None and sequence.started_s is None:
-                sequence.started_s = now_s
+            if segment.sequence.is_finished:
+                self._masks.forget(segment.sequence.id)
+
+    def _keep(self, plan: StepPlan, batch: PackedBatch, updates: list[SequenceUpdate]) -> None:
+        """Write the kept rows of all sequences in one go."""
+        start_of = {segment.sequence.id: start for segment, start in zip(plan.segments, batch.starts, strict=True)}
+        rows: list[int] = []
+        columns: list[int] = []
+        for update in updates:
+            start = start_of[update.sequence.id]
+            rows.extend(range(start, start + update.kept_rows))
+            columns.extend(update.targets)
+        if rows:
+            self.runtime.keep(plan.pool, np.array(rows, np.int64), np.array(columns, np.int64))
 
     def _count(self, plan: StepPlan, run_s: float) -> None:
-        totals = self._totals
-        totals.passes += 1
-        totals.rows_used += plan.rows_used
-        totals.rows_run += plan.shape.rows
-        prefill = sum(len(s.tokens) for s in plan.segments if not s.chosen_rows or len(s.tokens) > s.chosen_rows)
-        totals.prefill_rows += prefill
-        totals.decode_rows += plan.rows_used - prefill
-        totals.variant_switches += self._last_shape not in (None, plan.shape)
-        totals.run_s += run_s
+        counters = self._counters
+        counters.passes += 1
+        counters.rows_used += plan.rows_used
+        counters.rows_run += plan.shape.rows
+        prefill = sum(len(s.tokens) for s in plan.segments if not s.sampled_rows or len(s.tokens) > s.sampled_rows)
+        counters.prefill_rows += prefill
+        counters.decode_rows += plan.rows_used - prefill
+        counters.variant_switches += self._last_shape not in (None, plan.shape)
+        counters.run_s += run_s
         self._last_shape = plan.shape
 
     def _events(
-        self, advances: list[SequenceUpdate], picks: dict[str, tuple[SampledToken, ...]], now_s: float
+        self, updates: list[SequenceUpdate], sampled: Mapping[str, tuple[SampledToken, ...]], now_s: float
     ) -> list[TokenEvent]:
         events = []
-        for advance in advances:
-            sequence = advance.sequence
-            if not advance.new_tokens and sequence.finish is None:
+        for update in updates:
+            sequence = update.sequence
+            if not update.new_tokens and sequence.finish is None:
                 continue
             is_first = sequence.first_token_s is None
             if is_first:
                 sequence.first_token_s = now_s
-                self._totals.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
-            self._totals.generated_tokens += len(advance.new_tokens)
-            self._totals.finished += sequence.finish is not None
-            chosen = picks[sequence.request.request_id][: len(advance.new_tokens)]
-            events.append(_event(advance, chosen, now_s, tuple(sequence.prompt_scores) if is_first else ()))
+                self._counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
+            self._counters.generated_tokens += len(update.new_tokens)
+            self._counters.finished += sequence.finish is not None
+            tokens = sampled[sequence.id][: len(update.new_tokens)]
+            events.append(_event(update, tokens, now_s, tuple(sequence.prompt_scores) if is_first else ()))
         return events
+
+
+def _mark_started(plan: StepPlan, now_s: float) -> None:
+    for segment in plan.segments:
+        if segment.sequence.started_s is None:
+            segment.sequence.started_s = now_s
 
 
 def _columns(page: int) -> slice:
@@ -231,25 +198,22 @@ def _columns(page: int) -> slice:
 
 
 def _event(
-    advance: SequenceUpdate, chosen: tuple[SampledToken, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
+    update: SequenceUpdate, tokens: tuple[SampledToken, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
 ) -> TokenEvent:
-    sequence = advance.sequence
-    logprobs: tuple[TokenLogprob, ...] = tuple(pick.logprob for pick in chosen if pick.logprob is not None)
-    stopped = advance.new_tokens[-1] if sequence.finish == "stop" else None
-    timings = _kpi(sequence, now_s) if sequence.finish is not None else None
+    sequence = update.sequence
     return TokenEvent(
-        sequence.request.request_id,
-        advance.new_tokens,
-        logprobs,
+        sequence.id,
+        update.new_tokens,
+        tuple(token.logprob for token in tokens if token.logprob is not None),
         sequence.finish,
-        stopped,
-        timings,
-        sequence.cached_tokens,
-        prompt_logprobs,
+        stopped_by=update.new_tokens[-1] if sequence.finish is FinishReason.STOP else None,
+        timings=_timings(sequence, now_s) if sequence.finish is not None else None,
+        cached_tokens=sequence.cached_tokens,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
-def _kpi(sequence: Sequence, now_s: float) -> RequestTimings:
+def _timings(sequence: Sequence, now_s: float) -> RequestTimings:
     started = sequence.arrived_s if sequence.started_s is None else sequence.started_s
     first = now_s if sequence.first_token_s is None else sequence.first_token_s
     return RequestTimings(

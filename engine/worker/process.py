@@ -84,9 +84,9 @@ def _obey(loop: EngineLoop, command: Command, reports: BinaryIO) -> None:
         try:
             loop.add(request, command.emitted, seed, time.monotonic())
         except ValueError as error:
-            _send(reports, Failed(request.request_id, str(error), "invalid"))
+            _send(reports, Failed(request.id, str(error), "invalid"))
     elif isinstance(command, Abort):
-        loop.abort(command.request_id)
+        loop.abort(command.id)
         if not loop.scheduler.has_work:
             _send(reports, Tokens((), loop.stats()))
 

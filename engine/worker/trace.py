@@ -2,25 +2,22 @@
 
 from collections.abc import Iterator
 
-from engine.scheduling.plan import StepPlan
-from engine.scheduling.scheduler import SequenceUpdate
+from engine.scheduling.plan import SequenceUpdate, StepPlan
 
 
-def trace(plan: StepPlan, advances: list[SequenceUpdate], number: int, limit: int) -> Iterator[str]:
+def trace(plan: StepPlan, updates: list[SequenceUpdate], number: int, limit: int) -> Iterator[str]:
     """One line for the pass, one for each sequence in it, one more for each that ended."""
     yield f"pass {number}: {plan.shape} pool {plan.pool}, {plan.rows_used} of {plan.shape.rows} rows used"
-    segments = {segment.sequence_id: segment for segment in plan.segments}
-    for advance in advances:
-        sequence = advance.sequence
-        segment = segments[sequence.request.request_id]
+    for update in updates:
+        sequence, segment = update.sequence, update.segment
         kind = "decode" if len(segment.tokens) == 1 else "prefill"
         yield (
-            f"{kind} {segment.sequence_id}: rows {len(segment.tokens)} at position {segment.first_position}, "
-            f"last input {segment.tokens[-1]}, output {list(advance.new_tokens)}, length {len(sequence.tokens)}, "
+            f"{kind} {sequence.id}: rows {len(segment.tokens)} at position {segment.first_position}, "
+            f"last input {segment.tokens[-1]}, output {list(update.new_tokens)}, length {len(sequence.tokens)}, "
             f"cached {sequence.computed}"
         )
         if sequence.finish is not None:
             yield (
-                f"end {segment.sequence_id}: {sequence.finish}, {sequence.generated} generated, "
+                f"end {sequence.id}: {sequence.finish}, {sequence.generated} generated, "
                 f"length {len(sequence.tokens)}, room for {limit - len(sequence.tokens)} more"
             )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.variant import ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable
 from engine.config import EngineConfig
 from engine.grammar.tool_formats import HERMES
 from engine.graphs.batch import PackedBatch
@@ -54,14 +54,12 @@ class ObedientRuntime:
         return "obedient"
 
     @property
-    def pool_bytes(self) -> int:
-        """Bytes of the token ids."""
-        return self._places.nbytes
-
-    @property
     def restrides(self) -> int:
         """Never."""
         return 0
+
+    def lay_out(self, pool: int, shape: PassShape) -> None:
+        """Pools have one width."""
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """Logits [R, vocab]."""

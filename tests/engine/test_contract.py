@@ -13,7 +13,7 @@ from engine.graphs.onnx_sessions import cpu_provider
 from engine.request import FinishReason
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import Bundles
-from tests.engine.worker.simulation import Simulation, by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import Simulation, by_hand, fixed, free, sequence_of, simulate
 
 WINDOW = fixed((1, 127), (128, 127))
 
@@ -136,7 +136,7 @@ def test_columns_are_filled_in_order_and_never_moved() -> None:
 
 
 def test_counts_without_columns_are_refused() -> None:
-    segment = Segment("a", (1,), 40, (0, 1), 40, (40,), 1)
+    segment = Segment(sequence_of("a"), (1,), 40, (0, 1), 40, (40,), 1)
     with pytest.raises(AssertionError, match="8 cached columns have no page"):
         pack(StepPlan(PassShape(1, 64), 0, (segment,)), 16)
 
@@ -167,7 +167,7 @@ def test_many_requests_leave_nothing_behind() -> None:
     world.run()
     assert not world.scheduler.sequences()
     assert world.scheduler.pools[0].referenced == 0
-    assert len(world.runtime._shelf) <= 4
+    assert len(world.runtime._host_cache) <= 4
 
 
 def real(bundles: Bundles, layout: str) -> OnnxRuntime:
@@ -177,7 +177,7 @@ def real(bundles: Bundles, layout: str) -> OnnxRuntime:
 
 def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
-    segment = Segment("a", (3, 4, 5), 0, (), 0, (20, 21, 22), 1)
+    segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (20, 21, 22), 1)
     batch = pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16)
     runtime.run(batch)
     pool = runtime._pools[0]
@@ -192,7 +192,7 @@ def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
 
 def test_a_column_the_pool_does_not_have_is_refused(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
-    segment = Segment("a", (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
+    segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
     runtime.run(pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16))
     with pytest.raises(AssertionError, match="column 128 of a pool of 127"):
         runtime.keep(0, np.array([5]), np.array([128]))
@@ -200,7 +200,7 @@ def test_a_column_the_pool_does_not_have_is_refused(bundles: Bundles) -> None:
 
 def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
-    segment = Segment("a", (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
+    segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
     batch = pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16)
     runtime.run(batch)
     before = (runtime._pools[0].keys.copy(), runtime._pools[0].values.copy())
@@ -210,7 +210,7 @@ def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None
 
 
 def test_two_models_coexist(bundles: Bundles) -> None:
-    segment = Segment("a", (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
+    segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
     batch = pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16)
     first, second = real(bundles, "fixed"), real(bundles, "free int8")
     alone = first.run(batch).copy()

@@ -12,6 +12,7 @@ from engine.graphs.batch import pack
 from engine.graphs.onnx_qnn import EMULATOR, qnn_provider
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.scheduling.plan import Segment, StepPlan
+from tests.engine.worker.simulation import sequence_of
 
 PROMPT = tuple((index * 31 + 7) % 3000 for index in range(20))
 OTHER = (9, 9, 140, 3, 250, 61, 12, 77, 1000, 2, 401, 8)
@@ -32,7 +33,7 @@ def runtime(npu_bundle: Callable[[str], Path], request: pytest.FixtureRequest) -
 
 def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...]) -> Segment:
     columns = tuple(pages[index // 16] * 16 + index % 16 for index in range(position, position + len(tokens)))
-    return Segment(name, tokens, position, pages[: -(-position // 16)], position, columns, 1)
+    return Segment(sequence_of(name), tokens, position, pages[: -(-position // 16)], position, columns, 1)
 
 
 def run(runtime: OnnxRuntime, *segments: Segment) -> np.ndarray:

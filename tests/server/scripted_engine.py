@@ -78,17 +78,17 @@ class ScriptedTokenStream:
             if self._aborted.is_set():
                 return
             if isinstance(step, HexserveError):
-                self._engine.live.discard(self.request.request_id)
+                self._engine.live.discard(self.request.id)
                 raise step
             if step.finish is not None:
-                self._engine.live.discard(self.request.request_id)
+                self._engine.live.discard(self.request.id)
             yield step
 
     def abort(self) -> None:
         self._aborted.set()
-        if self.request.request_id in self._engine.live:
-            self._engine.live.discard(self.request.request_id)
-            self._engine.aborted.append(self.request.request_id)
+        if self.request.id in self._engine.live:
+            self._engine.live.discard(self.request.id)
+            self._engine.aborted.append(self.request.id)
             self._engine.abort_seen.set()
 
 
@@ -225,6 +225,6 @@ class ScriptedEngine:
         if len(request.prompt_ids) + request.params.max_tokens > self.info.max_context:
             raise ContextLengthExceeded(self.info.max_context, len(request.prompt_ids), request.params.max_tokens)
         self.submitted.append((request, stop, include_stop, skip_special))
-        self.live.add(request.request_id)
+        self.live.add(request.id)
         self.submit_seen.set()
         return ScriptedTokenStream(self, request, self.script(request))

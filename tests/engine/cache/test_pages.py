@@ -60,16 +60,6 @@ def test_trim_forgets_only_kept_pages_above() -> None:
     assert pool.high_water(with_cached=True) == 16
 
 
-def test_keep_limit_bounds_what_is_kept() -> None:
-    pool = PagePool(160, 16, keep_limit=2)
-    pages = pool.allocate(5)
-    assert pages
-    for page, key in zip(pages, page_keys(list(range(80)), 16), strict=True):
-        pool.register(page, key)
-    pool.release(pages)
-    assert pool.snapshot().cached == {0, 1}
-
-
 def test_keys_are_chained() -> None:
     one, two = page_keys([1] * 32, 16), page_keys([2] * 16 + [1] * 16, 16)
     assert one[0] != one[1] and one[1] != two[1]
@@ -94,7 +84,7 @@ class Pool(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = PagePool(16 * 12, 16, keep_limit=5)
+        self.pool = PagePool(16 * 12, 16)
         self.holders: list[tuple[int, ...]] = []
         self.next_key = 0
 
@@ -149,7 +139,6 @@ class Pool(RuleBasedStateMachine):
             assert shot.references[page] == sum(holder.count(page) for holder in self.holders)
             assert (shot.references[page] > 0) + (page in shot.free) + (page in shot.cached) == 1
         assert shot.cached <= set(shot.keys)
-        assert len(shot.cached) <= 5
         assert len(set(shot.keys.values())) == len(shot.keys)
 
 

@@ -76,9 +76,9 @@ class ScriptedWorker:
                 name.decode(): int(k)
                 for name, k in DIRECTION.findall(bytes(i % 256 for i in command.request.prompt_ids))
             }
-            self.sequences[command.request.request_id] = Sequence(command.request, len(command.emitted), found)
+            self.sequences[command.request.id] = Sequence(command.request, len(command.emitted), found)
         elif isinstance(command, Abort):
-            self.sequences.pop(command.request_id, None)
+            self.sequences.pop(command.id, None)
 
     def step(self) -> bool:
         """One pass; False when nothing moved."""
@@ -101,8 +101,8 @@ class ScriptedWorker:
             return None
         for word in ("fail", "invalid"):
             if directions.get(word) == sequence.made:
-                del self.sequences[request.request_id]
-                send(Failed(request.request_id, f"told to {word}", "engine" if word == "fail" else word))
+                del self.sequences[request.id]
+                send(Failed(request.id, f"told to {word}", "engine" if word == "fail" else word))
                 return None
         count = min(directions.get("many", 1), request.params.max_tokens - sequence.made)
         tokens = tuple(expected_token(request.prompt_ids, sequence.made + i) for i in range(count))
@@ -112,9 +112,9 @@ class ScriptedWorker:
         if stops:
             tokens = tokens[: min(tokens.index(stop) for stop in stops) + 1]
         if is_last or stops:
-            del self.sequences[request.request_id]
+            del self.sequences[request.id]
         return TokenEvent(
-            request.request_id,
+            request.id,
             tokens,
             tuple(TokenLogprob(i, -0.5, ((i, -0.5), (195, -3.0))) for i in tokens) if request.params.logprobs else (),
             (FinishReason.STOP if stops else FinishReason.LENGTH) if is_last or stops else None,

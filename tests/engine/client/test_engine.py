@@ -111,7 +111,7 @@ async def test_a_request_without_a_seed_gets_one(stage: Stage, monkeypatch: pyte
     streams = [engine.submit(request("a")), engine.submit(request("a", seed=7))]
     assert submitted[0].params.seed is not None
     assert submitted[1].params.seed == 7
-    assert submitted[0].request_id != submitted[1].request_id
+    assert submitted[0].id != submitted[1].id
     for stream in streams:
         stream.abort()
 

@@ -19,7 +19,7 @@ def send(open_flights: dict[str, PendingRequest]) -> list[str]:
     sent = next_to_send(open_flights.values())
     for pending in sent:
         pending.is_sent = True
-    return [pending.request.request_id for pending in sent]
+    return [pending.request.id for pending in sent]
 
 
 @given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.randoms())
@@ -35,8 +35,8 @@ def test_only_the_poisonous_requests_fail(count: int, poison: set[int], random: 
                 open_flights[flight_id].has_progressed |= flight_id not in poisonous and random.random() < 0.5
             deaths += 1
             for pending in charge_death(open_flights.values()):
-                failed.add(pending.request.request_id)
-                del open_flights[pending.request.request_id]
+                failed.add(pending.request.id)
+                del open_flights[pending.request.id]
             continue
         passes += 1
         for flight_id in aboard:

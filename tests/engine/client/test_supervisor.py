@@ -36,9 +36,9 @@ class Listener:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def deliver(self, event: TokenEvent) -> None:
-        self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+        self.tokens.setdefault(event.id, []).extend(event.token_ids)
         if event.finish is not None:
-            self.finished.add(event.request_id)
+            self.finished.add(event.id)
         self.changed.set()
 
     def fail(self, request_id: str, error: HexserveError) -> None:
@@ -119,7 +119,7 @@ async def test_a_kill_from_outside_costs_no_token(scene: Scene) -> None:
     assert supervisor.pid is not None
     os.kill(supervisor.pid, KILL)
     await scene.listener.when(lambda: len(scene.listener.finished) == 32)
-    assert all(scene.listener.tokens[asked.request_id] == expected(asked) for asked in requests)
+    assert all(scene.listener.tokens[asked.id] == expected(asked) for asked in requests)
     assert (supervisor.restarts, supervisor.state, scene.listener.errors) == (1, EngineState.READY, {})
 
 
@@ -136,7 +136,7 @@ async def test_a_poisonous_request_fails_after_three_deaths_and_the_others_go_on
     assert "3 times" in str(error)
     assert scene.listener.errors == {}
     assert scene.listener.tokens.get("poison", []) == expected(request("poison", poison))[: int(poison[-1])]
-    assert all(scene.listener.tokens[asked.request_id] == expected(asked) for asked in innocents)
+    assert all(scene.listener.tokens[asked.id] == expected(asked) for asked in innocents)
     assert (supervisor.restarts, len(scene.starts), supervisor.state) == (3, 4, EngineState.READY)
 
 

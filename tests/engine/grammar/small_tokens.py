@@ -80,5 +80,5 @@ class OnDemand(Executor):
             job()
 
 
-def inline_desk() -> GrammarMasks:
+def inline_masks() -> GrammarMasks:
     return GrammarMasks(small_tokenizer, Inline(), Inline())

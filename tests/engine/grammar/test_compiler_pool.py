@@ -16,7 +16,7 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerP
 from engine.grammar.spec import GrammarSpec, JsonSchema, Regex
 
 SCRIPT = Path(__file__).with_name("slow_compiler.py")
-FOREVER = GrammarCompilerLimits(budget_s=600.0, helpers=2)
+FOREVER = GrammarCompilerLimits(budget_s=600.0, compilers=2)
 GUARD_S = 120.0
 
 
@@ -76,7 +76,7 @@ async def test_a_neighbour_is_compiled_while_a_hostile_form_still_is(bench: Benc
 
 
 async def test_too_slow_is_that_requests_fault_and_the_helper_is_replaced(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, helpers=1))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, compilers=1))
     with pytest.raises(InvalidRequest, match=r"'guided_regex'.*more than 0.05 s") as slow:
         await compiler_pool.compile(wanted("hang"), "guided_regex")
     assert slow.value.param == "guided_regex"
@@ -103,7 +103,7 @@ async def test_the_same_form_is_compiled_once(bench: Bench) -> None:
 
 
 async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, helpers=1))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, compilers=1))
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="takes more than"):
             await compiler_pool.compile(wanted("hang"), "x")
@@ -111,13 +111,13 @@ async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:
 
 
 async def test_who_asks_for_the_same_at_once_asks_once(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, helpers=1))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, compilers=1))
     answers = await asyncio.gather(*(compiler_pool.compile(wanted("a"), "x") for _ in range(32)))
     assert set(answers) == {"grammar of a"} and len(bench.starts) == 1
 
 
 async def test_only_so_many_wait_for_a_helper(bench: Bench) -> None:
-    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, helpers=1))
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, compilers=1))
     waiting = [asyncio.create_task(compiler_pool.compile(wanted("hang"), "x")) for _ in range(32)]
     await bench.hanging()
     with pytest.raises(Busy, match="32 requests wait") as refused:

@@ -13,7 +13,7 @@ from tests.engine.grammar.small_tokens import (
     OnDemand,
     allowed,
     grammar,
-    inline_desk,
+    inline_masks,
     small_tokenizer,
     text_of,
 )
@@ -35,7 +35,7 @@ def asked(**more: object) -> dict[str, object]:
 
 
 def test_texts_are_those_of_the_definition_beside_free_neighbours() -> None:
-    world = simulate(fixed((8, 240)), masks=inline_desk())
+    world = simulate(fixed((8, 240)), masks=inline_masks())
     for index in range(6):
         world.submit(f"bound{index}", (index + 1, 7), 50, **asked())
         world.submit(f"free{index}", (index + 1, 9), 12)
@@ -47,7 +47,7 @@ def test_texts_are_those_of_the_definition_beside_free_neighbours() -> None:
 
 
 def test_max_tokens_cuts_with_length() -> None:
-    world = simulate(free(8, 256), masks=inline_desk())
+    world = simulate(free(8, 256), masks=inline_masks())
     world.submit("a", (3, 1), 2, **asked(grammar=grammar(TEXTS[:1])))
     world.run()
     assert world.outputs["a"] == [0, 0] and world.finishes["a"] is FinishReason.LENGTH
@@ -57,7 +57,7 @@ def test_max_tokens_cuts_with_length() -> None:
 def test_tokens_of_an_earlier_worker_are_replayed(cut: int) -> None:
     texts = (TEXTS[0], TEXTS[6])
     whole = followed((5, 5), texts)
-    world = simulate(free(8, 256), masks=inline_desk())
+    world = simulate(free(8, 256), masks=inline_masks())
     world.submit("a", (5, 5), 50, emitted=whole[:cut], **asked(grammar=grammar(texts)))
     world.run()
     assert world.outputs["a"] == whole
@@ -65,7 +65,7 @@ def test_tokens_of_an_earlier_worker_are_replayed(cut: int) -> None:
 
 def test_preempted_sequences_go_on_where_they_were() -> None:
     texts = (TEXTS[5],)
-    world = simulate(fixed((8, 80)), masks=inline_desk())
+    world = simulate(fixed((8, 80)), masks=inline_masks())
     prompts = {f"s{index}": tuple(range(index, index + 20)) for index in range(4)}
     for name, prompt in prompts.items():
         world.submit(name, prompt, 60, **asked(grammar=grammar(texts)))
@@ -77,7 +77,7 @@ def test_preempted_sequences_go_on_where_they_were() -> None:
 def test_guesses_are_checked_against_the_grammar() -> None:
     texts = ("ABABABABABABABAB", "ABABABABABABABAC")
     prompt = tuple(ord(character) - 48 for character in "ABABABABZABAB")
-    world = simulate(fixed((8, 240)), mode=PromptLookup(), lookup_rows=6, masks=inline_desk())
+    world = simulate(fixed((8, 240)), mode=PromptLookup(), lookup_rows=6, masks=inline_masks())
     world.submit("a", prompt, 50, **asked(grammar=grammar(texts)))
     passes = world.run()
     assert world.outputs["a"] == followed(prompt, texts)
@@ -109,8 +109,8 @@ def test_a_late_mask_keeps_nobody_waiting_and_loses_nothing() -> None:
 
 
 def test_waiting_for_masks_alone_is_no_busy_loop_and_an_abort_ends_it() -> None:
-    desk = GrammarMasks(small_tokenizer, OnDemand(), Inline())
-    world = simulate(fixed((8, 120)), masks=desk)
+    masks = GrammarMasks(small_tokenizer, OnDemand(), Inline())
+    world = simulate(fixed((8, 120)), masks=masks)
     world.submit("a", (1,), 5, **asked())
     world.submit("b", (1, 2), 5, **asked())
     for _ in range(3):
@@ -118,11 +118,11 @@ def test_waiting_for_masks_alone_is_no_busy_loop_and_an_abort_ends_it() -> None:
     assert world.runtime.passes and len(world.runtime.passes) == 1  # the prompt of b but for its last token
     for name in ("a", "b"):
         world.loop.abort(name)
-    assert not world.scheduler.has_work and desk.names == ()
+    assert not world.scheduler.has_work and masks.ids == ()
 
 
 def test_a_broken_matcher_fails_its_request_only() -> None:
-    world = simulate(fixed((8, 120)), masks=inline_desk())
+    world = simulate(fixed((8, 120)), masks=inline_masks())
     world.submit("bad", (1, 2), 5, **asked(grammar='{"grammars": [{"lark_grammar": "start: ("}]}'))
     world.submit("good", (1, 2), 50, **asked())
     world.run()
@@ -131,16 +131,16 @@ def test_a_broken_matcher_fails_its_request_only() -> None:
 
 
 def test_a_failed_pass_leaves_no_matcher_behind() -> None:
-    desk = inline_desk()
-    world = simulate(fixed((8, 120)), masks=desk)
+    masks = inline_masks()
+    world = simulate(fixed((8, 120)), masks=masks)
     world.runtime.fail_at = 1
     world.submit("a", (1, 2), 50, **asked())
     world.run()
-    assert list(world.failures) == ["a"] and desk.names == ()
+    assert list(world.failures) == ["a"] and masks.ids == ()
 
 
 def test_min_tokens_gives_way_where_the_grammar_leaves_nothing_else() -> None:
-    world = simulate(fixed((8, 120)), masks=inline_desk())
+    world = simulate(fixed((8, 120)), masks=inline_masks())
     world.submit("short", (1, 2), 50, **asked(grammar=grammar(("A",)), min_tokens=10))
     world.submit("longer", (1, 2), 50, **asked(grammar=grammar(("A", "AB")), min_tokens=2))
     world.run()
@@ -149,7 +149,7 @@ def test_min_tokens_gives_way_where_the_grammar_leaves_nothing_else() -> None:
 
 
 def test_no_bias_leads_out_of_the_grammar() -> None:
-    world = simulate(fixed((8, 120)), masks=inline_desk())
+    world = simulate(fixed((8, 120)), masks=inline_masks())
     world.submit("a", (1, 2), 50, **asked(logit_bias=((8, 100.0), (END, 100.0), (0, -100.0)), presence_penalty=-2.0))
     world.run()
     assert text_of(world.outputs["a"]) in TEXTS

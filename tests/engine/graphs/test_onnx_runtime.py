@@ -18,6 +18,7 @@ from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import cpu_provider
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import LAYOUTS, Bundles
+from tests.engine.worker.simulation import sequence_of
 
 VOCAB_PROMPT = (5, 17, 99, 123, 77, 42, 7, 11, 200, 31, 8)
 OTHER = (9, 9, 140, 3, 250, 61, 12)
@@ -36,7 +37,7 @@ def open_runtime(folder: Path, pools: int = 1, pinned: PassShape | None = None) 
 def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...], logit_rows: int = 1) -> Segment:
     columns = tuple(pages[i // 16] * 16 + i % 16 for i in range(position, position + len(tokens)))
     held = pages[: -(-position // 16)]
-    return Segment(name, tokens, position, held, position, columns, logit_rows)
+    return Segment(sequence_of(name), tokens, position, held, position, columns, logit_rows)
 
 
 def keep(runtime: OnnxRuntime, batch: PackedBatch, plan: StepPlan) -> None:
@@ -240,7 +241,7 @@ def test_the_loop_allocates_no_cache(bundles: Bundles) -> None:
         assert (runtime._pools[0].keys.ctypes.data, runtime._pools[0].values.ctypes.data) == addresses
 
 
-def test_shelf_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -> None:
+def test_the_host_cache_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     prompt = tuple((i * 31 + 7) % 256 for i in range(16))
     run(runtime, PassShape(16, 64), segment("a", prompt, 0, (3,)))
@@ -292,4 +293,4 @@ def test_close_is_clean_and_final(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     run(runtime, PassShape(1, 64), segment("a", (1,), 0, (0,)))
     runtime.close()
-    assert runtime.pool_bytes == 0
+    assert not runtime._pools

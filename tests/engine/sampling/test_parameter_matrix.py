@@ -7,7 +7,7 @@ import pytest
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, ReasoningBudget, Request, SamplingParams
-from tests.engine.grammar.small_tokens import END, grammar, inline_desk
+from tests.engine.grammar.small_tokens import END, grammar, inline_masks
 from tests.engine.worker.simulation import VOCAB, by_hand, fixed, free, simulate
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ def test_no_parameter_is_forgotten() -> None:
 def test_each_in_each(name: str, mode: str) -> None:
     options = dict(MODES[mode])
     options.setdefault("mode", Autoregressive())
-    world = simulate(options.pop("shapes"), masks=inline_desk(), **options)
+    world = simulate(options.pop("shapes"), masks=inline_masks(), **options)
     fields: dict[str, Any] = {"max_tokens": 14, "temperature": 0.0} | PARAMETERS[name]
     for number in range(4):
         params = SamplingParams(**fields)

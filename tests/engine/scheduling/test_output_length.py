@@ -36,7 +36,7 @@ def test_growth(prompt: int, generated: int, max_tokens: int, pages: int) -> Non
     assert OutputLengthEstimate(100, CAPACITY, 16).growth(sequence(prompt, generated, max_tokens)) == pages
 
 
-def test_promised() -> None:
+def test_reserved() -> None:
     expectation = OutputLengthEstimate(100, CAPACITY, 16)
     assert expectation.reserved(sequence(16, 0), []) == 0
     assert expectation.reserved(sequence(16, 0), [sequence(16, 60), sequence(16, 300)]) == 7 + 3 + 1

@@ -54,7 +54,7 @@ def test_starved_prefill_gets_a_quarter() -> None:
     assert (share.decodes, share.prefill_rows) == (6, 2)
 
 
-SILENT = fixed((1, 255), (8, 248), prefill=((128, 128),))
+KV_ONLY = fixed((1, 255), (8, 248), prefill=((128, 128),))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ SILENT = fixed((1, 255), (8, 248), prefill=((128, 128),))
 def test_a_shape_without_logits_computes_what_comes_before_them(
     demand: Demand, columns: int, expected: tuple[int, int, int]
 ) -> None:
-    share = share_rows(SILENT, CostTable({}), demand, Extent(columns, columns, 255), 100.0)
+    share = share_rows(KV_ONLY, CostTable({}), demand, Extent(columns, columns, 255), 100.0)
     assert (share.shape.rows, share.decodes, share.prefill_rows) == expected
 
 

@@ -31,7 +31,7 @@ def prefill(name: str, tokens: int) -> Sequence:
     return Sequence(request, 0, 0, list(request.prompt_ids), SequenceStatus.PREFILL)
 
 
-def test_gaps_in_the_pool_are_filled_from_the_shelf() -> None:
+def test_gaps_in_the_pool_are_filled_from_the_host_cache() -> None:
     host_cache = HostCache(10)
     pool, moves = pool_of(8, host_cache)
     for key in (KEYS[0], KEYS[3], KEYS[4]):
@@ -62,11 +62,11 @@ def test_making_room_for_copies_costs_none_of_them() -> None:
         assert not {move.key for move in moves if move.kind is MoveKind.EVICT} & {*KEYS[:used]}
 
 
-def test_decodes_do_not_get_what_prompts_were_promised() -> None:
+def test_decodes_do_not_get_what_is_reserved_for_prompts() -> None:
     pool, _ = pool_of(4, HostCache(0))
     decoding, waiting = prefill("decoding", 17), prefill("waiting", 33)
     for sequence in (decoding, waiting):
-        pool.prefill_queue[sequence.request.request_id] = sequence
+        pool.prefill_queue[sequence.id] = sequence
     assert pool.reserved == 5
     del pool.prefill_queue["decoding"]
     decoding.move(SequenceStatus.DECODE)

@@ -76,11 +76,11 @@ def test_prefill_is_chunked_to_the_row_budget() -> None:
     assert [len(batch.logit_rows) for batch in world.runtime.passes] == [0, 0, 0, 1, 1]
 
 
-SILENT = fixed((1, 255), prefill=((16, 240),))
+KV_ONLY = fixed((1, 255), prefill=((16, 240),))
 
 
 def test_all_of_a_prompt_but_its_last_token_needs_no_logits() -> None:
-    world = simulate(SILENT)
+    world = simulate(KV_ONLY)
     world.submit("a", prompt(40), 3)
     world.run()
     assert [batch.shape.rows for batch in world.runtime.passes] == [16, 16, 16, 1, 1, 1]  # 16 + 16 + 7, then the last
@@ -88,7 +88,7 @@ def test_all_of_a_prompt_but_its_last_token_needs_no_logits() -> None:
     assert world.outputs["a"] == by_hand(prompt(40), 3)
 
 
-@pytest.mark.parametrize("shapes", [SILENT, fixed((1, 255), (4, 252), prefill=((16, 240),))])
+@pytest.mark.parametrize("shapes", [KV_ONLY, fixed((1, 255), (4, 252), prefill=((16, 240),))])
 def test_passes_without_logits_take_turns_with_decodes(shapes: ShapeTable) -> None:
     world = simulate(shapes)
     world.submit("chat", prompt(1), 40)
@@ -107,7 +107,7 @@ def test_passes_without_logits_take_turns_with_decodes(shapes: ShapeTable) -> No
 
 
 def test_scored_prompts_use_no_pass_without_logits() -> None:
-    world = simulate(SILENT)
+    world = simulate(KV_ONLY)
     world.submit("scored", prompt(20), 2, prompt_logprobs=0)
     world.run()
     assert {batch.shape.rows for batch in world.runtime.passes} == {1}
@@ -313,7 +313,7 @@ def test_nobody_waits_for_a_prefix_of_another_salt() -> None:
     assert world.scheduler.counters.prefix_hits == 144
 
 
-def test_a_kept_prefix_goes_to_the_shelf_and_comes_back() -> None:
+def test_a_cached_prefix_goes_to_the_host_cache_and_comes_back() -> None:
     world = simulate(free(64, 2048), offload_pages=100)
     world.submit("long", prompt(600, 5), 4)
     world.run()
@@ -455,7 +455,7 @@ WORLDS = {
     "buckets": lambda: simulate(SAME_PAST),
     "prefill without logits": lambda: simulate(fixed((1, 127), (4, 124), prefill=((8, 120), (32, 96))), max_running=5),
     "two pools": lambda: simulate(fixed((8, 112)), pools=2),
-    "free": lambda: simulate(free(24, 256), keep_limit=4),
+    "free": lambda: simulate(free(24, 256)),
     "host cache": lambda: simulate(free(24, 2048), offload_pages=6),
     "host cache and buckets": lambda: simulate(SAME_PAST, offload_pages=40),
     "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), offload_pages=10),

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from llguidance import LLTokenizer
+
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.cache.pages import PagePool
 from engine.grammar.masks import GrammarMasks
+from engine.grammar.matching import GrammarFailed
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
@@ -12,11 +15,21 @@ from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.invariants import violations
-from engine.scheduling.scheduler import Rules, Scheduler
+from engine.scheduling.rules import Rules
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.sequence import Sequence
 from engine.worker.loop import EngineLoop
 
 VOCAB = 50
 PAGE = 16
+PLAIN_RULES: dict[str, object] = {
+    "max_running": 256,
+    "max_gap_ms": 250.0,
+    "prefix_cache": True,
+    "lookup_rows": 0,
+    "offload_pages": 0,
+    "reserve_tokens": 0,
+}
 
 
 def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -> ShapeTable:
@@ -28,6 +41,16 @@ def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -
 def free(max_rows: int, columns: int) -> ShapeTable:
     """A free-shape table."""
     return ShapeTable((), max_rows, columns)
+
+
+def sequence_of(request_id: str) -> Sequence:
+    """A sequence of one token, where any will do."""
+    return Sequence(Request(request_id, (1,), SamplingParams(max_tokens=1)), 0, 0, [1])
+
+
+def no_tokenizer() -> LLTokenizer:
+    """For masks of sequences without grammars."""
+    raise GrammarFailed("this engine has no tokenizer")
 
 
 def by_hand(prompt: tuple[int, ...], max_tokens: int, stops: tuple[int, ...] = (), limit: int = 10**9) -> list[int]:
@@ -68,13 +91,13 @@ class Simulation:
     def step(self) -> None:
         report = self.loop.step()
         for event in report.events:
-            self.outputs[event.request_id].extend(event.token_ids)
-            self.prompt_logprobs[event.request_id].extend(event.prompt_logprobs)
-            self.cached[event.request_id] = event.cached_tokens
+            self.outputs[event.id].extend(event.token_ids)
+            self.prompt_logprobs[event.id].extend(event.prompt_logprobs)
+            self.cached[event.id] = event.cached_tokens
             if event.finish is not None:
-                self.finishes[event.request_id] = event.finish
+                self.finishes[event.id] = event.finish
         for failure in report.failures:
-            self.failures[failure.request_id] = failure.message
+            self.failures[failure.id] = failure.message
         assert list(violations(self.scheduler)) == []
 
     def run(self, most: int = 5000) -> int:
@@ -94,21 +117,21 @@ def simulate(
     mode: Mode | None = None,
     costs: dict[PassShape, float] | None = None,
     max_context: int = 10**6,
-    keep_limit: int | None = None,
     columns: int | None = None,
     masks: GrammarMasks | None = None,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`."""
-    pages = [PagePool(columns or shapes.max_past, PAGE, keep_limit) for _ in range(pools)]
+    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES."""
+    pages = [PagePool(columns or shapes.max_past, PAGE) for _ in range(pools)]
     capacity = Capacity(pages[0].page_count * PAGE, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
         pages,
         mode or Autoregressive(),
-        Rules(capacity, **rules),  # type: ignore[arg-type]
+        Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
     )
     runtime = FakeRuntime(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
-    return Simulation(EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks), runtime)
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer))
+    return Simulation(loop, runtime)

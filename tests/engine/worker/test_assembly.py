@@ -11,8 +11,9 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import PassShape
 from engine.config import EngineConfig
 from engine.errors import BundleError
+from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import CostTable
-from engine.worker.assembly import assemble, choose_shapes, make_scheduler
+from engine.worker.assembly import assemble, choose_shapes
 from tests.bundles import Bundles
 
 CONFIG = EngineConfig(bundle="")
@@ -20,7 +21,8 @@ CONFIG = EngineConfig(bundle="")
 
 def capacity(bundles: Bundles, layout: str, config: EngineConfig) -> tuple[int, int]:
     manifest = load_manifest(bundles(layout))
-    scheduler = make_scheduler(manifest, config, choose_shapes(manifest, config), CostTable({}))
+    limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
+    scheduler = build_scheduler(choose_shapes(manifest, config), CostTable({}), limits, config)
     return scheduler.rules.capacity.columns, scheduler.rules.capacity.tokens_per_sequence
 
 

@@ -61,7 +61,7 @@ async def test_an_unread_stream_stops_reading_its_generation(engine: ScriptedEng
 
 
 async def test_a_failure_comes_after_what_arrived(engine: ScriptedEngine) -> None:
-    engine.script = lambda request: [Delta("a", (1,)), PassFailed("broken")] if request.request_id == "0" else []
+    engine.script = lambda request: [Delta("a", (1,)), PassFailed("broken")] if request.id == "0" else []
     stream = merge(engine, InFlight())
     assert [arrival.delta.text for arrival in await stream.deltas()] == ["a"]
     for _ in range(2):

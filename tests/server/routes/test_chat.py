@@ -80,7 +80,7 @@ async def test_usage_is_null_on_all_chunks_but_the_last(client: httpx.AsyncClien
 
 
 async def test_each_of_n_choices_streams_in_order(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
-    engine.script = lambda request: say(request, (f"I am {request.request_id[-1]}", " indeed"))
+    engine.script = lambda request: say(request, (f"I am {request.id[-1]}", " indeed"))
     chunks = events((await chat(client, stream=True, n=3)).text)
     parts = [chunk["choices"][0] for chunk in chunks]
     for index in range(3):

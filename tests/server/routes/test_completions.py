@@ -72,7 +72,7 @@ async def test_prompts_of_every_shape(
 async def test_choices_of_several_prompts_are_numbered_prompt_first(
     client: httpx.AsyncClient, engine: ScriptedEngine
 ) -> None:
-    engine.script = lambda request: say(request, (f"{request.prompt_ids[0]}", f"#{request.request_id[-1]}"))
+    engine.script = lambda request: say(request, (f"{request.prompt_ids[0]}", f"#{request.id[-1]}"))
     answer = await complete(client, [[7, 7], [8]], n=2, best_of=2)
     assert [(choice["index"], choice["text"]) for choice in answer["choices"]] == [
         (0, "7#0"),
@@ -192,7 +192,7 @@ async def test_the_text_echoed_is_the_text_given(client: httpx.AsyncClient, engi
 
 async def test_best_of_gives_the_likeliest_per_token(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     def script(request: Request) -> list[Delta]:
-        number = int(request.request_id.rsplit("-", 1)[1]) % 4
+        number = int(request.id.rsplit("-", 1)[1]) % 4
         means = [-3.0, -0.5, -2.0, -0.25]
         entries = (TextLogprob("x", b"x", means[number]),) * (number + 1)
         return [Delta(f"#{number}", (1,) * (number + 1), entries, FinishReason.STOP)]

@@ -16,6 +16,7 @@ from engine.graphs.batch import pack
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
 from engine.scheduling.plan import Segment, StepPlan
+from tests.engine.worker.simulation import sequence_of
 
 Make = Callable[..., tuple[Path, Manifest]]
 
@@ -69,4 +70,4 @@ def open_bench(folder: Path, manifest: Manifest, shape: PassShape, provider: Pro
 def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int, ...]) -> Segment:
     """Tokens at positions from `position` on, cached in `pages` in their order."""
     columns = tuple(pages[index // 16] * 16 + index % 16 for index in range(position, position + len(tokens)))
-    return Segment(name, tokens, position, pages[: -(-position // 16)], position, columns, 1)
+    return Segment(sequence_of(name), tokens, position, pages[: -(-position // 16)], position, columns, 1)

@@ -1,0 +1,45 @@
+"""Building the scheduler of a configuration: pools, rules and mode. The worker and the simulator both do it here."""
+
+from dataclasses import dataclass
+
+from engine.bundle.variant import ShapeTable
+from engine.cache.pages import PagePool
+from engine.config import PAGE_COLUMNS, EngineConfig
+from engine.errors import BundleError
+from engine.modes.autoregressive import Autoregressive
+from engine.modes.mode import Mode
+from engine.modes.prompt_lookup import PromptLookup
+from engine.scheduling.admission import Capacity
+from engine.scheduling.costs import CostTable
+from engine.scheduling.rules import Rules
+from engine.scheduling.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values."""
+
+    max_context: int
+    kv_bytes_per_token: int
+
+
+def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
+    """`config.pools` pools as wide as the widest past. BundleError when that is less than a page.
+
+    `config.max_context` may lower the model's; 0 leaves it.
+    """
+    if shapes.max_past < PAGE_COLUMNS:
+        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
+    pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
+    context = min(config.max_context or limits.max_context, limits.max_context)
+    rules = Rules(
+        capacity=Capacity(pools[0].page_count * PAGE_COLUMNS, context),
+        max_running=config.max_running,
+        max_gap_ms=config.max_gap_ms,
+        prefix_cache=config.prefix_cache,
+        lookup_rows=config.lookup_rows,
+        offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * limits.kv_bytes_per_token),
+        reserve_tokens=config.reserve_tokens,
+    )
+    mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
+    return Scheduler(shapes, costs, pools, mode, rules)

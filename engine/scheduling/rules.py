@@ -1,0 +1,21 @@
+"""What a scheduler is told once, when it is built."""
+
+from dataclasses import dataclass
+
+from engine.scheduling.admission import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the scheduler behaves; see `EngineConfig` for the meaning of each. `build.py` makes it of a configuration.
+
+    offload_pages: pages that the host KV cache may hold, 0 = there is none.
+    """
+
+    capacity: Capacity
+    max_running: int
+    max_gap_ms: float
+    prefix_cache: bool
+    lookup_rows: int
+    offload_pages: int
+    reserve_tokens: int
