@@ -47,18 +47,18 @@ class Continuous:
         plan = self.scheduler.plan()
         if plan is None:
             return None
-        milliseconds = self._run(plan)
-        self.scheduler.costs.observe(plan.shape, milliseconds)
+        run_ms, moves_ms = self._true_costs.milliseconds(plan.shape), self._move(plan)
+        self.scheduler.costs.observe(plan.shape, run_ms)
         updates = self.scheduler.commit(plan, self._sample(plan))
         tokens = tuple((int(update.sequence.id), token) for update in updates for token in update.new_tokens)
-        return Pass(milliseconds, plan.shape.rows, plan.rows_used, tokens)
+        return Pass(run_ms + moves_ms, plan.shape.rows, plan.rows_used, tokens)
 
-    def _run(self, plan: StepPlan) -> float:
-        """Milliseconds of the pass, of re-laying its pool and of copying pages to and from the host cache."""
+    def _move(self, plan: StepPlan) -> float:
+        """Milliseconds of re-laying the pool and of copying pages to and from the host cache."""
         copies = sum(move.kind is not MoveKind.EVICT for move in plan.moves)
         relaid_ms = self._true_costs.switch_ms(self._widths[plan.pool], plan.shape)
         self._widths[plan.pool] = plan.shape.past
-        return self._true_costs.milliseconds(plan.shape) + relaid_ms + copies * PAGE_COLUMNS * self._column_ms
+        return relaid_ms + copies * PAGE_COLUMNS * self._column_ms
 
     def _sample(self, plan: StepPlan) -> dict[str, tuple[int, ...]]:
         """The token of a sequence is how many it has."""

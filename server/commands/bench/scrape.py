@@ -41,7 +41,7 @@ class ScrapedCounters:
 
     @property
     def outside_graph(self) -> float | None:
-        """Share of the engine's steps that was not spent in the graph, 0 to 1."""
+        """Share of the engine's steps not spent in the graphs, copies and re-laying of pools included: 0 to 1."""
         inside = ratio(self.run_s, self.step_s)
         return None if inside is None else 1 - inside
 

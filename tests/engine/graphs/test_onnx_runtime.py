@@ -294,3 +294,17 @@ def test_close_is_clean_and_final(bundles: Bundles) -> None:
     run(runtime, PassShape(1, 64), segment("a", (1,), 0, (0,)))
     runtime.close()
     assert not runtime._pools
+
+
+@pytest.mark.parametrize("layout", ["free", "fixed"])
+def test_a_pool_that_is_laid_out_is_not_re_laid_by_the_pass(bundles: Bundles, layout: str) -> None:
+    """So that the time of `run` is that of the graphs alone."""
+    runtime = open_runtime(bundles(layout))
+    for shape in (PassShape(1, 64), PassShape(8, 128)) if layout == "free" else (PassShape(1, 63), PassShape(8, 56)):
+        runtime.lay_out(0, shape)
+        pool, bound, restrides = runtime._pools[0], runtime._passes[0, shape], runtime.restrides
+        assert pool.width == runtime._width(shape)
+        run(runtime, shape, segment("a", (1,), 0, (0,)))
+        assert (runtime._pools[0], runtime._passes[0, shape], runtime.restrides) == (pool, bound, restrides)
+    assert runtime.restrides
+    runtime.close()

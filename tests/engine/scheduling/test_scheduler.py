@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
+from engine.scheduling.invariants import violations
 from tests.engine.worker.simulation import by_hand, fixed, free, simulate
 
 FIXED = fixed((1, 127), (8, 127), (32, 127))
@@ -488,3 +489,29 @@ def test_random_arrivals_cancels_and_preemptions(world_name: str, requests: list
         assert got == whole[: len(got)]
         if cancel is None or cancel < arrival:
             assert got == whole
+
+
+def test_a_sequence_that_ended_since_the_plan_gets_no_update_and_its_id_may_be_used_again() -> None:
+    world = simulate(fixed((8, 112)))
+    for name in ("a", "b"):
+        world.submit(name, (1, 2), 5)
+    plan = world.scheduler.plan()
+    assert plan is not None and [segment.sequence.id for segment in plan.segments] == ["a", "b"]
+    world.scheduler.abort("a")
+    world.submit("a", (3, 4, 5), 5)
+    updates = world.scheduler.commit(plan, {"a": (7,), "b": (8,)})
+    assert [(update.sequence.id, update.new_tokens) for update in updates] == [("b", (8,))]
+    again = world.scheduler.find("a")
+    assert again is not None and again.tokens == [3, 4, 5] and again.computed == 0
+    assert list(violations(world.scheduler)) == []
+
+
+def test_a_failed_pass_ends_only_those_it_carried_and_that_still_ran() -> None:
+    world = simulate(fixed((2, 118)))
+    for name in ("a", "b", "c"):
+        world.submit(name, (1,), 5)
+    plan = world.scheduler.plan()
+    assert plan is not None
+    world.scheduler.drop(plan.segments[0].sequence)
+    assert [sequence.id for sequence in world.scheduler.fail(plan)] == ["b"]
+    assert [sequence.id for sequence in world.scheduler.sequences()] == ["c"]

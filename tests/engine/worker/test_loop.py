@@ -1,12 +1,18 @@
 """One step as a transaction: events, timings, counters, failures."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 from engine.graphs.batch import PackedBatch
+from engine.messages import Counters
+from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduling.sequence import MOVES, Sequence, SequenceStatus
-from tests.engine.worker.simulation import by_hand, fixed, simulate
+from tests.engine.grammar.small_tokens import inline_masks
+from tests.engine.worker.simulation import by_hand, fixed, free, simulate
 
 
 def test_kpi_counts_and_line() -> None:
@@ -80,3 +86,44 @@ def test_keys_that_are_not_finite_end_their_request_and_reach_no_pool() -> None:
     assert list(world.failures) == ["bad"]
     assert world.outputs["good"] == by_hand((1, 2, 3), 6)
     assert not world.outputs["bad"]
+
+
+def test_the_time_inside_the_graphs_is_neither_copies_nor_re_laying_nor_masks() -> None:
+    masks = inline_masks()
+    world = simulate(free(64, 2048), mode=PromptLookup(), lookup_rows=4, offload_pages=100, masks=masks)
+    now, observed = [0.0], list[float]()
+
+    def lasting(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(*arguments: Any) -> Any:
+            now[0] += seconds
+            return call(*arguments)
+
+        return slow
+
+    world.loop._clock = lambda: now[0]
+    for name, seconds in (("run", 1.0), ("lay_out", 10.0), ("offload", 100.0), ("load", 1000.0), ("keep", 1e4)):
+        setattr(world.runtime, name, lasting(seconds, getattr(world.runtime, name)))
+    masks.late = lasting(1e5, masks.late)  # type: ignore[method-assign]
+    world.scheduler.costs.observe = lambda _, milliseconds: observed.append(milliseconds)  # type: ignore[method-assign]
+    for name, length in (("long", 600), ("short", 10), ("again", 600)):
+        world.submit(name, tuple(range(length)), 4)
+        world.run()
+    stats = world.loop.stats()
+    assert world.scheduler.counters.prefix_hits == 592
+    assert stats.run_s == stats.passes and observed == [1000.0] * stats.passes
+    assert stats.relay_s == 10.0 * stats.passes
+    assert stats.copy_s == 34 * 1100.0  # of the 37 pages all but three went to the host cache and came back
+    assert stats.step_s == stats.run_s + stats.relay_s + stats.copy_s + 1.1e5 * stats.passes
+
+
+def test_every_counter_has_one_owner() -> None:
+    """What the loop, the scheduler and the runtime count is added up: two owners would count twice."""
+    world = simulate(fixed((4, 92), (16, 96)), mode=PromptLookup(), lookup_rows=3)
+    for index in range(6):
+        world.submit(f"s{index}", (1, 2, 3) * 7 + (index,), 18)
+    world.run()
+    parts = (world.loop._counters, world.scheduler.counters)
+    counted = [{name for name in Counters.__struct_fields__ if getattr(part, name)} for part in parts]
+    assert all(counted) and not counted[0] & counted[1]
+    stats = world.loop.stats()
+    assert all(getattr(stats, name) == sum(getattr(part, name) for part in parts) for name in set.union(*counted))

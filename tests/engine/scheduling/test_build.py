@@ -1,0 +1,65 @@
+"""One way to build a scheduler, for the worker and for the simulator."""
+
+import dataclasses
+
+import pytest
+
+from engine.bundle.variant import PassShape
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.modes.autoregressive import Autoregressive
+from engine.modes.prompt_lookup import PromptLookup
+from engine.scheduling.admission import Capacity
+from engine.scheduling.build import ModelLimits, build_scheduler
+from engine.scheduling.costs import CostTable
+from engine.scheduling.rules import Rules
+from engine.simulate.continuous import Continuous
+from engine.simulate.prices import Prices, fixed_table
+from tests.engine.worker.simulation import fixed
+
+LIMITS = ModelLimits(max_context=100, kv_bytes_per_token=1024)
+CONFIG = EngineConfig(
+    "",
+    max_context=90,
+    max_running=7,
+    max_gap_ms=11.0,
+    reserve_tokens=13,
+    prefix_cache=False,
+    kv_offload_mb=2,
+    lookup_rows=3,
+    pools=2,
+)
+
+
+def test_every_setting_arrives() -> None:
+    scheduler = build_scheduler(fixed((8, 120)), CostTable({}), LIMITS, CONFIG)
+    assert scheduler.rules == Rules(
+        capacity=Capacity(112, 90),
+        max_running=7,
+        max_gap_ms=11.0,
+        prefix_cache=False,
+        lookup_rows=3,
+        offload_pages=2 * 1024 // 16,
+        reserve_tokens=13,
+    )
+    assert [(pool.page_count, pool.page_columns) for pool in scheduler.pools] == [(7, 16), (7, 16)]
+    assert isinstance(scheduler._mode, PromptLookup)
+    plain = build_scheduler(fixed((8, 120)), CostTable({}), LIMITS, EngineConfig(""))
+    assert isinstance(plain._mode, Autoregressive) and plain.rules.capacity.max_context == 100
+
+
+def test_a_rule_that_nobody_set_is_a_mistake() -> None:
+    assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(Rules))
+
+
+def test_a_pool_smaller_than_a_page_is_refused() -> None:
+    with pytest.raises(BundleError, match="a pool of 15 columns is smaller than a page of 16"):
+        build_scheduler(fixed((8, 15)), CostTable({}), LIMITS, CONFIG)
+
+
+def test_the_simulator_has_the_worker_s_rules_but_for_guesses() -> None:
+    shapes = {PassShape(1, 127): 10.0, PassShape(32, 127): 20.0}
+    prices = Prices(fixed_table(shapes), shapes, kv_bytes=1024)
+    limits = ModelLimits(prices.tokens_per_request, prices.kv_bytes)
+    worker = build_scheduler(prices.shapes, CostTable(shapes), limits, CONFIG)
+    assert Continuous(prices, CONFIG).scheduler.rules == dataclasses.replace(worker.rules, lookup_rows=0)
