@@ -12,7 +12,7 @@ class ToolFormat:
     opening, closing: markers around a block; closing "" = the block ends with its JSON. before, after: text between
     markers and JSON, as trained. is_list: a block holds a JSON list of calls, otherwise one object. arguments: key
     of the arguments. between: text between two blocks. is_bare: a call may come without its opening marker, as the
-    first thing said. is_single: one block only. witnesses: what a chat template of this format writes, one is enough.
+    first thing said. witnesses: what a chat template of this format writes, one is enough.
     """
 
     opening: str

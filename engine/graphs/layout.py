@@ -59,7 +59,7 @@ def is_scatter(graphs: Iterable[GraphSpec]) -> bool:
 
 
 def spans(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> list[tuple[slice | Array, slice | Array]]:
-    """Cut (row, column) pairs into slices where both run on; if the runs are short, one fancy index serves all."""
+    """Cut pairs of rows [M] and columns [M] into slices where both run on; short runs are one fancy index for all."""
     breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(columns) != 1)) + 1
     if len(breaks) >= 8:
         return [(rows, columns)]

@@ -75,7 +75,7 @@ async def test_a_neighbour_is_compiled_while_a_hostile_form_still_is(bench: Benc
     assert len(bench.starts) == 2 and not is_alive(bench.starts[0])
 
 
-async def test_too_slow_is_that_requests_fault_and_the_helper_is_replaced(bench: Bench) -> None:
+async def test_too_slow_is_that_requests_fault_and_the_compiler_is_replaced(bench: Bench) -> None:
     compiler_pool = bench(GrammarCompilerLimits(budget_s=0.05, compilers=1))
     with pytest.raises(InvalidRequest, match=r"'guided_regex'.*more than 0.05 s") as slow:
         await compiler_pool.compile(wanted("hang"), "guided_regex")
@@ -85,7 +85,7 @@ async def test_too_slow_is_that_requests_fault_and_the_helper_is_replaced(bench:
     assert not is_alive(bench.starts[0])
 
 
-async def test_a_helper_that_dies_is_replaced(bench: Bench) -> None:
+async def test_a_compiler_that_dies_is_replaced(bench: Bench) -> None:
     compiler_pool = bench(FOREVER)
     with pytest.raises(InvalidRequest, match="cannot be compiled"):
         await compiler_pool.compile(wanted("die"), "guided_regex")
@@ -116,7 +116,7 @@ async def test_who_asks_for_the_same_at_once_asks_once(bench: Bench) -> None:
     assert set(answers) == {"grammar of a"} and len(bench.starts) == 1
 
 
-async def test_only_so_many_wait_for_a_helper(bench: Bench) -> None:
+async def test_only_so_many_wait_for_a_compiler(bench: Bench) -> None:
     compiler_pool = bench(GrammarCompilerLimits(budget_s=600.0, compilers=1))
     waiting = [asyncio.create_task(compiler_pool.compile(wanted("hang"), "x")) for _ in range(32)]
     await bench.hanging()
@@ -154,14 +154,14 @@ async def test_after_the_end_nothing_is_started(bench: Bench) -> None:
         await compiler_pool.compile(wanted("a"), "x")
 
 
-async def test_a_helper_that_cannot_start_is_our_fault(tmp_path: Path) -> None:
+async def test_a_compiler_that_cannot_start_is_our_fault(tmp_path: Path) -> None:
     with pytest.raises(EngineFailure):
         await GrammarCompilerPool([str(tmp_path / "nothing")]).compile(wanted("a"), "x")
     with pytest.raises(EngineFailure):
         await GrammarCompilerPool([sys.executable, "-c", "pass"]).compile(wanted("a"), "x")
 
 
-async def test_the_real_helper() -> None:
+async def test_the_real_compiler() -> None:
     command = [sys.executable, "-m", "engine.grammar.compiler", str(demo_folder() / "tokenizer.json"), "3072", "2", "0"]
     compiler_pool = GrammarCompilerPool(command, GrammarCompilerLimits(budget_s=60.0))
     try:
