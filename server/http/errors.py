@@ -138,6 +138,14 @@ _TYPE_NAMES: Mapping[str, str] = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
+_GIVEN_NAMES: Mapping[type, str] = {
+    bool: "a boolean",
+    str: "a string",
+    int: "an integer",
+    float: "a decimal",
+    list: "an array",
+    dict: "an object",
+}
 _LIMIT_KEYS = ("max_length", "min_length", "ge", "gt", "le", "lt")
 
 
