@@ -1,9 +1,8 @@
-"""How a target spells the operations that have more than one spelling. Adding a target adds one record here."""
+"""RMS norm, SiLU and rotary embedding as ONNX operators: fused or in single steps, whichever runs best on a target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.compile.arguments import Target
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 
 
@@ -73,5 +72,3 @@ PLAIN = Lowering(_plain_norm, _plain_silu, _plain_rotate, spreads_single_row=Fal
 # On the HTP in half precision, activations of 300: the native norm of a rank-3 tensor is right to 0.05 %, the plain
 # one wrong by 26 % because its squares overflow. L2 normalisation has no epsilon: 0.2 % wrong for activations of 0.02.
 NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
-
-LOWERINGS = {Target.CPU: FUSED}
