@@ -18,13 +18,12 @@ from pathlib import Path
 
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.compile.arguments import CompileArguments, Quant, encode_arguments
-from engine.demo.location import demo_folder
+from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import convert_folder
 from engine.sources.liveness import process_is_alive
 
-DEMO = "demo"
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
 
@@ -126,10 +125,9 @@ def _compile(arguments: CompileArguments) -> None:
     package_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
-    if result.returncode != 0 and not _is_good(arguments.output):
-        raise BundleError(
-            f"{arguments.source} could not be compiled (exit code {result.returncode}); the reason is above"
-        )
+    code = result.returncode
+    if code != 0 and not _is_good(arguments.output):
+        raise BundleError(f"{arguments.source} could not be compiled (exit code {code}); the reason is above")
 
 
 @contextmanager

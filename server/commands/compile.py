@@ -18,8 +18,7 @@ from engine.compile.arguments import (
     Target,
     default_quant,
 )
-from engine.demo.location import demo_folder
-from engine.sources.resolve import DEMO
+from engine.demo.location import DEMO, demo_folder
 
 DEMO_PARITY_TOKENS = 800  # the demo model is small enough for a real check
 MISSING_PACKAGES = 2
@@ -57,8 +56,8 @@ def compile_command(
     rows: Annotated[str, typer.Option(help="fixed variants: rows, such as 1,8,32,128")] = "",
     context: Annotated[str, typer.Option(help="fixed variants: key axis widths, 256,1024")] = "",
     same_past: Annotated[str, typer.Option(help="instead of --context: past columns")] = "",
-    max_context: Annotated[int, typer.Option(help="most tokens of one sequence")] = 0,
-    parity_tokens: Annotated[int, typer.Option(help="length of the final check")] = 0,
+    max_context: Annotated[int, typer.Option(help="most tokens of one sequence", show_default=False)] = 0,
+    parity_tokens: Annotated[int, typer.Option(help="length of the final check", show_default=False)] = 0,
     name: Annotated[str, typer.Option(help="name of the model (the source folder's)")] = "",
     share_weights: Annotated[
         bool, typer.Option("--share-weights", help="NPU: one binary for all variants (default)")

@@ -27,10 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_compile", description=__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--source", type=Path, help="checkpoint folder to use instead of random weights")
-    parser.add_argument("--target", choices=list(Target), default=Target.X_ELITE)
-    parser.add_argument("--quant", choices=list(Quant), default=Quant.W4)
-    parser.add_argument("--rows", type=int, nargs="+", default=(1, 32))
-    parser.add_argument("--context", type=int, nargs="+", default=(1024,))
+    parser.add_argument("--target", choices=list(Target), default="x-elite")
+    parser.add_argument("--quant", choices=list(Quant), default="w4")
+    parser.add_argument("--rows", default="1,32")
+    parser.add_argument("--context", default="1024")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="hexserve-bench-") as name:
         source = options.source or Path(name) / "checkpoint"
@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             Path(name) / "bundle",
             Target(options.target),
             Quant(options.quant),
-            rows=options.rows,
-            context=options.context,
+            rows=_numbers(options.rows),
+            context=_numbers(options.context),
             share_weights=False,
         )
         seconds, peak, code = measure([sys.executable, "-m", "engine.compile", encode_arguments(arguments)])
@@ -55,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"bundle {size / 1e9:.2f} GB"
     )
     return int(code != 0)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def measure(command: Sequence[str]) -> tuple[float, int, int]:
