@@ -38,8 +38,8 @@ def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int) -
     cos = graph.once("cos_rows", lambda: graph.reshape(COS_INPUT, 1, "rows", rotary_dim // 2))
     sin = graph.once("sin_rows", lambda: graph.reshape(SIN_INPUT, 1, "rows", rotary_dim // 2))
     # 0, the attribute's default, means the whole head.
-    turned_dim = 0 if rotary_dim == head_dim else rotary_dim
-    return graph.op("RotaryEmbedding", [x, cos, sin], rotary_embedding_dim=turned_dim)
+    rotated_dim = 0 if rotary_dim == head_dim else rotary_dim
+    return graph.op("RotaryEmbedding", [x, cos, sin], rotary_embedding_dim=rotated_dim)
 
 
 def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
@@ -54,7 +54,7 @@ def _plain_silu(graph: GraphBuilder, x: str) -> str:
 
 
 def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int) -> str:
-    """First half with second half."""
+    """Each number of the first half of the rotary part turns with its partner in the second half."""
     half, cos, sin = rotary_dim // 2, COS_INPUT, SIN_INPUT
     rest = head_dim - rotary_dim
     sizes = (half, half, rest) if rest else (half, half)

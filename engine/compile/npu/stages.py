@@ -27,7 +27,7 @@ SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX 
 
 
 def binaries_stage(work: Compilation) -> None:
-    """Compile, then chain the parts of each pass."""
+    """Compile every graph into a context binary, then write the wrappers that run the parts of a pass in a chain."""
     groups = binary_groups(work)
     work.progress.stage("context binaries", len(work.graphs), "graphs")
     nodes: dict[str, NodeProto] = {}
