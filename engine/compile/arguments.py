@@ -3,15 +3,17 @@
 Imported by the command line: nothing here may load numpy or onnx. `checks.py` tells which combinations make sense.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
+from engine.demo.location import DEMO, demo_folder
+
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
-DEFAULT_PARITY_TOKENS = 48
+DEFAULT_PARITY_TOKENS, DEMO_PARITY_TOKENS = 48, 800
 
 
 class Target(StrEnum):
@@ -89,6 +91,22 @@ class CompileArguments:
         return self.target is not Target.CPU
 
 
+@dataclass(frozen=True, slots=True)
+class NamedSource:
+    """What a source on the command line stands for. name: of the model, "" = the folder's."""
+
+    folder: Path
+    name: str
+    parity_tokens: int
+
+
+def named_source(text: str) -> NamedSource:
+    """A checkpoint's folder, or 'demo': the demo model is small enough for a check on much text."""
+    if text == DEMO:
+        return NamedSource(demo_folder(), DEMO, DEMO_PARITY_TOKENS)
+    return NamedSource(Path(text).expanduser(), "", DEFAULT_PARITY_TOKENS)
+
+
 def default_quant(target: Target) -> Quant:
     """The method when --quant is left out."""
     return Quant.INT4 if target is Target.CPU else Quant.W4
@@ -100,8 +118,12 @@ def encode_arguments(arguments: CompileArguments) -> str:
 
 
 def decode_arguments(text: str) -> CompileArguments:
-    """The inverse of `encode_arguments`; msgspec.DecodeError for anything else."""
-    return msgspec.json.decode(text, type=CompileArguments, dec_hook=_path_of)
+    """The inverse of `encode_arguments`; fields with a default may be left out. Raises msgspec.DecodeError."""
+    values = msgspec.json.decode(text, type=dict[str, object])
+    unknown = sorted(values.keys() - {field.name for field in fields(CompileArguments)})
+    if unknown:
+        raise msgspec.ValidationError(f"unknown field {unknown[0]}")
+    return msgspec.convert(values, CompileArguments, dec_hook=_path_of)
 
 
 def _path_text(value: object) -> str:

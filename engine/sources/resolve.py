@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
-from engine.compile.arguments import CompileArguments, Quant, encode_arguments
 from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
 from engine.genie.config import is_genie_folder
@@ -102,7 +101,7 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
         with _locked(target.with_name(f"{target.name}.lock")):
             if not _is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
-                _compile(CompileArguments(folder, target, quant=Quant(quant), name=name))
+                _compile(folder, target, quant, name)
     except OSError as error:
         raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
     return target
@@ -117,17 +116,18 @@ def _is_good(folder: Path) -> bool:
     return True
 
 
-def _compile(arguments: CompileArguments) -> None:
+def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
     """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
     if importlib.util.find_spec("onnx") is None:
-        raise BundleError(f"{arguments.source} has to be compiled first, which needs: pip install 'hexserve[compile]'")
-    command = [sys.executable, "-m", "engine.compile", encode_arguments(arguments)]
+        raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
+    # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
+    arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
+    command = [sys.executable, "-m", "engine.compile", arguments]
     package_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
-    code = result.returncode
-    if code != 0 and not _is_good(arguments.output):
-        raise BundleError(f"{arguments.source} could not be compiled (exit code {code}); the reason is above")
+    if result.returncode != 0 and not _is_good(target):
+        raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import typer
 
 from engine.compile.arguments import (
     BLOCKS,
-    DEFAULT_PARITY_TOKENS,
     DEFAULT_PART_MB,
     EMBEDDING_BITS,
     CompileArguments,
@@ -17,10 +16,9 @@ from engine.compile.arguments import (
     Split,
     Target,
     default_quant,
+    named_source,
 )
-from engine.demo.location import DEMO, demo_folder
 
-DEMO_PARITY_TOKENS = 800  # the demo model is small enough for a real check
 MISSING_PACKAGES = 2
 
 
@@ -74,9 +72,9 @@ def compile_command(
     """Compile a Hugging Face folder into a bundle."""
     if share_weights and one_graph_per_binary:
         raise typer.BadParameter("not allowed with --share-weights", param_hint="'--one-graph-per-binary'")
-    is_demo = source == DEMO
+    named = named_source(source)
     arguments = CompileArguments(
-        source=demo_folder() if is_demo else Path(source).expanduser(),
+        source=named.folder,
         output=output,
         target=target,
         quant=quant or default_quant(target),
@@ -89,9 +87,9 @@ def compile_command(
         context=_numbers(context, "--context"),
         same_past=_numbers(same_past, "--same-past"),
         max_context=max_context,
-        parity_tokens=parity_tokens or (DEMO_PARITY_TOKENS if is_demo else DEFAULT_PARITY_TOKENS),
+        parity_tokens=parity_tokens or named.parity_tokens,
         force=force,
-        name=name or (DEMO if is_demo else ""),
+        name=name or named.name,
         share_weights=not one_graph_per_binary,
         part_mb=part_mb,
         calibration=calibration,

@@ -25,7 +25,21 @@ def test_a_bundle_or_a_sentence(tiny_checkpoint: Path, tmp_path: Path, capsys: p
     assert capsys.readouterr().err == f"error: {tmp_path / 'out'} exists already; --force replaces it\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["{"], ["{}"], ['{"source": 1, "output": "o"}'], ["{}", "{}"]])
+def test_what_has_a_default_may_be_left_out() -> None:
+    assert decode_arguments('{"source": "s", "output": "o"}') == CompileArguments(Path("s"), Path("o"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["{"],
+        ["{}"],
+        ["{}", "{}"],
+        ['{"source": 1, "output": "o"}'],
+        ['{"source": "s", "output": "o", "qant": "w4"}'],
+    ],
+)
 def test_other_arguments_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     captured = capsys.readouterr()
