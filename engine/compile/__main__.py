@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.compile.arguments import decode_arguments
+from engine.compile.arguments_json import decode_arguments
 from engine.compile.console import run_compiler
 
 WRONG_ARGUMENTS = 2

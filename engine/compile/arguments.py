@@ -1,13 +1,11 @@
-"""What the user asks of the compiler, as one frozen record that travels to its process as JSON.
+"""What the user asks of the compiler, as one frozen record.
 
-Imported by the command line: nothing here may load numpy or onnx. `checks.py` tells which combinations make sense.
+Imported by the command line: nothing here may load another package. `checks.py` tells which combinations make sense.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-
-import msgspec
 
 from engine.demo.location import DEMO, demo_folder
 
@@ -110,29 +108,3 @@ def named_source(text: str) -> NamedSource:
 def default_quant(target: Target) -> Quant:
     """The method when --quant is left out."""
     return Quant.INT4 if target is Target.CPU else Quant.W4
-
-
-def encode_arguments(arguments: CompileArguments) -> str:
-    """As JSON, for the compiler's own process."""
-    return msgspec.json.encode(arguments, enc_hook=_path_text).decode()
-
-
-def decode_arguments(text: str) -> CompileArguments:
-    """The inverse of `encode_arguments`; fields with a default may be left out. Raises msgspec.DecodeError."""
-    values = msgspec.json.decode(text, type=dict[str, object])
-    unknown = sorted(values.keys() - {field.name for field in fields(CompileArguments)})
-    if unknown:
-        raise msgspec.ValidationError(f"unknown field {unknown[0]}")
-    return msgspec.convert(values, CompileArguments, dec_hook=_path_of)
-
-
-def _path_text(value: object) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} cannot be sent")
-
-
-def _path_of(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise TypeError(f"{kind.__name__} cannot be received")

@@ -1,7 +1,6 @@
 """`hexserve compile`: the options as a `CompileArguments`; the compiler is imported when it runs."""
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +17,7 @@ from engine.compile.arguments import (
     default_quant,
     named_source,
 )
-
-MISSING_PACKAGES = 2
+from server.commands.exit_codes import refuse
 
 
 def _block(text: str) -> int:
@@ -100,9 +98,8 @@ def compile_command(
 def compile_here(arguments: CompileArguments) -> int:
     """Compile in this process; the exit code."""
     if importlib.util.find_spec("onnx") is None:
-        print("error: compiling needs more packages: pip install 'hexserve[compile]'", file=sys.stderr)
-        return MISSING_PACKAGES
-    from engine.compile.console import run_compiler  # noqa: PLC0415
+        refuse("compiling needs more packages: pip install 'hexserve[compile]'")
+    from engine.compile.console import run_compiler
 
     return run_compiler(arguments)
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.compile.arguments import CompileArguments, Quant, Target, encode_arguments
+from engine.compile.arguments import CompileArguments, Quant, Target
+from engine.compile.arguments_json import encode_arguments
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 
 SECONDS_BAR, GIGABYTES_BAR = 150.0, 9.0

@@ -7,7 +7,8 @@ import pytest
 
 from engine.compile import console
 from engine.compile.__main__ import main
-from engine.compile.arguments import CompileArguments, Quant, Split, Target, decode_arguments, encode_arguments
+from engine.compile.arguments import CompileArguments, Quant, Split, Target
+from engine.compile.arguments_json import decode_arguments, encode_arguments
 
 
 def test_arguments_survive_the_way() -> None:

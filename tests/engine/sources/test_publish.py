@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
-from engine.compile.arguments import CompileArguments, encode_arguments
+from engine.compile.arguments import CompileArguments
+from engine.compile.arguments_json import encode_arguments
 from engine.errors import CompileError
 from engine.sources import publish
 from engine.sources.publish import staged_folder
