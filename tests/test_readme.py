@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.__main__ import parse
-from engine.compile.arguments import check_arguments, fixed_shapes
+from engine.compile.checks import check_arguments, fixed_shapes
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from tests.command_line import compile_arguments
 from tests.live import LiveServer, serving
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +81,7 @@ def test_compile_commands_in_the_text_are_whole() -> None:
     found = [line for text in texts for line in re.findall(r"hexserve compile ([^`\n]*--target[^`\n]*)", text)]
     assert len(found) >= 3
     for line in found:
-        arguments = parse(shlex.split(line))
+        arguments = compile_arguments(shlex.split(line))
         check_arguments(arguments)
         assert fixed_shapes(arguments)
 

@@ -103,7 +103,8 @@ class GraphBuilder:
         return self.op("Reshape", [value, self.dims(*dims)], name=name)
 
     def dims(self, *dims: Dim) -> str:
-        """A reshape target of numbers, ROWS (with a factor: "rows*4") and CONTEXT, which must keep its place."""
+        """The target of a Reshape: numbers, ROWS (perhaps with a factor: "rows*4") and CONTEXT, which free graphs copy
+        from the input's axis of the same index."""
         target = [self._reshape_dim(dim) for dim in dims]
         assert target.count(-1) <= 1
         return self.integers(*target)

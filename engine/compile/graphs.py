@@ -8,9 +8,10 @@ import onnx
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.variant import PassShape
+from engine.compile.embedding import embed
 from engine.compile.graph_builder import LOGIT_ROWS, GraphBuilder
 from engine.compile.layers import MASK_INPUT, LayerWriter
-from engine.compile.linear import embed, linear
+from engine.compile.linear import linear
 from engine.compile.lowering import COS_INPUT, SIN_INPUT, Lowering
 from engine.compile.packed import PackedPart
 from engine.compile.parts import PartPlan

@@ -1,9 +1,8 @@
-"""How a target spells the operations that have more than one spelling. Adding a target adds one record here."""
+"""RMS norm, SiLU and rotary embedding as ONNX operators: fused or in single steps, whichever runs best on a target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.compile.arguments import Target
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 
 
@@ -39,8 +38,8 @@ def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int) -
     cos = graph.once("cos_rows", lambda: graph.reshape(COS_INPUT, 1, "rows", rotary_dim // 2))
     sin = graph.once("sin_rows", lambda: graph.reshape(SIN_INPUT, 1, "rows", rotary_dim // 2))
     # 0, the attribute's default, means the whole head.
-    turned_dim = 0 if rotary_dim == head_dim else rotary_dim
-    return graph.op("RotaryEmbedding", [x, cos, sin], rotary_embedding_dim=turned_dim)
+    rotated_dim = 0 if rotary_dim == head_dim else rotary_dim
+    return graph.op("RotaryEmbedding", [x, cos, sin], rotary_embedding_dim=rotated_dim)
 
 
 def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
@@ -55,7 +54,7 @@ def _plain_silu(graph: GraphBuilder, x: str) -> str:
 
 
 def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int) -> str:
-    """First half with second half."""
+    """Each number of the first half of the rotary part turns with its partner in the second half."""
     half, cos, sin = rotary_dim // 2, COS_INPUT, SIN_INPUT
     rest = head_dim - rotary_dim
     sizes = (half, half, rest) if rest else (half, half)
@@ -73,5 +72,3 @@ PLAIN = Lowering(_plain_norm, _plain_silu, _plain_rotate, spreads_single_row=Fal
 # On the HTP in half precision, activations of 300: the native norm of a rank-3 tensor is right to 0.05 %, the plain
 # one wrong by 26 % because its squares overflow. L2 normalisation has no epsilon: 0.2 % wrong for activations of 0.02.
 NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
-
-LOWERINGS = {Target.CPU: FUSED}

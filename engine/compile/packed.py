@@ -3,25 +3,17 @@
 from dataclasses import dataclass
 
 from engine.compile.arguments import Quant
+from engine.compile.quantization.method import StoredMatrix
 from engine.compile.weight_file import StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """One linear layer, perhaps several stacked along their outputs.
-
-    weight: fp32 [inputs, outputs]; int8 [inputs, outputs] with scales [outputs]; int4 as `Int4Blocks`; w8a16
-    [inputs, outputs] with scales [outputs]; w4a16 [inputs, outputs] in 4 bits with scales [blocks, outputs].
-    """
+    """One linear layer, perhaps several stacked along their outputs. bias: float32 [outputs]."""
 
     quant: Quant
-    inputs: int
-    outputs: int
-    weight: StoredTensor
-    scales: StoredTensor | None = None
-    zero_points: StoredTensor | None = None
+    matrix: StoredMatrix
     bias: StoredTensor | None = None
-    block: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def _norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
 
 
 def _rotate(x: Float32, cos: Float32, sin: Float32) -> Float32:
-    """x [heads, T, D]; the first rotary_dim of D turn, first half with second half."""
+    """x [heads, T, D]; the first rotary_dim of D turn, each number of the first half with its partner in the second."""
     half = cos.shape[1]
     first, second, kept = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, kept], axis=-1)

@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
-from numpy.typing import NDArray
 
-from engine.compile.arguments import INTEGER_GRAPHS, CompileArguments, Quant
+from engine.compile.arguments import CompileArguments
 from engine.compile.checkpoint import Checkpoint, Float32
+from engine.compile.embedding import store_integer_table, store_table
 from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedTable
 from engine.compile.parts import PartPlan
-from engine.compile.qdq.weights import int4_columns, int8_outputs, pack_int4, table_codes, table_encoding
-from engine.compile.quantize import Int4Blocks, int4_blocks, int8_columns, int8_rows
+from engine.compile.quantization.method import Activations, FloatMatrix, Method
+from engine.compile.quantization.table import embedding_bits, head_method, method_of
 from engine.compile.weight_file import StoredTensor, WeightFile
-from engine.errors import CompileError
 from engine.models.network import Network
 
 _SLICE_ITEMS = 1 << 21  # numbers worked on at once: small enough for the caches, large enough for numpy
@@ -99,111 +97,27 @@ class WeightPacker:
         return self._checkpoint.tensor(name, (size,))
 
     def _linear(self, file: WeightFile, name: str, source: LinearSource) -> PackedLinear:
-        outputs = sum(source.outputs)
         bias = file.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
-        return self._store(file, name, self._slices(source), outputs, source.inputs, self._arguments.quant, bias)
+        return self._store(file, name, source, method_of(self._arguments), bias)
 
     def _head(self, file: WeightFile) -> PackedLinear:
         names, spec = self._network.details.names, self._network.spec
         source = LinearSource((names.embedding if spec.tied_head else names.head,), (spec.vocab,), spec.hidden)
-        quant = self._arguments.head_quant
-        return self._store(file, "head", self._slices(source), spec.vocab, spec.hidden, quant, None)
+        return self._store(file, "head", source, head_method(self._arguments), None)
 
     def _store(
-        self,
-        file: WeightFile,
-        name: str,
-        slices: Iterator[Float32],
-        outputs: int,
-        inputs: int,
-        quant: Quant,
-        bias: StoredTensor | None,
+        self, file: WeightFile, name: str, source: LinearSource, method: Method, bias: StoredTensor | None
     ) -> PackedLinear:
-        if quant is Quant.INT4:
-            return self._store_int4(file, name, slices, outputs, inputs, bias)
-        if quant in INTEGER_GRAPHS:
-            block = self._arguments.block if quant is Quant.W4A16 else 0
-            return _store_columns(file, name, slices, outputs, inputs, block, bias)
-        # Both other forms lie input-major, so the whole matrix is assembled before it is written.
-        matrix: NDArray[np.generic] = np.empty((inputs, outputs), np.float32 if quant is Quant.FP32 else np.int8)
-        scales = np.empty(outputs, np.float32)
-        row = 0
-        for piece in slices:
-            stop = row + len(piece)
-            if quant is Quant.FP32:
-                matrix[:, row:stop] = piece.T
-            else:
-                matrix[:, row:stop], scales[row:stop] = int8_columns(piece)
-            row = stop
-        weight = file.add(f"{name}_weight", matrix)
-        stored_scales = file.add(f"{name}_scales", scales) if quant is Quant.INT8 else None
-        return PackedLinear(quant, inputs, outputs, weight, stored_scales, None, bias)
-
-    def _store_int4(
-        self,
-        file: WeightFile,
-        name: str,
-        slices: Iterator[Float32],
-        outputs: int,
-        inputs: int,
-        bias: StoredTensor | None,
-    ) -> PackedLinear:
-        block, asymmetric = self._arguments.block, self._arguments.asymmetric
-        scales: list[Float32] = []
-        zero_points: list[NDArray[np.uint8]] = []
-
-        def packed() -> Iterator[NDArray[np.uint8]]:
-            for piece in slices:
-                blocks: Int4Blocks = int4_blocks(piece, block, asymmetric)
-                scales.append(blocks.scales)
-                if blocks.zero_points is not None:
-                    zero_points.append(blocks.zero_points)
-                yield blocks.packed
-
-        dims = (outputs, -(-inputs // block), block // 2)
-        weight = file.add_chunks(f"{name}_weight", onnx.TensorProto.UINT8, dims, packed())
-        stored_scales = file.add(f"{name}_scales", np.concatenate(scales))
-        stored_zeros = file.add(f"{name}_zeros", np.concatenate(zero_points)) if zero_points else None
-        return PackedLinear(Quant.INT4, inputs, outputs, weight, stored_scales, stored_zeros, bias, block)
+        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self._slices(source))
+        return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
 
     def _table(self, file: WeightFile) -> PackedTable:
-        spec, bits = self._network.spec, self._arguments.table_bits
+        spec = self._network.spec
         source = LinearSource((self._network.details.names.embedding,), (spec.vocab,), spec.hidden)
-        slices, dims = self._slices(source), (spec.vocab, spec.hidden)
-        if self._arguments.quant in INTEGER_GRAPHS:
-            encoding = table_encoding(self._slices(source))
-            weight = file.add_chunks("embedding", onnx.TensorProto.UINT16, dims, table_codes(slices, encoding))
-            scale = file.add("embedding_scale", np.array(encoding.scale, np.float32))
-            zero = file.add("embedding_zero", np.array(encoding.zero_point, np.uint16))
-            return PackedTable(16, weight, scale, zero_point=zero)
-        if bits == 32:
-            return PackedTable(32, file.add_chunks("embedding", onnx.TensorProto.FLOAT, dims, slices))
-        if bits == 16:
-            halves = (piece.astype(np.float16) for piece in slices)
-            return PackedTable(16, file.add_chunks("embedding", onnx.TensorProto.FLOAT16, dims, halves))
-        block = self._table_block() if bits == 4 else 0
-        scales: list[Float32] = []
-
-        def packed() -> Iterator[NDArray[np.generic]]:
-            for piece in slices:
-                if block:
-                    blocks = int4_blocks(piece, block, False)
-                    scales.append(blocks.scales)
-                    # The operator's int4 is two's complement: code - 8 is the code with its top bit turned.
-                    yield blocks.packed ^ np.uint8(0x88)
-                else:
-                    integers, row_scales = int8_rows(piece)
-                    scales.append(row_scales)
-                    yield integers
-
-        kind = onnx.TensorProto.INT4 if block else onnx.TensorProto.INT8
-        weight = file.add_chunks("embedding", kind, dims, packed())
-        return PackedTable(bits, weight, file.add("embedding_scales", np.concatenate(scales)), block)
-
-    def _table_block(self) -> int:
-        if self._network.spec.hidden % 32:
-            raise CompileError(f"--embedding 4 needs a hidden size that 32 divides, it is {self._network.spec.hidden}")
-        return 32
+        dims = (spec.vocab, spec.hidden)
+        if method_of(self._arguments).activations is Activations.INTEGER:
+            return store_integer_table(file, lambda: self._slices(source), dims)
+        return store_table(file, self._slices(source), dims, embedding_bits(self._arguments))
 
     def _bias(self, source: LinearSource) -> Float32:
         shapes = _stored_outputs(source)
@@ -230,25 +144,6 @@ class WeightPacker:
                 row += len(piece)
                 self._on_read(row_bytes * len(piece))
                 yield piece
-
-
-def _store_columns(
-    file: WeightFile,
-    name: str,
-    slices: Iterator[Float32],
-    outputs: int,
-    inputs: int,
-    block: int,
-    bias: StoredTensor | None,
-) -> PackedLinear:
-    """The forms of `engine.compile.qdq.weights`, input-major as MatMul wants them; block 0 = 8 bits."""
-    pieces = [int4_columns(piece, block) if block else int8_outputs(piece) for piece in slices]
-    integers = np.ascontiguousarray(np.concatenate([piece.integers for piece in pieces]).T)
-    kind = onnx.TensorProto.INT4 if block else onnx.TensorProto.INT8
-    chunk: NDArray[np.generic] = pack_int4(integers) if block else integers
-    weight = file.add_chunks(f"{name}_weight", kind, (inputs, outputs), [chunk])
-    scales = file.add(f"{name}_scales", np.ascontiguousarray(np.concatenate([piece.scales for piece in pieces]).T))
-    return PackedLinear(Quant.W4A16 if block else Quant.W8A16, inputs, outputs, weight, scales, None, bias, block)
 
 
 def _stored_outputs(source: LinearSource) -> tuple[int, ...]:

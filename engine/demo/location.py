@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+DEMO = "demo"  # what stands for it where a path may stand
+
 
 def demo_folder() -> Path:
     """Return the folder that holds the demo model's files."""

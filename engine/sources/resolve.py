@@ -17,19 +17,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
-from engine.demo.location import demo_folder
+from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import convert_folder
 from engine.sources.liveness import process_is_alive
 
-DEMO = "demo"
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
 
 _POLL_SECONDS = 0.1
 _UNSIGNED_LOCK_SECONDS = 10.0  # a lock without its owner's id is being written, or its writer died doing so
-_COMPILER_FOLDERS = ("compile", "models")
+_COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
 def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
@@ -69,9 +68,14 @@ def default_cache() -> Path:
 def bundle_key(folder: Path, arguments: tuple[str, ...]) -> str:
     """Names one compilation: the checkpoint's files, the arguments, and the compiler that would run."""
     package = Path(__file__).resolve().parents[1]
-    compiler = [stamp for name in _COMPILER_FOLDERS for stamp in _stamps(package / name)]
-    facts = [_version(), FORMAT_VERSION, _stamps(folder), list(arguments), compiler]
+    facts = [_version(), FORMAT_VERSION, _stamps(folder), list(arguments), compiler_stamps(package)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
+    """Path, size in bytes and modification time in ns of every Python file that a bundle's contents may depend on."""
+    paths = sorted(path for name in _COMPILER_FOLDERS for path in (package / name).rglob("*.py"))
+    return [(path.relative_to(package).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
 def _stamps(folder: Path) -> list[tuple[str, int, int]]:
@@ -89,8 +93,7 @@ def _version() -> str:
 
 def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
     """The cached bundle of a checkpoint; made by whoever gets the lock first, awaited by the others."""
-    arguments = ("--quant", quant, "--name", name)
-    target = cache / f"{name}-{quant}-{bundle_key(folder, arguments)}"
+    target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name))}"
     if _is_good(target):
         return target
     try:
@@ -98,7 +101,7 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
         with _locked(target.with_name(f"{target.name}.lock")):
             if not _is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
-                _compile(folder, target, arguments)
+                _compile(folder, target, quant, name)
     except OSError as error:
         raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
     return target
@@ -113,11 +116,13 @@ def _is_good(folder: Path) -> bool:
     return True
 
 
-def _compile(folder: Path, target: Path, arguments: tuple[str, ...]) -> None:
+def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
     """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
     if importlib.util.find_spec("onnx") is None:
         raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
-    command = [sys.executable, "-m", "engine.compile", str(folder), "-o", str(target), *arguments]
+    # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
+    arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
+    command = [sys.executable, "-m", "engine.compile", arguments]
     package_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)

@@ -1,14 +1,13 @@
 """The command line: one typer app, one line for each command. Importing it loads nothing heavy, so --help is quick."""
 
-import importlib.util
 from typing import Annotated
 
 import typer
 
 from server.commands.bench.command import bench
 from server.commands.chat.command import chat
+from server.commands.compile import compile_command
 from server.commands.doctor.command import doctor
-from server.commands.exit_codes import refuse
 from server.commands.inspect.command import inspect
 from server.commands.pull.command import pull
 from server.commands.serve.command import serve
@@ -39,23 +38,12 @@ def _hexserve(
     """OpenAI-compatible inference server for fixed-shape NPU graphs."""
 
 
-def _compile(context: typer.Context) -> None:
-    """Compile a Hugging Face folder into a bundle; `hexserve compile --help` lists the options."""
-    if importlib.util.find_spec("onnx") is None:
-        refuse("compiling needs more packages: pip install 'hexserve[compile]'")
-    from engine.compile.__main__ import main as compile_main
-
-    raise typer.Exit(compile_main(context.args))
-
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-
 app.command("serve")(serve)
 app.command("chat")(chat)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.command("pull")(pull)
-app.command("compile", context_settings=PASSED_ON, add_help_option=False)(_compile)
+app.command("compile", context_settings={"help_option_names": ["--help", "-h"]})(compile_command)
 app.command("bench")(bench)
 app.command("simulate")(simulate)
 

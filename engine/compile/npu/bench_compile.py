@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.compile.arguments import CompileArguments, Quant, Target
+from engine.compile.arguments_json import encode_arguments
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 
 SECONDS_BAR, GIGABYTES_BAR = 150.0, 9.0
@@ -26,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_compile", description=__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--source", type=Path, help="checkpoint folder to use instead of random weights")
-    parser.add_argument("--target", default="x-elite")
-    parser.add_argument("--quant", default="w4")
+    parser.add_argument("--target", choices=list(Target), default="x-elite")
+    parser.add_argument("--quant", choices=list(Quant), default="w4")
     parser.add_argument("--rows", default="1,32")
     parser.add_argument("--context", default="1024")
     options = parser.parse_args(argv)
@@ -35,17 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         source = options.source or Path(name) / "checkpoint"
         if options.source is None:
             write_checkpoint(source, SHAPES[options.shape])
-        layout = [
-            "--target",
-            options.target,
-            "--quant",
-            options.quant,
-            "--one-graph-per-binary",
-            "--rows",
-            options.rows,
-        ]
-        command = [sys.executable, "-m", "engine.compile", str(source), "-o", f"{name}/bundle", *layout]
-        seconds, peak, code = measure([*command, "--context", options.context])
+        arguments = CompileArguments(
+            source,
+            Path(name) / "bundle",
+            Target(options.target),
+            Quant(options.quant),
+            rows=_numbers(options.rows),
+            context=_numbers(options.context),
+            share_weights=False,
+        )
+        seconds, peak, code = measure([sys.executable, "-m", "engine.compile", encode_arguments(arguments)])
         size = sum(path.stat().st_size for path in Path(name).glob("bundle/*")) if code == 0 else 0
         shutil.rmtree(f"{name}/bundle", ignore_errors=True)
     memory = f"{peak / 1e9:.1f} GB" if peak else "unknown here"
@@ -55,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"bundle {size / 1e9:.2f} GB"
     )
     return int(code != 0)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def measure(command: Sequence[str]) -> tuple[float, int, int]:

@@ -1,12 +1,12 @@
 """How near an NPU bundle is to the float model, on text, where this machine can tell in reasonable time."""
 
-from pathlib import Path
-
 import msgspec
 
+from engine.compile.compilation import Compilation
+from engine.compile.description import describe
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.parity import bundle_logits, compare_logits
-from engine.compile.pipeline import Compilation, describe, float_logits, held_out_texts, parity_figures
+from engine.compile.stages import float_logits, held_out_texts, parity_figures
 from engine.graphs.onnx_qnn import EMULATOR, device_name, is_device, open_session, run_options
 
 # The emulator takes about 0.1 s for a row of a 5-million-parameter model; the CPU runs the same graphs much faster.
@@ -17,7 +17,7 @@ ON_CPU = "CPU, same graphs before they became binaries"
 NOT_MEASURED = "not measured: too large for this machine"
 
 
-def measure_quality(work: Compilation, sources: Path) -> None:
+def measure_quality(work: Compilation) -> None:
     """Fill in `parity` and where it was measured. CompileError when a graph gives no numbers."""
     assert work.npu is not None
     way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
@@ -31,7 +31,7 @@ def measure_quality(work: Compilation, sources: Path) -> None:
     texts = held_out_texts(work, count)
     expected = float_logits(work, texts)
     if way == ON_CPU:
-        found = bundle_logits(sources, msgspec.structs.replace(draft, graphs=work.sources), texts)
+        found = bundle_logits(work.graph_folder, msgspec.structs.replace(draft, graphs=work.onnx_graphs), texts)
     else:
         options = run_options(NPU_TARGETS[work.arguments.target], extra="")
         found = bundle_logits(work.folder, draft, texts, lambda path: open_session(path, options, {}))

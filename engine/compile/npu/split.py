@@ -5,12 +5,11 @@ from itertools import pairwise
 from engine.bundle.manifest import GraphKind
 from engine.compile.arguments import CompileArguments, Quant, Split
 from engine.compile.parts import EMBEDDED, HIDDEN, PartPlan
+from engine.compile.quantization.table import METHODS, head_method
 from engine.errors import CompileError
 from engine.models.network import Network
 
 MEGABYTE = 1_000_000
-# Four bits a weight and for each block of 32 one half-precision scale, or one of 8 bits in integer graphs.
-BYTES_PER_WEIGHT = {Quant.FP16: 2.0, Quant.W4: 0.5 + 2 / 32, Quant.W8A16: 1.0, Quant.W4A16: 0.5 + 1 / 32}
 
 
 def plan_binaries(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
@@ -47,7 +46,7 @@ def _layer_runs(arguments: CompileArguments, network: Network) -> list[range]:
     layer = layer_bytes(arguments.quant, network)
     embedding = spec.vocab * spec.hidden * 2
     first = 0 if arguments.split is Split.LUT_LMHEAD else embedding
-    head = spec.vocab * spec.hidden * BYTES_PER_WEIGHT[arguments.head_quant]
+    head = spec.vocab * spec.hidden * head_method(arguments).bytes_per_weight
     last = head if arguments.split is Split.NONE else 0.0
     for count in range(1, spec.layers + 1):
         runs = _even(spec.layers, count)
@@ -66,7 +65,7 @@ def layer_bytes(quant: Quant, network: Network) -> float:
     """Bytes of one layer's matrices as stored."""
     spec = network.spec
     projections = spec.hidden * (2 * network.query_width + 2 * network.key_width)
-    return (projections + 3 * spec.hidden * spec.ffn) * BYTES_PER_WEIGHT[quant]
+    return (projections + 3 * spec.hidden * spec.ffn) * METHODS[quant].bytes_per_weight
 
 
 def _even(layers: int, count: int) -> list[range]:

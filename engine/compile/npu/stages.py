@@ -1,78 +1,33 @@
-"""The stages for an NPU: half-precision graphs, context binaries, wrappers that chain them, quality."""
+"""The stages that only an NPU has: context binaries, the wrappers that chain them, quality, Genie's files."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 from onnx import NodeProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
-from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graphs import GraphPlan, plan_graphs, write_graph
-from engine.compile.lowering import NPU
+from engine.compile.compilation import Compilation
+from engine.compile.description import describe
+from engine.compile.graphs import GraphPlan, plan_graphs
 from engine.compile.npu.binaries import binary_of, context_node, point_to, run_job, sdk_of
 from engine.compile.npu.context import ContextJob
-from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.quality import measure_quality
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.npu.wrappers import Link, write_wrapper
 from engine.compile.parts import PartPlan
-from engine.compile.pipeline import Compilation, Stage, check_all_used, describe, hash_stage, text_stage
-from engine.compile.weights import WeightPacker
+from engine.compile.quantization.table import method_of
 from engine.errors import BundleError, CompileError
 from engine.genie.write import write_genie_files
 
-ACTIVATION = "float16"
 LARGEST_AT_ONCE = 1_500_000_000  # bytes of weights under compilation; a compiler takes some seven times as much memory
-SOURCES = "sources"  # folder of the ONNX files the binaries are made from; gone at the end
-STORED_AS = {Quant.FP16: Quant.FP32, Quant.W4: Quant.INT4}
-
-
-def weights_stage(work: Compilation) -> None:
-    """Quantise and write the weights of every part, in half precision where they are floats."""
-    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
-    folder = sources(work)
-    folder.mkdir()
-    packer = WeightPacker(work.checkpoint, work.network, packing(work.arguments), work.progress.advance)
-    for part in work.parts:
-        with HalfWeightFile(folder, part.data_file) as file:
-            work.packed.append(packer.pack(part, file))
-    check_all_used(work.checkpoint, work.network)
-
-
-def packing(arguments: CompileArguments) -> CompileArguments:
-    """How the packer of the CPU graphs has to be asked for the same layouts."""
-    head = STORED_AS[arguments.head or arguments.quant]
-    return CompileArguments(
-        arguments.source, arguments.output, quant=STORED_AS[arguments.quant], head=head, embedding_bits=16
-    )
-
-
-def sources(work: Compilation) -> Path:
-    """Where the intermediate graphs lie."""
-    return work.folder / SOURCES
-
-
-def graphs_stage(work: Compilation) -> None:
-    """Write the ONNX file of each part and shape."""
-    plans = all_plans(work)
-    work.progress.stage("graphs", len(plans), "graphs")
-    for plan in plans:
-        packed = work.packed[plan.part.number - 1]
-        work.graphs.append(write_graph(plan, packed, work.network, NPU, ACTIVATION, sources(work)))
-        work.progress.advance(1)
-
-
-def all_plans(work: Compilation) -> list[GraphPlan]:
-    """Every graph of every part."""
-    return [plan for part in work.parts for plan in plan_graphs(part, work.shapes)]
+SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX graphs that binaries are made from
 
 
 def binaries_stage(work: Compilation) -> None:
-    """Compile, then chain the parts of each pass."""
+    """Compile every graph into a context binary, then write the wrappers that run the parts of a pass in a chain."""
     groups = binary_groups(work)
     work.progress.stage("context binaries", len(work.graphs), "graphs")
     nodes: dict[str, NodeProto] = {}
@@ -87,7 +42,7 @@ def binaries_stage(work: Compilation) -> None:
     if len(set(names_of_graphs)) < len(names_of_graphs):
         raise CompileError("two graphs got the same name inside their binaries; they could not be told apart")
     chip = NPU_TARGETS[work.arguments.target]
-    work.sources = tuple(work.graphs)
+    work.onnx_graphs = tuple(work.graphs)
     work.graphs[:], chains = chain(work, nodes)
     work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk)
 
@@ -95,7 +50,7 @@ def binaries_stage(work: Compilation) -> None:
 def binary_groups(work: Compilation) -> dict[str, list[str]]:
     """File name of each binary and the graphs that go into it."""
     groups: dict[str, list[str]] = {}
-    for plan in all_plans(work):
+    for plan in work.plans():
         part = plan.part
         shared = f"part_{part.number}_of_{part.count}.bin"
         groups.setdefault(shared if work.arguments.share_weights else f"{plan.name}.bin", []).append(plan.name)
@@ -104,7 +59,7 @@ def binary_groups(work: Compilation) -> dict[str, list[str]]:
 
 def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, NodeProto]]]:
     """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
-    largest = max(path.stat().st_size for path in sources(work).iterdir())
+    largest = max(path.stat().st_size for path in work.graph_folder.iterdir())
     with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1)) as pool:
         jobs = [pool.submit(compile_group, work, file, names) for file, names in groups.items()]
         try:
@@ -121,7 +76,7 @@ def at_once(largest_bytes: int, jobs: int, processors: int) -> int:
 
 def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:
     """Make one binary and move it into the bundle; context node by graph name."""
-    folder, chip = sources(work), NPU_TARGETS[work.arguments.target]
+    folder, chip = work.graph_folder, NPU_TARGETS[work.arguments.target]
     wrappers = [folder / f"{name}_ctx.onnx" for name in names]
     run_job(
         ContextJob(
@@ -129,7 +84,7 @@ def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, N
             tuple(map(str, wrappers)),
             chip.soc_model,
             chip.htp_arch,
-            work.arguments.quant is Quant.W4A16,
+            method_of(work.arguments).has_integer_blocks,
         )
     )
     nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
@@ -177,8 +132,8 @@ def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> Graph
 def quality_stage(work: Compilation) -> None:
     """Compare with the float reference, then drop the intermediate files."""
     work.progress.stage("quality", 2 * work.arguments.parity_tokens, "tokens")
-    measure_quality(work, sources(work))
-    shutil.rmtree(sources(work))
+    measure_quality(work)
+    shutil.rmtree(work.graph_folder)
 
 
 def genie_stage(work: Compilation) -> None:
@@ -194,14 +149,3 @@ def genie_stage(work: Compilation) -> None:
         return
     work.npu = made.npu
     work.progress.advance(len(npu.binaries))
-
-
-NPU_STAGES = (
-    Stage("text", text_stage),
-    Stage("weights", weights_stage),
-    Stage("graphs", graphs_stage),
-    Stage("binaries", binaries_stage),
-    Stage("quality", quality_stage),
-    Stage("Genie files", genie_stage),
-    Stage("hashes", hash_stage),
-)

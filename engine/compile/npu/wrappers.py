@@ -21,7 +21,7 @@ class Link:
 
 
 def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folder: Path) -> GraphSpec:
-    """Write `folder/<name>.onnx` and describe it. What one link gives and a later one takes stays inside."""
+    """Write `folder/<name>.onnx` and describe it. Tensors that one part hands to a later one stay inside it."""
     made = {tensor.name for link in links for tensor in link.spec.outputs}
     taken = {tensor.name for link in links for tensor in link.spec.inputs}
     inputs = _unique(tensor for link in links for tensor in link.spec.inputs if tensor.name not in made)

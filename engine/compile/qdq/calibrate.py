@@ -28,7 +28,7 @@ def calibration_shape(max_context: int) -> PassShape:
 
 
 def observed(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]]:
-    """The graph with a smallest and a largest value for every activation among its outputs, and all its outputs."""
+    """The graph with two more outputs for every activation, its smallest and its largest value; and all outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _gather_codes(model)

@@ -1,4 +1,4 @@
-"""From observed ranges to one encoding for every activation: what is tied, what is fixed, what is measured. Pure."""
+"""One encoding (type, scale, zero point) for every activation, from the ranges that calibration saw. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -61,8 +61,8 @@ class FloatGraph:
 def prepare(
     folder: Path, part: int, model: onnx.ModelProto, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> FloatGraph:
-    """Rename what only passes through an Identity, and let fresh keys and values pass through one: there the
-    quantised graph goes from 16 bits to the cache's 8."""
+    """Remove Identity nodes by renaming, and put one before each new key and value: there the integer graph narrows
+    16-bit activations to the 8 bits of the cache."""
     renamed = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == "Identity"}
     nodes = []
     for node in model.graph.node:

@@ -11,9 +11,12 @@ import pytest
 
 from engine.bundle.manifest import GRAPH_NAME, GraphKind, Manifest, load_manifest, verify_hashes
 from engine.bundle.variant import PassShape, shape_table
-from engine.compile.arguments import FREE_QUANTS, Quant, Split
+from engine.compile.arguments import Quant, Split
 from engine.compile.parity import ChainedSequence, PartChain, graphs_of
+from engine.compile.quantization.method import Activations
+from engine.compile.quantization.table import quants_with
 
+FREE_QUANTS = quants_with(Activations.FLOAT32)
 Build = Callable[..., tuple[Path, Manifest]]
 
 

@@ -1,6 +1,7 @@
 """Every storage form of table, layers and head, and both lowerings, against the float reference."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import PassShape
-from engine.compile import pipeline
-from engine.compile.arguments import FREE_QUANTS, Quant, Split, Target
+from engine.compile import stages
+from engine.compile.arguments import Quant, Split
 from engine.compile.graphs import check_graph
 from engine.compile.lowering import PLAIN
 from engine.compile.parity import ChainedSequence
+from engine.compile.pipeline import CPU_FLOAT, PIPELINES
+from engine.compile.quantization.method import Activations
+from engine.compile.quantization.table import quants_with
 from engine.errors import CompileError
 
+FREE_QUANTS = quants_with(Activations.FLOAT32)
 Build = Callable[..., tuple[Path, Manifest]]
 
 # Largest KL (nats) that the rounding may cost on a random network of width 64, where nothing averages out.
@@ -64,7 +69,7 @@ def test_plain_lowering_is_the_same_network(
     parameters = {"rope_type": "default", "partial_rotary_factor": 0.5}
     _, source = make_oracle("Phi3", rope_parameters=parameters, pad_token_id=0)
     fused = ChainedSequence.start(*build(source, quant=Quant.FP32), None).extend(prompt)
-    monkeypatch.setattr(pipeline, "LOWERINGS", {Target.CPU: PLAIN})
+    monkeypatch.setitem(PIPELINES, (False, Activations.FLOAT32), replace(CPU_FLOAT, lowering=PLAIN))
     folder, manifest = build(source, quant=Quant.FP32)
     plain = ChainedSequence.start(folder, manifest, None).extend(prompt)
     assert np.abs(plain - fused).max() < 1e-5 * np.abs(fused).max()
@@ -77,14 +82,14 @@ def test_half_precision_fixed_graphs(
 ) -> None:
     """The writer takes the activations' type and a fixed shape: fp16 masks, caches and logits."""
     exact = ChainedSequence.start(*build(tiny_checkpoint, quant=Quant.FP32), None).extend(prompt[:8])
-    monkeypatch.setattr(pipeline, "LOWERINGS", {Target.CPU: PLAIN})
-    monkeypatch.setattr(pipeline, "ACTIVATION_DTYPE", "float16")
-    monkeypatch.setattr(pipeline, "FP32_ERROR_LIMIT", 0.05)
+    half = replace(CPU_FLOAT, lowering=PLAIN, dtype="float16", kv_dtype="float16")
+    monkeypatch.setitem(PIPELINES, (False, Activations.FLOAT32), half)
+    monkeypatch.setattr(stages, "FP32_ERROR_LIMIT", 0.05)
     folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, rows=(8,), context=(32,))
     types = {tensor.dtype for graph in manifest.graphs for tensor in (*graph.inputs, *graph.outputs)}
     assert types == {"int32", "float16"} and manifest.kv_dtype == "float16"
-    half = ChainedSequence.start(folder, manifest, PassShape(8, 24)).extend(prompt[:8])
-    assert np.abs(half - exact).max() < 0.02 * np.abs(exact).max()
+    rounded = ChainedSequence.start(folder, manifest, PassShape(8, 24)).extend(prompt[:8])
+    assert np.abs(rounded - exact).max() < 0.02 * np.abs(exact).max()
 
 
 def test_no_cache_is_joined_and_no_row_depends_on_others(tiny_checkpoint: Path, build: Build) -> None:
@@ -107,10 +112,8 @@ def test_graphs_pass_the_onnx_checker(split: Split, tiny_checkpoint: Path, build
 
 def test_a_wrong_float_bundle_fails(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last stage is a gate: a lowering that is wrong cannot produce an fp32 bundle."""
-    from dataclasses import replace
-
     broken = replace(PLAIN, silu=lambda graph, x: graph.op("Sigmoid", [x]))
-    monkeypatch.setattr(pipeline, "LOWERINGS", {Target.CPU: broken})
+    monkeypatch.setitem(PIPELINES, (False, Activations.FLOAT32), replace(CPU_FLOAT, lowering=broken))
     with pytest.raises(CompileError, match="differ from the checkpoint"):
         build(tiny_checkpoint, quant=Quant.FP32)
 

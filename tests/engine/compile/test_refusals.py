@@ -10,8 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest
-from engine.compile.__main__ import main
-from engine.compile.arguments import CompileArguments, Quant, check_arguments, fixed_shapes
+from engine.compile.arguments import Quant
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from engine.errors import CompileError
 
@@ -103,48 +102,8 @@ def test_damaged_checkpoints(case: str, source: Path, build: Build, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"block": 16}, "--block"),
-        ({"embedding_bits": 5}, "--embedding"),
-        ({"rows": (1,)}, "--rows together"),
-        ({"context": (64,)}, "--rows together"),
-        ({"rows": (1,), "context": (64,), "same_past": (64,)}, "exclude each other"),
-        ({"rows": (0,), "context": (64,)}, "--rows takes numbers from 1"),
-        ({"rows": (1,), "context": (1 << 30,)}, "--context takes numbers"),
-        ({"rows": (64,), "context": (32, 64)}, "larger than some --rows"),
-        ({"max_context": -1}, "--max-context"),
-        ({"parity_tokens": 1}, "--parity-tokens"),
-        ({"quant": Quant.W8A16}, "w8a16 needs fixed variants"),
-        ({"quant": Quant.W4A16, "rows": (1,), "context": (64,), "embedding_bits": 8}, "--embedding 16 only"),
-        ({"quant": Quant.W8A16, "rows": (1,), "context": (64,), "head": Quant.INT8}, "--head w8a16 or w4a16"),
-        ({"head": Quant.W8A16}, "needs --quant w8a16 or w4a16"),
-        ({"calibration": Path("text.txt")}, "--calibration is for w8a16 and w4a16"),
-        ({"rows": tuple(range(1, 65)), "same_past": (1, 2, 3, 4, 5)}, "320 variants"),
-    ],
-)
-def test_options(options: dict[str, Any], message: str) -> None:
-    """Checked before any file is opened."""
-    arguments = CompileArguments(Path("nowhere"), Path("out"), **options)
-    with pytest.raises(CompileError, match=message):
-        check_arguments(arguments)
-        fixed_shapes(arguments)
-
-
 def test_four_bit_table_needs_whole_blocks(make_oracle: Callable[..., Any], build: Build) -> None:
     """The operator has no padding."""
     _, source = make_oracle("Llama", hidden_size=72)
     with pytest.raises(CompileError, match="--embedding 4"):
         build(source, quant=Quant.INT4, embedding_bits=4)
-
-
-def test_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """0 and a bundle, or 1 and a sentence."""
-    output = tmp_path / "bundle"
-    command = [str(source), "-o", str(output), "--quant", "int8", "--rows", "8,1", "--same-past", "32"]
-    assert main(command) == 0
-    assert {path.name for path in output.glob("ar*_1_of_2.onnx")} == {"ar1_cl33_1_of_2.onnx", "ar8_cl40_1_of_2.onnx"}
-    assert "top-1" in capsys.readouterr().err
-    assert main(command) == 1
-    assert "exists already" in capsys.readouterr().err

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
+from engine.compile.arguments import CompileArguments
+from engine.compile.arguments_json import encode_arguments
 from engine.errors import CompileError
 from engine.sources import publish
 from engine.sources.publish import staged_folder
@@ -21,14 +23,15 @@ STALLED = """
 import sys, time
 from pathlib import Path
 from engine.compile import weights
-from engine.compile.__main__ import main
+from engine.compile.arguments import CompileArguments
+from engine.compile.console import run_compiler
 
 def stall(self, file):
     print("stalled", flush=True)
     time.sleep(600)
 
 weights.WeightPacker._head = stall
-main([sys.argv[1], "-o", sys.argv[2]])
+run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2])))
 """
 
 
@@ -42,20 +45,19 @@ def test_a_killed_compile_leaves_nothing_and_the_next_cleans_up(tiny_checkpoint:
         assert (partial / "part_1_of_2.data").stat().st_size > 0
         process.send_signal(signal.SIGKILL)
     assert not output.exists() and partial.exists()
-    subprocess.run(
-        [sys.executable, "-m", "engine.compile", str(tiny_checkpoint), "-o", str(output)],
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
+    arguments = encode_arguments(CompileArguments(tiny_checkpoint, output))
+    subprocess.run([sys.executable, "-m", "engine.compile", arguments], check=True, stderr=subprocess.DEVNULL)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
     assert verify_hashes(output, load_manifest(output)) == []
 
 
 FULL_DISK = """
 import resource, sys
-from engine.compile.__main__ import main
+from pathlib import Path
+from engine.compile.arguments import CompileArguments
+from engine.compile.console import run_compiler
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-sys.exit(main([sys.argv[1], "-o", sys.argv[2]]))
+sys.exit(run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2]))))
 """
 
 

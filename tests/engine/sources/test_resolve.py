@@ -14,7 +14,7 @@ from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
 from engine.sources import resolve
 from engine.sources.liveness import process_is_alive
-from engine.sources.resolve import bundle_key, default_cache, resolve_bundle
+from engine.sources.resolve import bundle_key, compiler_stamps, default_cache, resolve_bundle
 
 RESOLVE = "import sys; from pathlib import Path; from engine.sources.resolve import resolve_bundle as r; "
 
@@ -69,7 +69,7 @@ def test_the_demo_is_a_float_bundle(tiny_checkpoint: Path, tmp_path: Path, monke
 
 def test_a_dead_owners_lock_is_taken_over(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A crash must not block every later start."""
-    key = bundle_key(tiny_checkpoint, ("--quant", "int4", "--name", "tiny"))
+    key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
     lock = tmp_path / f"tiny-int4-{key}.lock"
     lock.write_text("999999999")
     assert resolve_bundle(str(tiny_checkpoint), tmp_path).is_dir()
@@ -108,6 +108,21 @@ def test_the_key_follows_the_files(tiny_checkpoint: Path, tmp_path: Path) -> Non
     assert bundle_key(tmp_path, ("--quant", "int8")) != first
     (tmp_path / "config.json").write_text("{ }")
     assert bundle_key(tmp_path, ("--quant", "int4")) != first
+
+
+@pytest.mark.parametrize("file", ["compile/npu/a.py", "compile/b.py", "models/c.py", "bundle/d.py"])
+def test_the_key_follows_the_compiler(file: str, tmp_path: Path) -> None:
+    """Any Python file of it, however deep; caches of the interpreter do not count."""
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text("before")
+    first = compiler_stamps(tmp_path)
+    (path.parent / "__pycache__").mkdir()
+    (path.parent / "__pycache__" / "made.pyc").write_text("x")
+    assert compiler_stamps(tmp_path) == first
+    path.write_text("after it")
+    assert compiler_stamps(tmp_path) != first
+    assert [name for name, _, _ in first] == [file]
 
 
 def test_an_unusable_cache(tiny_checkpoint: Path, tmp_path: Path) -> None:

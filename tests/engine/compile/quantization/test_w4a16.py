@@ -1,4 +1,4 @@
-"""Weight integers against their definition, and their bytes against onnx's own reader."""
+"""4-bit weights of integer graphs against their definition, and their bytes against onnx's own reader."""
 
 import numpy as np
 import onnx
@@ -7,17 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from engine.compile.qdq.weights import int4_columns, int8_outputs, pack_int4, table_codes, table_encoding
+from engine.compile.quantization.w4a16 import int4_columns, pack_int4
 from engine.errors import CompileError
 
 MATRICES = hnp.arrays(np.float32, (5, 64), elements=st.floats(-4, 4, width=32))
-
-
-@given(MATRICES)
-def test_eight_bits_lose_half_a_step_at_most(weight: np.ndarray) -> None:
-    columns = int8_outputs(weight)
-    real = columns.integers * columns.scales[:, None]
-    assert (np.abs(real - weight) <= columns.scales[:, None] * 0.5001).all()
 
 
 @given(MATRICES)
@@ -62,11 +55,3 @@ def test_four_bit_bytes_read_back(shape: tuple[int, int]) -> None:
     packed = pack_int4(integers).tobytes()
     tensor = onnx.helper.make_tensor("w", onnx.TensorProto.INT4, shape, packed, raw=True)
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor).astype(np.int8), integers)
-
-
-def test_a_table_fills_its_codes() -> None:
-    table = np.array([[-0.5, 0.0, 1.5], [0.25, 1.0, -0.1]], np.float32)
-    encoding = table_encoding([table[:1], table[1:]])
-    codes = np.concatenate(list(table_codes([table], encoding)))
-    assert codes.dtype == np.uint16 and codes.min() == 0 and codes.max() == 65535
-    np.testing.assert_allclose(encoding.decode(codes), table, atol=encoding.scale)

@@ -1,0 +1,58 @@
+"""A compilation in words: the manifest of what has been made, and one line for the user."""
+
+import importlib.metadata
+import platform
+import time
+
+from engine.bundle.manifest import FORMAT_VERSION, Manifest
+from engine.compile.compilation import Compilation
+
+
+def describe(work: Compilation) -> Manifest:
+    """The manifest of what has been made so far."""
+    arguments = work.arguments
+    assert work.text is not None
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=arguments.name or arguments.source.resolve().name,
+        target=arguments.target.value,
+        quant=arguments.quant.value,
+        split=arguments.split.value,
+        created=int(time.time()),
+        model=work.network.spec,
+        graphs=tuple(work.graphs),
+        kv_dtype=work.pipeline.kv_dtype,
+        max_context=work.network.compiled_context,
+        text=work.text,
+        files=work.files,
+        versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
+        parity=work.parity,
+        source=arguments.source.resolve().name,
+        npu=work.npu,
+    )
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what made the bundle; hexserve is '0' when run from a tree that is not installed."""
+    names = ("hexserve", "onnx", "onnxruntime", "numpy")
+    return {name: _version(name) for name in names} | {"python": platform.python_version()}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def summary(manifest: Manifest) -> str:
+    """One line for the end."""
+    size = sum(entry.bytes for entry in manifest.files.values())
+    figures, where = manifest.parity, manifest.npu.parity_on if manifest.npu else "CPU"
+    made = f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
+    if not figures:
+        return made + where
+    return made + (
+        f"top-1 {100 * figures['top1']:.1f} %, KL {figures['kl']:.2e}, error {figures['relative_error']:.1e} "
+        f"({figures['tokens']:.0f} tokens, {where})"
+    )

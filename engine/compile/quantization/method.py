@@ -1,0 +1,67 @@
+"""What a method of quantisation is: facts, how a matrix is written, how a graph multiplies with it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.graph_builder import GraphBuilder
+from engine.compile.weight_file import StoredTensor, WeightFile
+
+Float32 = NDArray[np.float32]
+
+
+class Activations(Enum):
+    """What flows between the operators of a graph."""
+
+    FLOAT32 = "float32"  # CPU only, any shape
+    FLOAT16 = "float16"  # NPU only
+    INTEGER = "integer"  # calibrated 16-bit activations and an 8-bit KV cache; fixed shapes only
+
+
+@dataclass(frozen=True, slots=True)
+class FloatMatrix:
+    """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once."""
+
+    name: str
+    outputs: int
+    inputs: int
+    slices: Iterator[Float32]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all."""
+
+    inputs: int
+    outputs: int
+    weight: StoredTensor
+    scales: StoredTensor | None = None
+    zero_points: StoredTensor | None = None
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to store the matrices of linear layers and to multiply with them.
+
+    store(file, matrix, arguments): append the matrix to the file; CompileError when it has no such form.
+    multiply(graph, x [1, rows, inputs], matrix): the product [1, rows, outputs], without a bias.
+    bytes_per_weight: with scales; tells where the layers are cut into context binaries.
+    embedding_bits: of the embedding table unless --embedding says otherwise. head: the LM head's method unless --head
+    does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
+    4-bit blocks as integers; without that it goes through half precision.
+    """
+
+    quant: Quant
+    activations: Activations
+    store: Callable[[WeightFile, FloatMatrix, CompileArguments], StoredMatrix]
+    multiply: Callable[[GraphBuilder, str, StoredMatrix], str]
+    bytes_per_weight: float
+    embedding_bits: int = 16
+    head: Quant | None = None
+    is_exact: bool = False
+    has_integer_blocks: bool = False

@@ -1,0 +1,38 @@
+"""Every method of quantisation. To add one: its file in this folder, its name in `Quant`, its row here."""
+
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.quantization.fp16 import FP16
+from engine.compile.quantization.fp32 import FP32
+from engine.compile.quantization.int4 import INT4
+from engine.compile.quantization.int8 import INT8
+from engine.compile.quantization.method import Activations, Method
+from engine.compile.quantization.w4 import W4
+from engine.compile.quantization.w4a16 import W4A16
+from engine.compile.quantization.w8a16 import W8A16
+
+METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, FP16, W4, W8A16, W4A16)}
+
+
+def quants_with(*activations: Activations) -> tuple[Quant, ...]:
+    """The methods whose graphs have such activations."""
+    return tuple(quant for quant, method in METHODS.items() if method.activations in activations)
+
+
+def method_of(arguments: CompileArguments) -> Method:
+    """How the layers are stored."""
+    return METHODS[arguments.quant]
+
+
+def head_method(arguments: CompileArguments) -> Method:
+    """How the LM head is stored."""
+    return METHODS[arguments.head or method_of(arguments).head or arguments.quant]
+
+
+def embedding_bits(arguments: CompileArguments) -> int:
+    """Bits of one number of the embedding table."""
+    return arguments.embedding_bits or method_of(arguments).embedding_bits
+
+
+def is_exact(arguments: CompileArguments) -> bool:
+    """True when no number of the checkpoint is rounded below float32."""
+    return method_of(arguments).is_exact and head_method(arguments).is_exact and embedding_bits(arguments) == 32

@@ -1,0 +1,114 @@
+"""The stages that do not depend on the target: text, weights, float graphs, hashes, parity."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import describe_file
+from engine.compile.checkpoint import Checkpoint
+from engine.compile.compilation import Compilation
+from engine.compile.description import describe
+from engine.compile.graphs import write_graph
+from engine.compile.parity import Parity, bundle_logits, compare_logits
+from engine.compile.parity_text import parity_texts
+from engine.compile.quantization.table import is_exact
+from engine.compile.reference import reference_logits
+from engine.compile.text_files import write_text_files
+from engine.compile.weights import WeightPacker
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.network import Network
+
+FP32_ERROR_LIMIT = 1e-3
+DERIVED = ("rotary_emb.inv_freq", "masked_bias")  # old checkpoints save tables that follow from the config
+
+
+def text_stage(work: Compilation) -> None:
+    """Tokenizer and template first: they are quick, and often what is missing."""
+    work.progress.stage("text", 1, "files")
+    work.text = write_text_files(work.arguments.source, work.folder, work.config, work.network.spec.vocab)
+    work.progress.advance(1)
+
+
+def weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights of every part."""
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
+    work.graph_folder.mkdir(exist_ok=True)
+    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
+    for part in work.parts:
+        with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
+            work.packed.append(packer.pack(part, file))
+        if work.keeps_graphs:
+            work.files[part.data_file] = file.entry
+    check_all_used(work.checkpoint, work.network)
+
+
+def check_all_used(checkpoint: Checkpoint, network: Network) -> None:
+    """A tensor the graphs leave out (an adapter, a bias the config denies) would change the answers: refuse it."""
+    needless = {f"{network.details.names.head}.weight"} if network.spec.tied_head else set()
+    left = [name for name in checkpoint.unused() if name not in needless and not name.endswith(DERIVED)]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise UnsupportedModel(f"the checkpoint has tensor {left[0]}{more}, which {network.spec.family} does not use")
+
+
+def graphs_stage(work: Compilation) -> None:
+    """Write one ONNX file with float activations for each part and shape."""
+    plans, pipeline = work.plans(), work.pipeline
+    work.progress.stage("graphs", len(plans), "graphs")
+    for plan in plans:
+        packed = work.packed[plan.part.number - 1]
+        spec = write_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype, work.graph_folder)
+        work.graphs.append(spec)
+        work.progress.advance(1)
+
+
+def hash_stage(work: Compilation) -> None:
+    """Describe the files that were not hashed while they were written."""
+    names = sorted(path.name for path in work.folder.iterdir() if path.name not in work.files)
+    work.progress.stage("hashes", len(names), "files")
+    for name in names:
+        work.files[name] = describe_file(work.folder / name)
+        work.progress.advance(1)
+
+
+def parity_stage(work: Compilation) -> None:
+    """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
+    draft = describe(work)
+    texts = held_out_texts(work, work.arguments.parity_tokens)
+    count = sum(map(len, texts))
+    work.progress.stage("parity", 2 * count, "tokens")
+    expected = float_logits(work, texts)
+    parity = compare_logits(expected, bundle_logits(work.folder, draft, texts))
+    work.progress.advance(count)
+    if is_exact(work.arguments) and parity.relative_error > FP32_ERROR_LIMIT:
+        raise CompileError(
+            f"the compiled graphs differ from the checkpoint by {parity.relative_error:.2e} of the largest logit; "
+            f"{FP32_ERROR_LIMIT} is the most an fp32 bundle may"
+        )
+    work.parity = parity_figures(parity)
+
+
+def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
+    """About `count` tokens in sequences the bundle can hold."""
+    longest = work.network.compiled_context
+    if work.shapes:
+        longest = min(longest, max(work.shapes).past + 1)
+    return parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, longest)
+
+
+def float_logits(work: Compilation, texts: list[list[int]]) -> NDArray[np.float32]:
+    """What the checkpoint itself says to texts: [all tokens, vocab]."""
+    pieces = []
+    for tokens in texts:
+        pieces.append(reference_logits(work.checkpoint, work.network, np.array(tokens)))
+        work.progress.advance(len(tokens))
+    return np.concatenate(pieces)
+
+
+def parity_figures(parity: Parity) -> dict[str, float]:
+    """A comparison as the manifest keeps it."""
+    return {
+        "tokens": float(parity.tokens),
+        "top1": round(parity.top1, 6),
+        "kl": round(parity.kl, 9),
+        "relative_error": float(f"{parity.relative_error:.3e}"),
+    }

@@ -1,0 +1,114 @@
+"""`hexserve compile`: the options as a `CompileArguments`; the compiler is imported when it runs."""
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.compile.arguments import (
+    BLOCKS,
+    DEFAULT_PART_MB,
+    EMBEDDING_BITS,
+    CompileArguments,
+    Quant,
+    Split,
+    Target,
+    default_quant,
+    named_source,
+)
+from server.commands.exit_codes import refuse
+
+
+def _block(text: str) -> int:
+    return _one_of(text, BLOCKS)
+
+
+def _embedding(text: str) -> int:
+    return _one_of(text, EMBEDDING_BITS)
+
+
+def _one_of(text: str, choices: tuple[int, ...]) -> int:
+    known = {str(choice): choice for choice in choices}
+    if str(text) not in known:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(known)}.")
+    return known[str(text)]
+
+
+def compile_command(
+    source: Annotated[str, typer.Argument(help="folder with config.json, safetensors and tokenizer.json, or 'demo'")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
+    target: Annotated[Target, typer.Option()] = Target.CPU,
+    quant: Annotated[Quant | None, typer.Option(help="cpu: int4 unless said; NPU: w4")] = None,
+    split: Annotated[Split, typer.Option()] = Split.LMHEAD,
+    block: Annotated[
+        int, typer.Option(parser=_block, metavar="[32|128]", help="int4: inputs that share a scale")
+    ] = BLOCKS[0],
+    asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
+    embedding: Annotated[
+        int | None, typer.Option(parser=_embedding, metavar="[32|16|8|4]", help="bits of the table")
+    ] = None,
+    head: Annotated[Quant | None, typer.Option(help="how the LM head is stored (as --quant)")] = None,
+    rows: Annotated[str, typer.Option(help="fixed variants: rows, such as 1,8,32,128")] = "",
+    context: Annotated[str, typer.Option(help="fixed variants: key axis widths, 256,1024")] = "",
+    same_past: Annotated[str, typer.Option(help="instead of --context: past columns")] = "",
+    max_context: Annotated[int, typer.Option(help="most tokens of one sequence", show_default=False)] = 0,
+    parity_tokens: Annotated[int, typer.Option(help="length of the final check", show_default=False)] = 0,
+    name: Annotated[str, typer.Option(help="name of the model (the source folder's)")] = "",
+    share_weights: Annotated[
+        bool, typer.Option("--share-weights", help="NPU: one binary for all variants (default)")
+    ] = False,
+    one_graph_per_binary: Annotated[
+        bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
+    ] = False,
+    part_mb: Annotated[
+        int, typer.Option(help="NPU: cut the layers into binaries of at most so much")
+    ] = DEFAULT_PART_MB,
+    calibration: Annotated[Path | None, typer.Option(help="w8a16, w4a16: text file to observe activations on")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
+) -> None:
+    """Compile a Hugging Face folder into a bundle."""
+    if share_weights and one_graph_per_binary:
+        raise typer.BadParameter("not allowed with --share-weights", param_hint="'--one-graph-per-binary'")
+    named = named_source(source)
+    arguments = CompileArguments(
+        source=named.folder,
+        output=output,
+        target=target,
+        quant=quant or default_quant(target),
+        split=split,
+        block=block,
+        asymmetric=asymmetric,
+        embedding_bits=embedding or 0,
+        head=head,
+        rows=_numbers(rows, "--rows"),
+        context=_numbers(context, "--context"),
+        same_past=_numbers(same_past, "--same-past"),
+        max_context=max_context,
+        parity_tokens=parity_tokens or named.parity_tokens,
+        force=force,
+        name=name or named.name,
+        share_weights=not one_graph_per_binary,
+        part_mb=part_mb,
+        calibration=calibration,
+    )
+    raise typer.Exit(compile_here(arguments))
+
+
+def compile_here(arguments: CompileArguments) -> int:
+    """Compile in this process; the exit code."""
+    if importlib.util.find_spec("onnx") is None:
+        refuse("compiling needs more packages: pip install 'hexserve[compile]'")
+    from engine.compile.console import run_compiler
+
+    return run_compiler(arguments)
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    """'1,8,32' as a sorted tuple without repeats."""
+    try:
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a list of numbers such as 1,8,32", param_hint=f"'{option}'"
+        ) from None

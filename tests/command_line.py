@@ -1,0 +1,22 @@
+"""What `hexserve compile` makes of its options, without compiling."""
+
+from collections.abc import Sequence
+from unittest import mock
+
+import typer
+from typer.testing import CliRunner
+
+from engine.compile.arguments import CompileArguments
+from server.commands import compile as command
+
+
+def compile_arguments(words: Sequence[str]) -> CompileArguments:
+    """The arguments that a command line stands for."""
+    app = typer.Typer()
+    app.command()(command.compile_command)
+    with mock.patch.object(command, "compile_here", return_value=0) as compiler:
+        result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    (arguments,) = compiler.call_args.args
+    assert isinstance(arguments, CompileArguments)
+    return arguments

@@ -1,0 +1,56 @@
+"""The compiler in a process of its own: one argument, progress on stderr, exit codes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.compile import console
+from engine.compile.__main__ import main
+from engine.compile.arguments import CompileArguments, Quant, Split, Target
+from engine.compile.arguments_json import decode_arguments, encode_arguments
+
+
+def test_arguments_survive_the_way() -> None:
+    arguments = CompileArguments(
+        Path("a b"), Path("/o"), Target.X2_ELITE, Quant.W4A16, Split.NONE, rows=(1, 8), calibration=Path("text")
+    )
+    assert decode_arguments(encode_arguments(arguments)) == arguments
+
+
+def test_a_bundle_or_a_sentence(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = encode_arguments(CompileArguments(tiny_checkpoint, tmp_path / "out", quant=Quant.INT8))
+    assert main([arguments]) == 0
+    assert "top-1" in capsys.readouterr().err and (tmp_path / "out" / "manifest.json").is_file()
+    assert main([arguments]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'out'} exists already; --force replaces it\n"
+
+
+def test_what_has_a_default_may_be_left_out() -> None:
+    assert decode_arguments('{"source": "s", "output": "o"}') == CompileArguments(Path("s"), Path("o"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["{"],
+        ["{}"],
+        ["{}", "{}"],
+        ['{"source": 1, "output": "o"}'],
+        ['{"source": "s", "output": "o", "qant": "w4"}'],
+    ],
+)
+def test_other_arguments_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: python -m engine.compile takes") and captured.err.count("\n") == 1
+
+
+def test_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(console, "compile_bundle", interrupt)
+    assert main([encode_arguments(CompileArguments(tmp_path, tmp_path / "out"))]) == 130
+    assert capsys.readouterr().err == "interrupted; nothing was written\n"
