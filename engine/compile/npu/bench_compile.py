@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from engine.processes import child_environment, module_command
 
 SECONDS_BAR, GIGABYTES_BAR = 150.0, 9.0
 INTERVAL_S = 0.2
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--rows",
             options.rows,
         ]
-        command = [sys.executable, "-m", "engine.compile", str(source), "-o", f"{name}/bundle", *layout]
+        command = module_command("engine.compile", str(source), "-o", f"{name}/bundle", *layout)
         seconds, peak, code = measure([*command, "--context", options.context])
         size = sum(path.stat().st_size for path in Path(name).glob("bundle/*")) if code == 0 else 0
         shutil.rmtree(f"{name}/bundle", ignore_errors=True)
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(command: Sequence[str]) -> tuple[float, int, int]:
     """Run a command: wall seconds, the largest resident bytes of its process tree (0 where unknown), exit code."""
     start = time.perf_counter()
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env=child_environment())
     peak = 0
     ended = threading.Event()
 
