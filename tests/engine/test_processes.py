@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -156,6 +157,23 @@ def test_a_child_finds_what_the_user_s_path_names(
     assert Path(done.stdout.strip()) == PACKAGE_ROOT / "engine" / "__init__.py", done.stderr
     assert imported(hostile) == ""
     assert child_environment({"MORE": "1"})["MORE"] == "1"
+
+
+def test_a_child_imports_the_package_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another one is installed: here a copy lies elsewhere."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    copy = tmp_path / "engine"
+    copy.mkdir()
+    for name in ("__init__.py", "processes.py"):
+        shutil.copy(PACKAGE_ROOT / "engine" / name, copy)
+    code = (
+        f"import subprocess, sys; sys.path.insert(0, {str(tmp_path)!r});"
+        "from engine.processes import child_environment;"
+        "child = [sys.executable, '-P', '-c', 'import engine; print(engine.__file__)'];"
+        "subprocess.run(child, env=child_environment(), check=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()) == copy / "__init__.py"
 
 
 def test_a_site_folder_is_not_put_before_the_standard_library() -> None:
