@@ -1,18 +1,15 @@
-"""Every word that crosses between the server process and the worker, and its framing.
+"""Every word that crosses between the server process and the worker, as MessagePack in frames (`engine/framing.py`).
 
-A frame is a 4-byte little-endian length and that many bytes of MessagePack. The worker reads
-commands from standard input and writes reports to standard output; end of input means the parent is gone.
+The worker reads commands from standard input and writes reports to standard output; end of input means the parent is
+gone.
 """
 
-import struct
 from typing import Any, BinaryIO
 
 import msgspec
 
+from engine.framing import framed, read_frame
 from engine.request import Request, TokenEvent
-
-_LENGTH = struct.Struct("<I")
-MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -118,16 +115,7 @@ _report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Ready
 
 def frame(message: Command | Report) -> bytes:
     """Encode one message with its length in front."""
-    body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
-
-
-def frame_length(header: bytes) -> int:
-    """Length in bytes announced by a 4-byte header; ValueError when it is absurd (the stream is not ours)."""
-    length: int = _LENGTH.unpack(header)[0]
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"frame of {length} bytes exceeds {MAX_FRAME_BYTES}: not a message stream")
-    return length
+    return framed(_encoder.encode(message))
 
 
 def decode_report(body: bytes) -> Report:
@@ -137,9 +125,5 @@ def decode_report(body: bytes) -> Report:
 
 def read_command(stream: BinaryIO) -> Command | None:
     """Block for the next command; None at end of input."""
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        return None
-    length = frame_length(header)
-    body = stream.read(length)
-    return _command_decoder.decode(body) if len(body) == length else None
+    body = read_frame(stream)
+    return None if body is None else _command_decoder.decode(body)

@@ -1,31 +1,57 @@
-"""The command lines that start our own processes."""
+"""How every process of ours is started: its command line, its environment, its process group.
 
+Nothing in the user's working folder counts: an `engine.py`, `numpy.py` or `sitecustomize.py` there is never imported.
+"""
+
+import os
+import site
+import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-import msgspec
-
-from engine.bundle.manifest import Manifest
-from engine.config import EngineConfig
-
-
-def worker_command(config: EngineConfig) -> tuple[str, ...]:
-    """The command line that starts a worker for `config`."""
-    return (*_module("engine.worker"), msgspec.json.encode(config).decode())
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def compiler_command(folder: Path, manifest: Manifest) -> tuple[str, ...]:
-    """The command line that starts a process which compiles grammars."""
-    ends = [str(end) for end in manifest.text.stop_ids]
-    return (
-        *_module("engine.grammar.compiler"),
-        str(folder / manifest.text.tokenizer),
-        str(manifest.model.vocab),
-        *ends,
-    )
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of ours; -P keeps the working folder out of the child's import path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def _module(name: str) -> tuple[str, ...]:
-    """-P keeps a user's folder that happens to be called `engine` from being imported; a checkout needs its own."""
-    is_checkout = Path.cwd() == Path(__file__).resolve().parents[1]
-    return (sys.executable, *(() if is_checkout else ("-P",)), "-m", name)
+def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
+    """Our environment and `more`, in which a child and its own children import the `engine` that we import."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {
+        **os.environ,
+        **more,
+        "PYTHONPATH": os.pathsep.join(import_path(PACKAGE_ROOT, inherited, _site_folders())),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }
+
+
+def import_path(root: Path, inherited: Iterable[str], site_folders: Iterable[Path]) -> list[str]:
+    """PYTHONPATH of a child: the folder of our packages, then what the user set, wherever the child may run.
+
+    A site folder is found anyway, and before the standard library its packages would replace modules of that. An empty
+    entry means the working folder: it is left out.
+    """
+    user = [str(Path(entry).absolute()) for entry in inherited if entry]
+    return user if root in site_folders else [str(root), *user]
+
+
+def own_group(platform: str = sys.platform) -> dict[str, Any]:
+    """Arguments for starting a process that terminal signals do not reach: we end it, in order.
+
+    A process that we only wait for stays in our group, so that Ctrl-C ends it with us.
+    """
+    if platform == "win32":
+        return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
+    return {"start_new_session": True}
+
+
+def _site_folders() -> list[Path]:
+    return [Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())]

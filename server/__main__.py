@@ -1,18 +1,43 @@
 """The command `hexserve`, for the console script and for `python -m server`."""
 
+import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 
+USER_ERROR = 2
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line. Everything is imported in here: Ctrl-C ends without a traceback from the beginning."""
+    """Run the command line, unless the `engine` that would be imported is not the one beside this `server`.
+
+    Everything of ours is imported in here: after that check, and Ctrl-C ends without a traceback from the beginning.
+    """
     try:
+        problem = foreign_engine(importlib.util.find_spec("engine"), Path(__file__).resolve().parents[1])
+        if problem:
+            print(f"error: {problem}", file=sys.stderr)
+            sys.exit(USER_ERROR)
         from server.commands.cli import run  # noqa: PLC0415
 
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def foreign_engine(found: ModuleSpec | None, root: Path) -> str:
+    """One sentence when `found` is not the package `engine` of the folder `root`, else ''.
+
+    The name is a common one: the working folder, PYTHONPATH or another distribution may have an `engine` too.
+    """
+    file = Path(found.origin).resolve() if found is not None and found.origin else None
+    if file == root / "engine" / "__init__.py":
+        return ""
+    return (
+        f"hexserve lies in {root}, but 'engine' would be imported from {file or 'nowhere'}: call hexserve rather than "
+        "python -m server, and install it in an environment of its own"
+    )
 
 
 if __name__ == "__main__":

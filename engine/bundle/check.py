@@ -6,8 +6,8 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 from collections.abc import Sequence
 
 from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.tensor_names import is_scatter, place_of
 from engine.errors import BundleError
-from engine.graphs.layout import is_scatter, place_of
 
 Form = tuple[str, tuple[int, ...]]  # type, "" = any; shape, where axes of length 1 do not count
 

@@ -21,11 +21,11 @@ from engine.client.lifecycle import EngineState
 from engine.client.request_timings import TimingsRecord, TimingsSummary
 from engine.client.supervisor import Supervisor
 from engine.client.token_stream import StopRules, TokenStream
+from engine.client.worker_process import worker_command
 from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
-from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool
+from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
-from engine.processes import compiler_command, worker_command
 from engine.request import ReasoningBudget, Request, RequestTimings, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import PromptMaker

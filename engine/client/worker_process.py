@@ -1,20 +1,21 @@
 """One worker process: start it, write commands, read reports, know when it is gone, end it.
 
-Everything that differs between POSIX and Windows about processes is in this file. The worker runs in a process group
+The worker runs in a process group
 of its own, so Ctrl-C in the terminal reaches the server only, which then ends the worker in order.
 """
 
 import asyncio
 import contextlib
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
-from engine.client.framing import FrameSplitter
+from engine.config import EngineConfig
+from engine.framing import FrameSplitter
 from engine.messages import Command, Report, Shutdown, decode_report, frame
+from engine.processes import child_environment, module_command, own_group
 
 STDIN, STDOUT = 0, 1
 LAST_WORDS_S = 1.0  # how long a process may outlive one of its pipes, and a pipe its process
@@ -22,11 +23,9 @@ LAST_WORDS_S = 1.0  # how long a process may outlive one of its pipes, and a pip
 OnReport = Callable[["WorkerProcess", Report], None]
 
 
-def own_group(platform: str = sys.platform) -> dict[str, Any]:
-    """Arguments for starting a process that terminal signals do not reach."""
-    if platform == "win32":
-        return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
-    return {"start_new_session": True}
+def worker_command(config: EngineConfig) -> list[str]:
+    """The command line that starts a worker for `config`."""
+    return module_command("engine.worker", msgspec.json.encode(config).decode())
 
 
 def exit_text(code: int | None) -> str:
@@ -53,7 +52,13 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         """Start `command` with pipes for input and output; its errors go to ours. OSError when it cannot start."""
         loop = asyncio.get_running_loop()
         _, worker = await loop.subprocess_exec(
-            lambda: cls(on_report), *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, **own_group()
+            lambda: cls(on_report),
+            *command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            env=child_environment(),
+            **own_group(),
         )
         return worker
 

@@ -1,8 +1,6 @@
 """The checks of `hexserve doctor`, in order; each says what it found and, when it failed, what to do."""
 
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from engine.errors import BundleError
 from engine.graphs.onnx_qnn import device_name
 from engine.graphs.onnx_qnn_probe import STEPS, ProbeStep
 from engine.graphs.onnx_qnn_trial import check_bundle, read_binaries
+from engine.processes import child_environment, module_command
 from engine.qnn.failures import explain
 from engine.qnn.library import MISSING, library_folder, package_version
 from engine.qnn.reader import runtime_version
@@ -65,7 +64,7 @@ def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     yield Check("NPU driver", {True: CheckStatus.PASS, False: CheckStatus.FAIL, None: CheckStatus.SKIP}[there], text)
     libraries = _libraries()
     yield libraries
-    command = probe or (sys.executable, "-m", "engine.graphs.onnx_qnn_probe")
+    command = probe or module_command("engine.graphs.onnx_qnn_probe")
     yield from try_providers(command, STEPS if libraries.status is CheckStatus.PASS else STEPS[:1])
     if bundle is not None:
         yield from examine_bundle(bundle)
@@ -113,11 +112,10 @@ def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Chec
 
 def _probe(command: Sequence[str]) -> tuple[dict[str, ProbeStep], str, str]:
     """Finished steps by name, what was written to stderr, and how the process ended."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environ = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
     try:
-        result = subprocess.run(command, env=environ, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
+        result = subprocess.run(
+            command, env=child_environment(), capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
         output, errors, how = result.stdout, result.stderr, f"ended with code {result.returncode}"
     except subprocess.TimeoutExpired as error:
         output, errors, how = error.stdout or b"", error.stderr or b"", f"was silent for {PROBE_TIMEOUT_S:g} s"

@@ -1,4 +1,4 @@
-"""From a Genie folder to a bundle folder in the cache: wrappers, tokenizer, template and manifest beside the binaries.
+"""The files of a bundle made of a Genie folder: wrappers, tokenizer, template and manifest beside the binaries.
 
 The provider takes binaries only from the wrapper's own folder, so they are linked there, or copied where links fail.
 """
@@ -8,17 +8,16 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from engine.bundle.manifest import FORMAT_VERSION, FileEntry, describe_file, load_manifest, save_manifest
+from engine.bundle.manifest import FORMAT_VERSION, FileEntry, describe_file, save_manifest
 from engine.errors import BundleError
 from engine.genie.chat_template import TEMPLATE_FILE
-from engine.genie.read import GenieBundle, read_genie
+from engine.genie.read import GenieBundle
 from engine.genie.text import TOKENIZER_FILE
 from engine.qnn.binary import BinaryInfo
 from engine.qnn.ep_context import write_wrapper
@@ -35,31 +34,12 @@ class Toolbox:
     runtime: str
 
 
-def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> Path:
-    """The bundle folder made of a Genie folder, made again when its files or this software change.
-
-    Raises BundleError for what cannot be served and for a cache that cannot be written.
-    """
-    target = cache / f"{folder.resolve().name}-genie-{_key(folder)}"
-    if _is_good(target):
-        return target
-    if tools is None:
-        tools = Toolbox(lambda path: describe_binary(path, cache), runtime_version())
-    bundle = read_genie(folder, tools.describe, tools.runtime)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=cache))
-        try:
-            _write(bundle, draft)
-            _publish(draft, target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    except OSError as error:
-        raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
-    return target
+def machine_tools(cache: Path) -> Toolbox:
+    """What the installed QNN libraries say; descriptions of binaries are kept in `cache`."""
+    return Toolbox(lambda path: describe_binary(path, cache), runtime_version())
 
 
-def _key(folder: Path) -> str:
+def conversion_key(folder: Path) -> str:
     """Names one conversion: the folder's files and the code that converts."""
     package = Path(__file__).resolve().parents[1]
     facts = [FORMAT_VERSION, str(folder.resolve()), _stamps(folder)]
@@ -67,20 +47,8 @@ def _key(folder: Path) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def _stamps(folder: Path) -> list[tuple[str, int, int]]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-
-
-def _is_good(folder: Path) -> bool:
-    try:
-        load_manifest(folder)
-    except BundleError:
-        return False
-    return True
-
-
-def _write(bundle: GenieBundle, folder: Path) -> None:
+def write_converted(bundle: GenieBundle, folder: Path) -> None:
+    """Write the bundle's files into an empty folder. BundleError when there is no room, OSError as the disk says."""
     place_binaries(bundle.binaries, folder)
     for wrapper in bundle.wrappers:
         graph = wrapper.graph
@@ -90,6 +58,11 @@ def _write(bundle: GenieBundle, folder: Path) -> None:
         (folder / TEMPLATE_FILE).write_text(bundle.text.template, encoding="utf-8", newline="\n")
     files: dict[str, FileEntry] = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     save_manifest(folder, msgspec.structs.replace(bundle.manifest, files=files))
+
+
+def _stamps(folder: Path) -> list[tuple[str, int, int]]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
 def place_binaries(binaries: Mapping[str, Path], folder: Path, link: Callable[[Path, Path], None] = os.link) -> None:
@@ -112,15 +85,3 @@ def place_binaries(binaries: Mapping[str, Path], folder: Path, link: Callable[[P
                 "left: choose a cache on the file system of the bundle, where links are enough"
             )
         shutil.copyfile(source, target)
-
-
-def _publish(draft: Path, target: Path) -> None:
-    """Rename the finished folder into place; who comes second keeps the first one's."""
-    if _is_good(target):
-        return
-    shutil.rmtree(target, ignore_errors=True)  # a damaged one
-    try:
-        draft.rename(target)
-    except OSError:
-        if not _is_good(target):
-            raise

@@ -16,9 +16,9 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 
 from engine.errors import BundleError
+from engine.processes import child_environment, module_command
 from engine.qnn.library import library_folder, library_path
 
-ROOT = Path(__file__).resolve().parents[2]
 SENTENCE_COMPLETE = 0
 VERBOSE = 4
 GREEDY = {"version": 1, "seed": 42, "temp": 1.0, "top-k": 1, "top-p": 1.0}
@@ -47,16 +47,10 @@ def genie_greedy(
     """
     asked, answers = (scratch / f"genie_{name}.json" for name in ("jobs", "answers"))
     asked.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "engine.genie.reference",
-        *(str(path.resolve()) for path in (bundle, asked, answers)),
-    ]
+    command = module_command("engine.genie.reference", *(str(path.resolve()) for path in (bundle, asked, answers)))
     passes: Counter[str] = Counter()
     words: deque[bytes] = deque(maxlen=LAST_LINES)
-    environment = {**os.environ, **search_path()}
-    with Popen(command, cwd=ROOT, env=environment, stdout=PIPE, stderr=STDOUT) as child:
+    with Popen(command, env=child_environment(search_path()), stdout=PIPE, stderr=STDOUT) as child:
         assert child.stdout is not None
         for line in child.stdout:
             words.append(line)

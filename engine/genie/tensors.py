@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.manifest import GraphKind
+from engine.bundle.tensor_names import Place, place_of
 from engine.errors import BundleError
-from engine.graphs.layout import Place, place_of
 
 
 class Role(StrEnum):

@@ -5,7 +5,6 @@ output `Compiled`, each with its length in front. An empty `Compiled` says that 
 """
 
 import os
-import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import BinaryIO
 import msgspec
 from llguidance import LLTokenizer
 
+from engine.framing import framed, read_frame
 from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
 from engine.grammar.source import Unusable, serialised, unforced
 from engine.grammar.spec import Compiled, GrammarSpec, decode_spec, encode_compiled
 
-LENGTH = struct.Struct("<I")
 MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
 
 
@@ -34,8 +33,7 @@ def main(arguments: list[str]) -> int:
         return 3
     controls = control_texts(tokenizer)
     _answer(answers, Compiled())
-    while header := specs.read(LENGTH.size):
-        body = specs.read(LENGTH.unpack(header)[0])
+    while (body := read_frame(specs)) is not None:
         _answer(answers, compiled(decode_spec(body), tokenizer, controls))
     return 0
 
@@ -64,9 +62,8 @@ def _bound_memory() -> None:
 
 
 def _answer(answers: BinaryIO, answer: Compiled) -> None:
-    body = encode_compiled(answer)
     try:
-        answers.write(LENGTH.pack(len(body)) + body)
+        answers.write(framed(encode_compiled(answer)))
         answers.flush()
     except BrokenPipeError:
         os._exit(0)

@@ -10,13 +10,15 @@ import subprocess
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from engine.client.worker_process import own_group
+from engine.bundle.manifest import Manifest
 from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
-from engine.grammar.frames import read_frame, write_frame
+from engine.framing import framed, next_frame
 from engine.grammar.spec import Compiled, GrammarSpec, decode_compiled, encode_spec
+from engine.processes import child_environment, module_command, own_group
 
 REMEMBERED = 128
 REMEMBERED_BYTES = 64 * 1024 * 1024
@@ -31,6 +33,13 @@ class GrammarCompilerLimits:
     budget_s: float = 2.0
     largest_bytes: int = 1024 * 1024
     compilers: int = 4
+
+
+def compiler_command(folder: Path, manifest: Manifest) -> list[str]:
+    """The command line that starts a process which compiles grammars for a bundle."""
+    ends = (str(end) for end in manifest.text.stop_ids)
+    tokenizer = str(folder / manifest.text.tokenizer)
+    return module_command("engine.grammar.compiler", tokenizer, str(manifest.model.vocab), *ends)
 
 
 class GrammarCompilerPool:
@@ -91,7 +100,7 @@ class GrammarCompilerPool:
             answer = await asyncio.wait_for(compiler.ask(encoded), self._limits.budget_s)
         except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
             return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
-        except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
+        except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError):
             answer = Compiled(error="its grammar cannot be compiled within the limits of this server")
         else:
             self._idle.append(compiler)
@@ -109,7 +118,7 @@ class GrammarCompilerPool:
         self._alive.add(compiler)
         try:
             ready = await asyncio.wait_for(compiler.answer(), START_S)
-        except (TimeoutError, asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
+        except (TimeoutError, asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError):
             await self._end(compiler)
             raise EngineFailure("the grammar compiler did not start") from None
         except asyncio.CancelledError:
@@ -148,18 +157,24 @@ class _Compiler:
     @classmethod
     async def start(cls, command: Sequence[str]) -> "_Compiler":
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, **own_group()
+            *command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            env=child_environment(),
+            **own_group(),
         )
         return cls(process)
 
     async def ask(self, encoded: bytes) -> Compiled:
         assert self._process.stdin is not None
-        await write_frame(self._process.stdin, encoded)
+        self._process.stdin.write(framed(encoded))
+        await self._process.stdin.drain()
         return await self.answer()
 
     async def answer(self) -> Compiled:
         assert self._process.stdout is not None
-        return decode_compiled(await read_frame(self._process.stdout))
+        return decode_compiled(await next_frame(self._process.stdout))
 
     async def end(self) -> None:
         """Kill it; it has nothing to lose."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.tensor_names import place_of
 from engine.bundle.variant import PassShape
 from engine.graphs.batch import PackedBatch
-from engine.graphs.layout import place_of
 from engine.graphs.rotary import RotaryTable
 
 ROTARY = {"position_ids_cos": True, "position_ids_sin": False}

@@ -22,6 +22,7 @@ from engine.errors import BundleError
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries
+from engine.processes import child_environment, module_command
 from engine.qnn.binary import BinaryInfo
 from engine.qnn.bound import as_bound
 from engine.qnn.chosen import VARIABLES
@@ -64,7 +65,7 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
             f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
         )
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
-    try_load(folder, command or (sys.executable, "-m", "engine.graphs.onnx_qnn_trial"))
+    try_load(folder, command or module_command("engine.graphs.onnx_qnn_trial"))
     if marker is not None:
         _remember(marker, manifest.name)
 
@@ -102,12 +103,9 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
 
 def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
     """Load in another process; BundleError with its reason, or with how it died."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
     try:
         result = subprocess.run(
-            [*command, str(folder)], env=environment, capture_output=True, timeout=timeout_s, check=False
+            [*command, str(folder)], env=child_environment(), capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         raise BundleError(f"the binaries of {folder.name} did not load within {timeout_s:g} s") from None

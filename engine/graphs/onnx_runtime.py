@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.tensor_names import is_scatter, place_of
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch
 from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs, zero_codes
-from engine.graphs.layout import is_scatter, layer_graphs, place_of, spans
+from engine.graphs.layout import layer_graphs, spans
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_head import LmHead
 from engine.graphs.onnx_sessions import Provider, load_sessions

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.tensor_names import PAST_NAME
 from engine.errors import BundleError
-from engine.graphs.layout import PAST_NAME
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
 
 RELATIVE = 1e-6  # scales are float32 in the binary

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.hub.catalogue import PullError
+from engine.sources.publish import draft_beside, publish, refuse
 
 COPY_BYTES = 1 << 20
 
@@ -16,20 +17,17 @@ def unpack(archive: Path, folder: Path, advance: Callable[[int], None]) -> Path:
 
     advance is told the bytes written. Raises PullError for a damaged or hostile archive; then no folder is left.
     """
-    draft = folder.with_name(f"{folder.name}.unpacking")
-    shutil.rmtree(draft, ignore_errors=True)
     try:
-        _extract(archive, draft, advance)
-        entries = list(draft.iterdir())
-        inner = entries[0] if len(entries) == 1 and entries[0].is_dir() else draft
-        inner.rename(folder)
+        with draft_beside(folder) as draft:
+            _extract(archive, draft, advance)
+            entries = list(draft.iterdir())
+            inner = entries[0] if len(entries) == 1 and entries[0].is_dir() else draft
+            publish(inner, folder, replaces=refuse)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         archive.unlink(missing_ok=True)
         raise PullError(f"{archive.name} is damaged ({error}); it was removed, try again") from error
     except OSError as error:
         raise PullError(f"{archive.name} cannot be unpacked into {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 
@@ -37,7 +35,6 @@ def _extract(archive: Path, draft: Path, advance: Callable[[int], None]) -> None
     with zipfile.ZipFile(archive) as content:
         members = [member for member in content.infolist() if not member.is_dir()]
         needed = sum(member.file_size for member in members)
-        draft.mkdir(parents=True)
         free = shutil.disk_usage(draft).free
         if needed > free:
             raise PullError(f"{archive.name} unpacks to {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free")

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import BundleError
+from engine.processes import child_environment, module_command
 from engine.qnn.binary import BinaryInfo
 from engine.qnn.chosen import FOLDER_VARIABLE
 from engine.qnn.describe import REFUSED
@@ -41,7 +41,7 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
     cached = cache / CACHE_FOLDER / f"{key}.json"
     found = _cached(cached)
     if found is None:
-        found = _run(path, command or (sys.executable, "-m", "engine.qnn.describe"), timeout_s)
+        found = _run(path, command or module_command("engine.qnn.describe"), timeout_s)
         _save(cached, found)
     return found
 
@@ -72,15 +72,9 @@ def _release(version: str) -> tuple[int, int] | None:
 
 
 def _run(path: Path, command: Sequence[str], timeout_s: float) -> BinaryInfo:
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
-        "PYTHONIOENCODING": "utf-8",
-    }
     try:
         result = subprocess.run(
-            [*command, str(path)], env=environment, capture_output=True, timeout=timeout_s, check=False
+            [*command, str(path)], env=child_environment(), capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         raise BundleError(f"{path.name} could not be described within {timeout_s:g} s") from None

@@ -1,10 +1,11 @@
 """Atomic output: everything is written to a sibling folder and renamed at the end, so no reader meets half a bundle."""
 
+import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.bundle.manifest import MANIFEST_FILE
@@ -14,26 +15,61 @@ from engine.sources.liveness import process_is_alive
 
 @contextmanager
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
-    """Yield `<output>.partial-<pid>`; on success it becomes `output`, on any error it is removed.
+    """Yield a draft of a compiled bundle; on success it becomes `output`, on any error it is removed.
 
     Raises CompileError when output exists and `force` is not given or it is no bundle, or when the disk refuses.
     """
     if output.exists():
         _check_replaceable(output, force)
-    partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    with ExitStack() as drafts:
+        try:
+            draft = drafts.enter_context(draft_beside(output))
+        except OSError as error:
+            raise CompileError(f"cannot write beside {output}: {error.strerror or error}") from error
+        try:
+            yield draft
+            publish(draft, output)
+        except OSError as error:
+            raise CompileError(f"writing {output} failed: {error.strerror or error}") from error
+
+
+@contextmanager
+def draft_beside(output: Path) -> Iterator[Path]:
+    """Yield the new, empty folder `<output>.partial-<pid>`, removed at the end unless it was published. OSError."""
+    draft = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(output)
+    draft.mkdir()
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(output)
-        partial.mkdir()
-    except OSError as error:
-        raise CompileError(f"cannot write beside {output}: {error.strerror or error}") from error
-    try:
-        yield partial
-        _publish(partial, output)
-    except OSError as error:
-        raise CompileError(f"writing {output} failed: {error.strerror or error}") from error
+        yield draft
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(draft: Path, output: Path, replaces: Callable[[Path], bool] = lambda found: True) -> None:
+    """Rename a finished folder into place. OSError when that fails; then what was there before is there again.
+
+    replaces: asked about a folder that is there already. True: the draft takes its place; False: it stays, as another
+    process was faster; `refuse` raises.
+    """
+    if output.exists() and not replaces(output):
+        return
+    old = output.with_name(f"{output.name}.replaced-{os.getpid()}")
+    if output.exists():  # a folder cannot be renamed onto a full one
+        output.replace(old)
+    try:
+        draft.replace(output)
+    except OSError:
+        if not output.exists() or replaces(output):
+            if old.exists():
+                old.replace(output)
+            raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def refuse(found: Path) -> bool:
+    """For `publish`: nothing that is there already is touched."""
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(found))
 
 
 def _check_replaceable(output: Path, force: bool) -> None:
@@ -45,23 +81,9 @@ def _check_replaceable(output: Path, force: bool) -> None:
 
 
 def remove_stale(output: Path) -> None:
-    """Remove what compilations of the same output that died have left."""
+    """Remove what writers of the same output that died have left; an earlier process may have had our own id."""
     pattern = re.compile(re.escape(output.name) + r"\.(?:partial|replaced)-(\d+)")
     for sibling in output.parent.iterdir():
         match = pattern.fullmatch(sibling.name)
-        if match and not process_is_alive(int(match.group(1))):
+        if match and (int(match[1]) == os.getpid() or not process_is_alive(int(match[1]))):
             shutil.rmtree(sibling, ignore_errors=True)
-
-
-def _publish(partial: Path, output: Path) -> None:
-    """Rename into place; an older bundle steps aside first (a folder cannot be renamed onto a full one)."""
-    old = output.with_name(f"{output.name}.replaced-{os.getpid()}")
-    if output.exists():
-        output.replace(old)
-    try:
-        partial.replace(output)
-    except OSError:
-        if old.exists():
-            old.replace(output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

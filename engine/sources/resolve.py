@@ -11,23 +11,19 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
+from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE
 from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
 from engine.genie.config import is_genie_folder
-from engine.genie.convert import convert_folder
-from engine.sources.liveness import process_is_alive
+from engine.processes import child_environment, module_command
+from engine.sources.converted import convert_folder, is_good
+from engine.sources.lock import exclusive
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
 
-_POLL_SECONDS = 0.1
-_UNSIGNED_LOCK_SECONDS = 10.0  # a lock without its owner's id is being written, or its writer died doing so
 _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
@@ -94,12 +90,12 @@ def _version() -> str:
 def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
     """The cached bundle of a checkpoint; made by whoever gets the lock first, awaited by the others."""
     target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name))}"
-    if _is_good(target):
+    if is_good(target):
         return target
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(f"{target.name}.lock")):
-            if not _is_good(target):
+        with exclusive(target.with_name(f"{target.name}.lock"), lambda: _say_waiting(name)):
+            if not is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
                 _compile(folder, target, quant, name)
     except OSError as error:
@@ -107,13 +103,8 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
     return target
 
 
-def _is_good(folder: Path) -> bool:
-    """Whether a finished bundle with all its files lies there."""
-    try:
-        load_manifest(folder)
-    except BundleError:
-        return False
-    return True
+def _say_waiting(name: str) -> None:
+    print(f"another process compiles {name} already: waiting until it is done", file=sys.stderr, flush=True)
 
 
 def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
@@ -122,48 +113,7 @@ def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
         raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
     # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
     arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
-    command = [sys.executable, "-m", "engine.compile", arguments]
-    package_root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
-    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
-    if result.returncode != 0 and not _is_good(target):
+    command = module_command("engine.compile", arguments)
+    result = subprocess.run(command, env=child_environment(), check=False)
+    if result.returncode != 0 and not is_good(target):
         raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")
-
-
-@contextmanager
-def _locked(lock: Path) -> Iterator[None]:
-    """Hold a lock file that carries our process id; wait for a living owner, take over from a dead one."""
-    while not _take(lock):
-        if _is_abandoned(lock):
-            _remove(lock)
-        else:
-            time.sleep(_POLL_SECONDS)
-    try:
-        yield
-    finally:
-        _remove(lock)
-
-
-def _take(lock: Path) -> bool:
-    try:
-        descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError:
-        return False
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(str(os.getpid()))
-    return True
-
-
-def _is_abandoned(lock: Path) -> bool:
-    try:
-        owner = lock.read_text()
-        age = time.time() - lock.stat().st_mtime
-    except OSError:
-        return False  # released meanwhile: the next attempt to take it tells
-    if not owner.isdigit():
-        return age > _UNSIGNED_LOCK_SECONDS
-    return not process_is_alive(int(owner))
-
-
-def _remove(lock: Path) -> None:
-    lock.unlink(missing_ok=True)

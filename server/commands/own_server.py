@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, MappingProxyType
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 import httpx
+
+from engine.processes import child_environment, module_command, own_group
 
 START_S = 900.0  # a checkpoint may have to be compiled first
 POLL_S = 0.1
@@ -30,9 +32,7 @@ class ServerFailed(Exception):
 
 def serve_command(bundle: str, port: int) -> list[str]:
     """Command line of a server for `bundle` on loopback `port`."""
-    # -P: a folder named `server` where the user happens to be must not be taken for ours.
-    flags = ["--bundle", bundle, "--host", "127.0.0.1", "--port", str(port)]
-    return [sys.executable, "-P", "-m", "server", "serve", *flags]
+    return module_command("server", "serve", "--bundle", bundle, "--host", "127.0.0.1", "--port", str(port))
 
 
 def free_port() -> int:
@@ -53,21 +53,14 @@ def running_server(bundle: str, command: Sequence[str] | None = None, port: int 
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **OPEN},
-            **group_options(sys.platform),
+            env=child_environment(OPEN),
+            **own_group(),
         )
         try:
             _wait_ready(child, address, log)
             yield address
         finally:
             stop(child)
-
-
-def group_options(platform: str) -> dict[str, Any]:
-    """Popen options for a group of its own, so that Ctrl-C in the terminal reaches only us."""
-    if platform == "win32":
-        return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)}
-    return {"start_new_session": True}
 
 
 def stop_signal(platform: str) -> int:

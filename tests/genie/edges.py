@@ -16,7 +16,7 @@ HEAD = re.compile(r"_h(?:ead_)?\d+(?=_(?:in|out)$)")
 
 
 @dataclass(frozen=True)
-class QnnEncoding:
+class EdgeEncoding:
     """real = scale * (q - zero_point)."""
 
     dtype: str
@@ -25,15 +25,15 @@ class QnnEncoding:
 
 
 FIXED = {
-    "attention_mask": QnnEncoding("uint16", MASK_DEPTH / 65535, 65535),
-    "position_ids_cos": QnnEncoding("uint16", 2 / 65535, 32768),
-    "position_ids_sin": QnnEncoding("uint16", 2 / 65535, 32768),
+    "attention_mask": EdgeEncoding("uint16", MASK_DEPTH / 65535, 65535),
+    "position_ids_cos": EdgeEncoding("uint16", 2 / 65535, 32768),
+    "position_ids_sin": EdgeEncoding("uint16", 2 / 65535, 32768),
 }
 
 
 def calibrate(
     models: Sequence[onnx.ModelProto], shape: PassShape, vocabulary: int, logits: str, caches: str
-) -> dict[str, QnnEncoding]:
+) -> dict[str, EdgeEncoding]:
     """Run the parts on random tokens and give every tensor an encoding that holds what was seen, with some room."""
     generator = np.random.default_rng(1)
     angles = np.arange(shape.rows)[:, None] * 0.1
@@ -60,13 +60,13 @@ def calibrate(
     return found
 
 
-def _encoding(dtype: str, seen: np.ndarray) -> QnnEncoding:
+def _encoding(dtype: str, seen: np.ndarray) -> EdgeEncoding:
     peak = 1.5 * float(np.abs(seen).max())
     half = 127 if dtype == "uint8" else 32767
-    return QnnEncoding(dtype, peak / half, half + 1)
+    return EdgeEncoding(dtype, peak / half, half + 1)
 
 
-def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, QnnEncoding]) -> onnx.ModelProto:
+def encode_edges(model: onnx.ModelProto, encodings: Mapping[str, EdgeEncoding]) -> onnx.ModelProto:
     """Give the named inputs and outputs their integer types; the graph between them stays as it is."""
     made = onnx.ModelProto()
     made.CopyFrom(model)

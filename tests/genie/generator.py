@@ -26,8 +26,8 @@ from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.models.family import read_network
 from engine.models.network import Network
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
-from tests.genie.edges import HEAD, QnnEncoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
+from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
+from tests.genie.edges import HEAD, EdgeEncoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
@@ -179,18 +179,18 @@ def graph_name(recipe: Recipe, shape: PassShape, number: int) -> str:
     return f"{prefix}{shape}_{number}_of_{recipe.parts}"
 
 
-def _encodings(source: Source, recipe: Recipe) -> dict[str, QnnEncoding]:
+def _encodings(source: Source, recipe: Recipe) -> dict[str, EdgeEncoding]:
     """One encoding for each tensor name, the same in all variants."""
     if recipe.precision != "w4a16":
         return {}
     shape = PassShape(16, 16)
     models = [part_model(source, number, shape, "float32", "calibration") for number in range(1, recipe.parts + 1)]
     found = calibrate(models, shape, source.network.spec.vocab, recipe.logits, recipe.caches)
-    return {**found, "attention_mask": QnnEncoding("uint16", recipe.mask_depth / 65535, 65535)}
+    return {**found, "attention_mask": EdgeEncoding("uint16", recipe.mask_depth / 65535, 65535)}
 
 
 def _model(
-    source: Source, number: int, shape: PassShape, name: str, recipe: Recipe, encodings: Mapping[str, QnnEncoding]
+    source: Source, number: int, shape: PassShape, name: str, recipe: Recipe, encodings: Mapping[str, EdgeEncoding]
 ) -> onnx.ModelProto:
     inner = {"w4a16": "float32", "w4": "float16", "twin": "float32"}[recipe.precision]
     model = part_model(source, number, shape, inner, name)
@@ -216,7 +216,7 @@ def _rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
 
 
 def describe(
-    name: str, model: onnx.ModelProto, encodings: Mapping[str, QnnEncoding], aliases: Mapping[str, str]
+    name: str, model: onnx.ModelProto, encodings: Mapping[str, EdgeEncoding], aliases: Mapping[str, str]
 ) -> BinaryGraph:
     """What a context binary of this model would say of itself. aliases: tensor name -> name of its encoding."""
 

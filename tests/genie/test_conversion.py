@@ -10,8 +10,9 @@ from engine.bundle.check import check_contract
 from engine.bundle.manifest import GraphKind, load_manifest
 from engine.bundle.variant import PassShape, pin, shape_table
 from engine.errors import BundleError
-from engine.genie.convert import Toolbox, convert_folder
+from engine.genie.convert import Toolbox
 from engine.genie.read import read_genie
+from engine.sources.converted import convert_folder
 from engine.sources.resolve import resolve_bundle
 from tests.genie.generator import Generated, Recipe, generate
 

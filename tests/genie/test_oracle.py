@@ -10,8 +10,8 @@ import pytest
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.random_checkpoint import Qwen3Shape, write_checkpoint
-from engine.genie.convert import convert_folder
 from engine.genie.reference import GenieAnswers, genie_greedy
+from engine.sources.converted import convert_folder
 from engine.text.prompt import PromptMaker
 from tests.genie.emulator import EMULATOR, compile_demo, compile_generated, emulated_greedy
 from tests.genie.generator import Recipe, generate

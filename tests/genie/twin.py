@@ -7,10 +7,11 @@ import onnx
 from onnx import helper
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
-from engine.genie.convert import Toolbox, convert_folder
+from engine.genie.convert import Toolbox
 from engine.graphs.qnn_checks import check_binaries
 from engine.qnn.bound import as_bound
 from engine.qnn.ep_context import read_wrapper
+from engine.sources.converted import convert_folder
 from tests.genie.generator import Generated
 
 

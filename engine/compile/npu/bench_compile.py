@@ -17,6 +17,7 @@ from pathlib import Path
 from engine.compile.arguments import CompileArguments, Quant, Target
 from engine.compile.arguments_json import encode_arguments
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from engine.processes import child_environment, module_command
 
 SECONDS_BAR, GIGABYTES_BAR = 150.0, 9.0
 INTERVAL_S = 0.2
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             context=_numbers(options.context),
             share_weights=False,
         )
-        seconds, peak, code = measure([sys.executable, "-m", "engine.compile", encode_arguments(arguments)])
+        seconds, peak, code = measure(module_command("engine.compile", encode_arguments(arguments)))
         size = sum(path.stat().st_size for path in Path(name).glob("bundle/*")) if code == 0 else 0
         shutil.rmtree(f"{name}/bundle", ignore_errors=True)
     memory = f"{peak / 1e9:.1f} GB" if peak else "unknown here"
@@ -65,7 +66,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def measure(command: Sequence[str]) -> tuple[float, int, int]:
     """Run a command: wall seconds, the largest resident bytes of its process tree (0 where unknown), exit code."""
     start = time.perf_counter()
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env=child_environment())
     peak = 0
     ended = threading.Event()
 

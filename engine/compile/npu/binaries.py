@@ -1,9 +1,7 @@
 """Running context jobs and telling what went wrong in words."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +10,7 @@ from onnx import AttributeProto, NodeProto, helper
 
 from engine.compile.npu.context import ContextJob
 from engine.errors import CompileError
+from engine.processes import child_environment, module_command
 from engine.qnn.library import MISSING, PACKAGE
 
 CONTEXT_OP = "EPContext"
@@ -23,11 +22,9 @@ _LAST_WORDS = 600
 
 def run_job(job: ContextJob) -> None:
     """Make one binary in a process of its own. CompileError names the graph and, where it is told, the operator."""
-    root = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "engine.compile.npu.context", msgspec.json.encode(job).decode()]
+    command = module_command("engine.compile.npu.context", msgspec.json.encode(job).decode())
     result = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, errors="replace", check=False
+        command, env=child_environment(), capture_output=True, encoding="utf-8", errors="replace", check=False
     )
     if result.returncode != 0:
         names = ", ".join(Path(source).stem for source in job.sources)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.bundle.encoding import Encoding
+from engine.bundle.tensor_names import place_of
 from engine.compile.layers import MASK_INPUT
 from engine.compile.lowering import COS_INPUT, SIN_INPUT
 from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
-from engine.graphs.layout import place_of
 
 WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
 WIDE_CODES = 65535

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from engine.bundle.manifest import TensorSpec
-from engine.graphs.layout import place_of
+from engine.bundle.tensor_names import place_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 WIDE = "_wide"  # a KV tensor before it is narrowed to the cache's type

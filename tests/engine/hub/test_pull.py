@@ -202,6 +202,16 @@ def test_an_entry_outside_the_folder_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip"]
 
 
+def test_a_folder_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(archive(FILES))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "precious").touch()
+    with pytest.raises(PullError, match=r"cannot be unpacked into .*: File exists"):
+        unpack(tmp_path / "a.zip", tmp_path / "b", lambda amount: None)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["precious"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "b"]
+
+
 def test_a_damaged_archive_is_removed(tmp_path: Path) -> None:
     content = bytearray(archive(FILES))
     content[5000] ^= 1

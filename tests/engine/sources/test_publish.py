@@ -1,6 +1,8 @@
 """Atomic output: no reader ever meets half a bundle."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,6 +117,47 @@ def test_a_failed_rename_puts_the_old_bundle_back(tmp_path: Path, monkeypatch: p
     with pytest.raises(CompileError, match="No space left"), staged_folder(output, force=True) as folder:
         (folder / "new").write_text("y")
     assert (output / "manifest.json").exists()
+
+
+def test_what_an_earlier_process_with_our_id_left_is_in_nobody_s_way(tmp_path: Path) -> None:
+    """Ids are used again: in a restarted container ours is that of the one that was killed."""
+    (tmp_path / f"out.partial-{os.getpid()}" / "half").mkdir(parents=True)
+    (tmp_path / f"out.replaced-{os.getpid()}").mkdir()
+    with staged_folder(tmp_path / "out", force=False) as folder:
+        assert list(folder.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_faster_neighbour_s_folder_stays_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both when it is there before the rename, and when it comes between the look and the rename."""
+    output = tmp_path / "out"
+    for is_late in (False, True):
+        for replaces in (lambda found: False, publish.refuse):
+            with publish.draft_beside(output) as draft:
+                (draft / "ours").touch()
+                neighbour = output if not is_late else tmp_path / "late"
+                neighbour.mkdir()
+                (neighbour / "theirs").touch()
+                if is_late:
+                    monkeypatch.setattr(Path, "replace", late(neighbour, output))
+                refused = pytest.raises(FileExistsError) if replaces is publish.refuse else contextlib.nullcontext()
+                with refused:
+                    publish.publish(draft, output, replaces)
+                monkeypatch.undo()
+            assert [path.name for path in tmp_path.iterdir()] == ["out"]
+            assert [path.name for path in output.iterdir()] == ["theirs"]
+            shutil.rmtree(output)
+
+
+def late(neighbour: Path, output: Path) -> Callable[[Path, Path], Path]:
+    """A rename before which another process's folder arrives."""
+    rename = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        rename(neighbour, output)
+        return rename(self, target)
+
+    return replace
 
 
 def test_living_neighbours_are_left_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +75,32 @@ def test_a_dead_owners_lock_is_taken_over(tiny_checkpoint: Path, tmp_path: Path)
     lock.write_text("999999999")
     assert resolve_bundle(str(tiny_checkpoint), tmp_path).is_dir()
     assert not lock.exists()
+
+
+def test_a_lock_file_of_a_process_that_is_gone_blocks_no_start(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names a process that lives: its id was given to another one, in a restarted container to ourselves."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waits for nobody"))
+    key = bundle_key(tiny_checkpoint, ("--quant", "int4", "--name", "tiny"))
+    (tmp_path / f"tiny-int4-{key}.lock").write_text(str(os.getpid()))
+    folder = resolve_bundle(str(tiny_checkpoint), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_who_waits_for_another_compilation_says_so_once(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = bundle_key(tiny_checkpoint, ("--quant", "int4", "--name", "tiny"))
+    code = "import sys; from pathlib import Path; from engine.sources.lock import exclusive; "
+    code += "lock = exclusive(Path(sys.argv[1]), print); lock.__enter__(); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path / f"tiny-int4-{key}.lock")]
+    say = resolve._say_waiting
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        monkeypatch.setattr(resolve, "_say_waiting", lambda name: (say(name), other.kill()))
+        assert resolve_bundle(str(tiny_checkpoint), tmp_path).is_dir()
+    assert capfd.readouterr().err.count("another process compiles tiny already: waiting until it is done\n") == 1
 
 
 def test_a_failed_compilation_is_one_sentence(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.client.framing import FrameSplitter
 from engine.config import EngineConfig
+from engine.framing import FrameSplitter
 from engine.messages import Fatal, decode_report
 from tests.engine.tiny_bundle import write_bundle
 

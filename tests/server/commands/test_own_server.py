@@ -9,10 +9,10 @@ import textwrap
 import httpx
 import pytest
 
+from engine.processes import own_group
 from server.commands.own_server import (
     ServerFailed,
     free_port,
-    group_options,
     running_server,
     serve_command,
     stop,
@@ -59,7 +59,7 @@ def test_a_child_that_ignores_signals_is_killed_with_its_children() -> None:
         time.sleep(600)
     """
     command = [sys.executable, "-c", textwrap.dedent(stubborn)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **group_options(sys.platform)) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **own_group()) as child:
         assert child.stdout is not None
         assert child.stdout.read(2) == b"xx"
         stop(child, patience_s=0.1)
@@ -89,8 +89,6 @@ def test_sigterm_of_the_parent_ends_the_server() -> None:
 
 
 def test_both_platforms() -> None:
-    assert group_options("linux") == {"start_new_session": True}
-    assert group_options("win32") == {"creationflags": 0x200}
     assert stop_signal("linux") == signal.SIGTERM
     assert stop_signal("win32") == getattr(signal, "CTRL_BREAK_EVENT", 1)
 

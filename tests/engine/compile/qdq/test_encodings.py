@@ -9,6 +9,7 @@ import pytest
 
 from engine.bundle.encoding import Encoding, encoding_of
 from engine.bundle.manifest import GraphKind, Manifest, TensorSpec
+from engine.bundle.tensor_names import place_of
 from engine.compile.arguments import Quant, Split
 from engine.compile.qdq.encodings import (
     MASK_FLOOR,
@@ -22,7 +23,6 @@ from engine.compile.qdq.encodings import (
     wide_encoding,
 )
 from engine.compile.qdq.float_graph import FloatGraph
-from engine.graphs.layout import place_of
 
 Make = Callable[..., tuple[Path, Manifest]]
 

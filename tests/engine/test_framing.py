@@ -1,5 +1,6 @@
 """Framing: any messages, cut anywhere, come out whole and in order."""
 
+import asyncio
 import io
 import struct
 
@@ -8,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.framing import FrameSplitter
+from engine.framing import MAX_FRAME_BYTES, FrameSplitter, framed, next_frame, read_frame
 from engine.messages import (
-    MAX_FRAME_BYTES,
     Abort,
     Command,
     Failed,
@@ -98,3 +98,20 @@ def test_garbage_is_a_clear_error_or_an_unfinished_frame(data: bytes, size: int)
 def test_an_absurd_length_is_refused_at_the_header() -> None:
     with pytest.raises(ValueError, match="not a message stream"):
         feed(FrameSplitter(), struct.pack("<I", MAX_FRAME_BYTES + 1))
+
+
+async def test_every_reader_takes_the_same_frames_and_refuses_the_same_lengths() -> None:
+    pipe, blocking = asyncio.StreamReader(), io.BytesIO(framed(b"abc") + framed(b""))
+    pipe.feed_data(framed(b"abc") + framed(b"") + framed(b"abc")[:-1])
+    pipe.feed_eof()
+    assert [await next_frame(pipe), await next_frame(pipe)] == [b"abc", b""]
+    assert [read_frame(blocking), read_frame(blocking), read_frame(blocking)] == [b"abc", b"", None]
+    with pytest.raises(asyncio.IncompleteReadError):
+        await next_frame(pipe)
+    absurd = struct.pack("<I", MAX_FRAME_BYTES + 1)
+    with pytest.raises(ValueError, match="not a message stream"):
+        read_frame(io.BytesIO(absurd))
+    foreign = asyncio.StreamReader()
+    foreign.feed_data(absurd)
+    with pytest.raises(ValueError, match="not a message stream"):
+        await next_frame(foreign)
