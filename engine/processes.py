@@ -30,6 +30,7 @@ def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(import_path(PACKAGE_ROOT, inherited, _site_folders())),
         "PYTHONSAFEPATH": "1",
         "PYTHONIOENCODING": "utf-8",
+        "ORT_DISABLE_TELEMETRY": "1",  # also for libraries that load onnxruntime without us
     }
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import FLOATS, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import CompileError
+from engine.graphs.onnx_library import ort
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-import onnxruntime as ort
-
 from engine.bundle.encoding import Array
+from engine.graphs.onnx_library import ort
 
 
 @dataclass(slots=True)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.graphs.buffers import Arena
 from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_library import ort
 
 
 @dataclass(slots=True)

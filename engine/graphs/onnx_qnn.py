@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-
 from engine.bundle.manifest import Manifest
 from engine.errors import BundleError
+from engine.graphs.onnx_library import ort
 from engine.graphs.onnx_sessions import Provider
 from engine.qnn.chosen import OPTIONS_VARIABLE, chosen_folder, chosen_options, chosen_packages, library_name
 from engine.qnn.library import MISSING, PACKAGE

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import onnxruntime as ort
 
+from engine.graphs.onnx_library import ort
 from engine.graphs.onnx_qnn import HtpTarget, compile_options, open_session, qnn_devices, run_options
 
 STEPS = ("CPU provider", "QNN provider", "compile", "load", "run")

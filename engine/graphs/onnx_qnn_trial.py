@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import onnxruntime as ort
 
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.errors import BundleError
+from engine.graphs.onnx_library import ort
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
 from engine.graphs.onnx_sessions import load_sessions
 from engine.graphs.qnn_checks import check_binaries

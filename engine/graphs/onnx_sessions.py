@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnxruntime as ort
-
 from engine.bundle.manifest import GraphSpec, Manifest
 from engine.errors import BundleError
+from engine.graphs.onnx_library import ort
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import msgspec
-import onnxruntime as ort
 
 from engine.errors import BundleError
+from engine.graphs.onnx_library import ort
 from engine.graphs.onnx_qnn import SHARE, STOP_SHARING, HtpTarget, compile_options, open_session
 
 FAILED = 4
