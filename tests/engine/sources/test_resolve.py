@@ -82,7 +82,7 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_no_start(
 ) -> None:
     """It names a process that lives: its id was given to another one, in a restarted container to ourselves."""
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waits for nobody"))
-    key = bundle_key(tiny_checkpoint, ("--quant", "int4", "--name", "tiny"))
+    key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
     (tmp_path / f"tiny-int4-{key}.lock").write_text(str(os.getpid()))
     folder = resolve_bundle(str(tiny_checkpoint), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
@@ -91,7 +91,7 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_no_start(
 def test_who_waits_for_another_compilation_says_so_once(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    key = bundle_key(tiny_checkpoint, ("--quant", "int4", "--name", "tiny"))
+    key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
     code = "import sys; from pathlib import Path; from engine.sources.lock import exclusive; "
     code += "lock = exclusive(Path(sys.argv[1]), print); lock.__enter__(); print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, str(tmp_path / f"tiny-int4-{key}.lock")]
