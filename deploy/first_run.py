@@ -1,7 +1,7 @@
-"""Serves a bundle once, asks it, and stops it: `python first_run.py HEXSERVE BUNDLE`. The Dockerfile runs it in its builder.
+"""Serves a bundle once, asks it and stops it: `python first_run.py HEXSERVE BUNDLE`, in the Dockerfile's builder.
 
-An image is read-only, so Python cannot keep byte-code at run time, and byte-code of every module that is installed is
-tens of megabytes. This run leaves it for the modules that serving imports, and an image that cannot answer is not built.
+An image is read-only, so Python cannot keep byte-code at run time, and byte-code of all that is installed is tens of
+megabytes. This run leaves it for the modules that serving imports, and an image that cannot answer is not built.
 """
 
 import json
@@ -33,7 +33,7 @@ def ask_everything(address: str) -> None:
     """A plain, a streamed and a structured answer: each imports modules that the others do not."""
     for fields in ({}, {"stream": True}, {"response_format": STRUCTURED}):
         answer = ask(address, **fields)
-        print(answer.strip().splitlines()[0][:200])
+        print(answer.strip().splitlines()[0][:600])
 
 
 def main(hexserve: str, bundle: str) -> int:

@@ -32,7 +32,9 @@ def test_it_has_no_tests(names: set[str]) -> None:
 
 
 def test_it_has_both_packages_and_the_embedded_model(names: set[str]) -> None:
-    listed = subprocess.run(["git", "ls-files", "server", "engine"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "server", "engine"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     sources = {file for file in listed.stdout.splitlines() if file.endswith(".py") and (ROOT / file).is_file()}
     assert sources <= names
     assert {"pyproject.toml", "README.md", "LICENSE"} <= names
