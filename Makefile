@@ -11,7 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # uv makes the locks; it has a place of its own and is no dependency of the project.
 UV := .venv-uv/bin/uv
 LOWEST := .venv-lowest
-LOWEST_TESTS ?= tests/engine/scheduling tests/engine/cache tests/engine/graphs tests/engine/text tests/server
+LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
+	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
 .PHONY: serve test test-all lint bench bench-large lock test-lowest clean
 
