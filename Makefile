@@ -6,9 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE := $(VENV)/serve.stamp
 DEV := $(VENV)/dev.stamp
+LOCKS := deploy/locks
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# uv makes the locks; it has a place of its own and is no dependency of the project.
+UV := .venv-uv/bin/uv
+LOWEST := .venv-lowest
+LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
+	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
-.PHONY: serve test test-all lint bench bench-large clean
+.PHONY: serve test test-all lint bench bench-large lock test-lowest clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
@@ -36,19 +42,37 @@ bench-large: $(DEV)
 	$(BIN)/hexserve compile build/qwen3-0.6b -o build/qwen3-0.6b-int4 --quant int4 --block 128 --force
 	$(BIN)/hexserve bench --bundle build/qwen3-0.6b-int4 --shared-prefix 1000
 
+# Exact versions with hashes for the image, CI and `make serve`: what still fits stays, UPGRADE=1 takes the newest.
+lock: $(UV)
+	$(LOCKS)/remake.sh $(UV) $(if $(UPGRADE),--upgrade)
+
+# The lowest versions that pyproject.toml allows, against the tests that need neither torch nor transformers.
+test-lowest: $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(LOWEST)
+	$(UV) pip install --quiet --python $(LOWEST) --resolution lowest-direct --excludes $(LOCKS)/not_lowest.txt --editable ".[dev]"
+	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-uv $(LOWEST) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hexserve needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 
-$(SERVE): pyproject.toml | $(BIN)/python
+$(UV):
+	$(PYTHON) -m venv .venv-uv
+	.venv-uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+# pip checks no hashes beside an editable project, so the locked packages come first and the project finds them there.
+$(SERVE): pyproject.toml $(LOCKS)/compile.txt | $(BIN)/python
 	@echo "installing what serving needs into $(VENV), about half a minute"
-	$(PIP) --editable ".[compile]"
+	$(PIP) --require-hashes -r $(LOCKS)/compile.txt
+	$(PIP) --no-build-isolation --editable ".[compile]"
 	touch $@
 
-$(DEV): pyproject.toml | $(BIN)/python
+# The second command also takes torch, which no lock can hold (deploy/locks/torch.in).
+$(DEV): pyproject.toml $(LOCKS)/dev.txt | $(BIN)/python
 	@echo "installing what tests and linters need into $(VENV), one to three minutes"
-	$(PIP) --editable ".[dev]"
+	$(PIP) --require-hashes -r $(LOCKS)/dev.txt
+	$(PIP) --no-build-isolation --editable ".[dev]"
 	touch $@ $(SERVE)

@@ -1,11 +1,14 @@
 """Does everything `pip install 'hexserve[qnn]'` needs exist as a binary wheel for the laptops?
 
 Asks pip itself (`pip install --dry-run --only-binary=:all: --platform ...`) for every system and Python version in the
-tables below. Needs the network; downloads metadata and, where an index has none, the wheels into pip's cache. What pip
-has to build there instead stands in SOURCES: those need no compiler, and nothing else may lack a wheel.
+tables below. Needs the network; downloads metadata and, where an index has none, the wheels into pip's cache. A pip
+older than LEAST_PIP downloads every wheel in a dry run, so a newer one is then fetched into a temporary folder. What
+pip has to build on such a machine instead stands in SOURCES: those need no compiler, and nothing else may lack a wheel.
 """
 
+import atexit
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,14 +16,18 @@ import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 PYTHONS = ("3.13", "3.12", "3.11")
 TIMEOUT_S = 150.0  # longer means that pip tries older and older versions, because a wheel is missing
 EXTRAS = ("qnn",)
+LEAST_PIP = "24.1"
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,31 @@ def requirements(project: Path, machine: Machine) -> list[str]:
     return [f"{item.name}{item.specifier}" for item in wanted]
 
 
+def is_new_enough(version: str) -> bool:
+    """Whether this pip asks for metadata alone in a dry run."""
+    return Version(version) >= Version(LEAST_PIP)
+
+
+@cache
+def pip_command() -> tuple[str, ...]:
+    """How to call a pip that is new enough: this Python's own, or one fetched for as long as this process runs.
+
+    Raises subprocess.CalledProcessError when none can be fetched.
+    """
+    own = (sys.executable, "-m", "pip")
+    if is_new_enough(metadata.version("pip")):
+        return own
+    folder = tempfile.mkdtemp(prefix="pip-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    subprocess.run([*own, "install", "--quiet", "--target", folder, f"pip>={LEAST_PIP}"], check=True)
+    return (sys.executable, str(Path(folder) / "pip"))
+
+
 def pip(machine: Machine, python: str, wanted: Iterable[str], *more: str) -> list[str] | None:
     """Files of the wheels pip would install there, None when it finds no solution (in time)."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", *more]
+        command = [*pip_command(), "install", "--dry-run", "--ignore-installed", "--quiet", *more]
         command += ["--disable-pip-version-check", "--only-binary=:all:", "--python-version", python]
         command += ["--implementation", "cp", "--target", f"{folder}/target", "--report", str(report)]
         for platform in machine.platforms:

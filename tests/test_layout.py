@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"server", "engine", "tests", "deploy", "docs", ".ci"}
 FILES = {
     *("pyproject.toml", "Dockerfile", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *(".gitignore", ".dockerignore", ".editorconfig", ".pre-commit-config.yaml"),
+    *(".gitignore", ".dockerignore", ".editorconfig", ".pre-commit-config.yaml", "MANIFEST.in"),
 }
 
 

@@ -98,3 +98,22 @@ def test_the_report_tells_a_bundle_that_is_none(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == f"error: {tmp_path} is not a bundle: it has no manifest.json"
+
+
+@pytest.mark.parametrize(("version", "is_enough"), [("23.2.1", False), ("24.0", False), ("24.1", True), ("26.0", True)])
+def test_an_old_pip_is_not_asked(
+    version: str, is_enough: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its dry run downloads every wheel, gigabytes over all machines; a newer one is fetched into a folder instead."""
+    wheels = load("check_wheels")
+    ran: list[list[str]] = []
+    monkeypatch.setattr(wheels.metadata, "version", lambda name: version)
+    monkeypatch.setattr(wheels.tempfile, "mkdtemp", lambda **_: str(tmp_path))
+    monkeypatch.setattr(wheels.subprocess, "run", lambda command, **_: ran.append(command))
+    command = wheels.pip_command()
+    if is_enough:
+        assert command == (sys.executable, "-m", "pip")
+        assert ran == []
+    else:
+        assert command == (sys.executable, str(tmp_path / "pip"))
+        assert [line[-2:] for line in ran] == [[str(tmp_path), "pip>=24.1"]]

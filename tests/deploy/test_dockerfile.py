@@ -17,6 +17,11 @@ from tests.deploy.dockerfile_reader import read_dockerfile
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BUILDER, FINAL = read_dockerfile(TEXT)
+COMMANDS = [command.strip() for run in BUILDER.all("RUN") for command in run.split("&&")]
+INSTALLS = {
+    "/opt/compiler": [run for run in COMMANDS if run.startswith("/opt/compiler/bin/pip install ")],
+    "/opt/hexserve": [run for run in COMMANDS if "pip --python /opt/hexserve/bin/python install " in run],
+}
 ENVIRONMENT = dict(re.findall(r"(\w+)=(\S+)", FINAL.last("ENV")))
 
 
@@ -31,10 +36,42 @@ def test_two_stages_on_the_same_slim_python() -> None:
 def test_the_final_stage_installs_nothing() -> None:
     assert FINAL.all("RUN") == []
     assert FINAL.all("COPY") == ["--from=builder /opt/hexserve /opt/hexserve", "--from=builder /bundle /bundle"]
-    installs = [run for run in BUILDER.all("RUN") if "/opt/hexserve/bin/pip install" in run]
-    assert len(installs) == 1
-    assert "[" not in installs[0], "no extra may reach the final stage"
-    assert not re.search(r"\b(torch|onnx|dev|bench)\b", installs[0])
+    installs = INSTALLS["/opt/hexserve"]
+    assert len(installs) == 2
+    assert not any("[" in install for install in installs), "no extra but by a lock of its own"
+    assert not re.search(r"\b(torch|onnx|dev|bench)\b", " ".join(installs))
+    locked = (ROOT / "deploy/locks/serve.txt").read_text(encoding="utf-8")
+    assert not re.search(r"^(torch|onnx|safetensors|openai|locust|pytest|pip|setuptools)==", locked, re.MULTILINE)
+
+
+def test_everything_from_an_index_is_locked() -> None:
+    """What has no hash is the wheel that the builder made itself, without dependencies."""
+    for place, installs in INSTALLS.items():
+        locked, own = installs
+        assert "--require-hashes -r" in locked, place
+        assert re.search(r"--no-deps /wheels/hexserve-\*\.whl$", own), place
+    (made,) = [run for run in COMMANDS if " wheel " in run]
+    assert "--no-deps --no-build-isolation" in made
+
+
+def test_the_extra_is_a_lock_that_exists() -> None:
+    assert BUILDER.all("ARG") == ["EXTRAS="]
+    locked = INSTALLS["/opt/hexserve"][0].split()[-1].strip('"')
+    assert locked == "deploy/locks/${EXTRAS:-serve}.txt"
+    for lock in ("serve", "qnn", "compile"):
+        assert (ROOT / f"deploy/locks/{lock}.txt").is_file()
+    assert INSTALLS["/opt/compiler"][0].endswith(" deploy/locks/compile.txt")
+
+
+def test_it_has_neither_pip_nor_byte_code_of_everything() -> None:
+    assert "python -m venv --without-pip /opt/hexserve" in COMMANDS
+    assert all("--no-compile" in install for install in INSTALLS["/opt/hexserve"])
+    assert COMMANDS[-1].endswith("deploy/first_run.py /opt/hexserve/bin/hexserve /bundle")
+
+
+def test_no_process_of_it_sends_telemetry() -> None:
+    for stage in (BUILDER, FINAL):
+        assert "ORT_DISABLE_TELEMETRY=1" in stage.last("ENV")
 
 
 def test_what_it_copies_exists_and_is_sent_to_the_builder() -> None:
