@@ -13,8 +13,8 @@ from tests.live import free_port, watching
 
 @pytest.fixture
 def places(tmp_path: Path) -> dict[str, str]:
-    """An environment whose home and temporary folders are empty; a developer's own choice is taken out."""
-    kept = {key: text for key, text in os.environ.items() if not key.startswith(("XDG_", "HEXSERVE_", "ORT_"))}
+    """Empty home and temporary folders; without a developer's choices, and without CI, where nothing is written."""
+    kept = {key: text for key, text in os.environ.items() if not key.startswith(("XDG_", "HEXSERVE_", "ORT_", "CI"))}
     for name in ("home", "temporary", "cache"):
         (tmp_path / name).mkdir()
     own = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "temporary")}
