@@ -15,7 +15,7 @@ import msgspec
 
 from engine.client.lifecycle import EngineState, Lifecycle
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
-from engine.client.watchdog import HangBounds, Watchdog
+from engine.client.watchdog import USUAL_BOUNDS, HangBounds, Watchdog
 from engine.client.worker_process import WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
 from engine.messages import Abort, Failed, Fatal, Heartbeat, Ping, Ready, Report, Stats, Submit, Tokens, summed
@@ -50,7 +50,7 @@ class Supervisor:
         deliver: Callable[[TokenEvent], None],
         fail: Callable[[str, HexserveError], None],
         patience: Patience = Patience(),
-        hang_bounds: HangBounds = HangBounds(),
+        hang_bounds: HangBounds = USUAL_BOUNDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

@@ -32,6 +32,9 @@ class HangBounds:
         return min(self.load_s, max(RELOAD_FLOOR_S, RELOAD_FACTOR * slowest_load_s))
 
 
+USUAL_BOUNDS = HangBounds()
+
+
 class Watchdog:
     """Watches one worker from its start.
 
