@@ -133,7 +133,8 @@ async def stop_under_streams(server: LiveServer, questions: list[str], moments: 
             restarts = server.metric("hexserve:worker_restarts_total")
             together = await asyncio.gather(*(stream(client, question, 32, count) for question in questions))
             assert together == expected, f"stopped at chunk {moment}"
-            assert server.metric("hexserve:worker_restarts_total") > restarts
+            while await asyncio.to_thread(server.metric, "hexserve:worker_restarts_total") == restarts:
+                pass  # a stop in the last tokens is noticed after them
 
 
 async def test_a_stopped_worker_loses_no_stream(impatient: LiveServer) -> None:
@@ -143,7 +144,7 @@ async def test_a_stopped_worker_loses_no_stream(impatient: LiveServer) -> None:
 @pytest.mark.long
 async def test_a_worker_stopped_at_ten_moments_loses_no_stream(impatient: LiveServer) -> None:
     questions = [f"{question} ({index})" for index, question in enumerate(QUESTIONS * 2)]
-    moments = random.Random(20).sample(range(1, 32 * 30), 10)
+    moments = random.Random(20).sample(range(1, 32 * 24), 10)
     await stop_under_streams(impatient, questions, moments)
 
 
