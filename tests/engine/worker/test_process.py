@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from engine.framing import FrameSplitter, read_frame
 from engine.messages import Command, Fatal, Heartbeat, Ping, Ready, Report, Submit, decode_report, frame
 from engine.request import Request, SamplingParams
 from tests.engine.tiny_bundle import write_bundle
+
+GUARD_S = 60.0
 
 NEVER_RUNS = """
 import sys
@@ -88,9 +91,12 @@ def worker(program: str, folder: Path) -> Iterator[Worker]:
     config = msgspec.json.encode(EngineConfig(str(folder), deterministic=True)).decode()
     command = [sys.executable, "-c", program, config]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        guard = threading.Timer(GUARD_S, process.kill)  # what it then reports is the end of its output
+        guard.start()
         try:
             yield Worker(process)
         finally:
+            guard.cancel()
             process.kill()
 
 
