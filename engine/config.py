@@ -20,6 +20,8 @@ class EngineConfig:
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
     deterministic: one variant for every pass.
     lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
+    pass_timeout_s: silence of the worker, or a pass of it, after which it is killed and replaced; a pass that should
+    be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
     cost_cache: folder of pass times, "" = none.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/chosen.py`; "" = none, and the package's libraries.
@@ -38,6 +40,8 @@ class EngineConfig:
     kv_offload_mb: int = 1024
     deterministic: bool = False
     lookup_rows: int = 0
+    pass_timeout_s: float = 30.0
+    load_timeout_s: float = 1800.0
     log_level: str = "info"
     cost_cache: str = ""
     qnn_options: str = ""

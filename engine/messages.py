@@ -29,6 +29,10 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End now. Draining is the server's business: it stops submitting and waits first."""
 
 
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """Answer with a Heartbeat, also in the middle of a pass."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion."""
 
@@ -98,6 +102,17 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     kind: str = "engine"
 
 
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a Ping. `passes` have begun, the last of them should take `expected_ms` (0 = not known).
+
+    A worker that is busy and begins no new pass may hang; one that does not answer hangs altogether.
+    """
+
+    is_busy: bool
+    passes: int
+    expected_ms: float
+
+
 class Fatal(msgspec.Struct, frozen=True, tag=True):
     """The worker cannot start or go on; it exits after this. Restarting will not help when `permanent`."""
 
@@ -105,12 +120,12 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     permanent: bool
 
 
-Command = Submit | Abort | Shutdown
-Report = Ready | Tokens | Failed | Fatal
+Command = Submit | Abort | Shutdown | Ping
+Report = Ready | Tokens | Failed | Fatal | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
-_command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Submit | Abort | Shutdown)
-_report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Ready | Tokens | Failed | Fatal)
+_command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
 def frame(message: Command | Report) -> bytes:

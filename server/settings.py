@@ -102,7 +102,10 @@ class Settings:
     docs: bool = _setting(True, "Serve /docs and /openapi.json.")
 
     def __post_init__(self) -> None:
-        """SettingsError for lists whose parts cannot be what they should."""
+        """SettingsError for lists whose parts, and times of which a fraction, cannot be what they should."""
+        for key in ("pass_timeout_s", "load_timeout_s"):
+            if 0 < getattr(self.engine, key) < 1:
+                raise SettingsError(f"{key} must be 0 or at least 1: less would end workers that are only busy")
         for origin in listed(self.cors_origins):
             if not is_origin(origin):
                 raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")
@@ -144,6 +147,15 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
             "Most prompt-lookup guesses of a sequence in rows that would be padding; 0 = off.", 0, 64
+        ),
+        "pass_timeout_s": Bounds(
+            "Silence of the worker, or time in one pass (20 times what it should take where that is more), after which "
+            "it is killed and its streams go on with a new one; at least 1, 0 = no bound.",
+            0,
+            86400,
+        ),
+        "load_timeout_s": Bounds(
+            "Longest start of the worker, after which it is killed; at least 1, 0 = no bound.", 0, 86400
         ),
         "log_level": Bounds("Least severe message written.", choices=LOG_LEVELS),
         "cost_cache": Bounds("Folder for the measured time of each variant; empty = in the cache folder."),

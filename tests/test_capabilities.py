@@ -1,4 +1,4 @@
-"""docs/capabilities.md names tests; they must exist."""
+"""docs/capabilities.md and docs/reliability.md name tests; they must exist."""
 
 import ast
 import re
@@ -28,14 +28,19 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+def exists(test_id: str) -> bool:
+    file, _, name = test_id.partition("::")
+    return (ROOT / file).is_file() and name.startswith("test_") and name in functions(ROOT / file)
+
+
 def test_every_claim_names_a_test_that_exists() -> None:
-    missing = []
-    for row, test_id in claims().items():
-        file, _, name = test_id.partition("::")
-        path = ROOT / file
-        if not path.is_file() or name not in functions(path) or not name.startswith("test_"):
-            missing.append(f"{row}: {test_id}")
-    assert missing == []
+    assert [f"{row}: {test_id}" for row, test_id in claims().items() if not exists(test_id)] == []
+
+
+def test_every_proof_of_a_promise_exists() -> None:
+    proofs = re.findall(r"`(tests/[^`]+::[^`]+)`", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"))
+    assert len(proofs) >= 15
+    assert [test_id for test_id in proofs if not exists(test_id)] == []
 
 
 def test_every_row_is_there_once_and_names_a_test_or_says_why_it_is_not_here() -> None:

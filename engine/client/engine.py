@@ -21,6 +21,7 @@ from engine.client.lifecycle import EngineState
 from engine.client.request_timings import TimingsRecord, TimingsSummary
 from engine.client.supervisor import Supervisor
 from engine.client.token_stream import StopRules, TokenStream
+from engine.client.watchdog import HangBounds
 from engine.client.worker_process import worker_command
 from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
@@ -63,7 +64,12 @@ class Engine:
     ) -> None:
         self._config = config
         self._limits = limits
-        self._supervisor = Supervisor(command or worker_command(config), self._deliver, self._fail)
+        self._supervisor = Supervisor(
+            command or worker_command(config),
+            self._deliver,
+            self._fail,
+            hang_bounds=HangBounds(config.pass_timeout_s, config.load_timeout_s),
+        )
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)
         self._streams: dict[str, TokenStream] = {}
         self._submitted = 0

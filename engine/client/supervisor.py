@@ -1,21 +1,24 @@
 """Keeps a worker alive. Owns the worker process and every unfinished request.
 
 When the worker dies the next one gets all unfinished requests again, with the tokens already delivered; streams go
-on as if nothing had happened. Which request is to blame is decided in `engine/client/recovery.py`.
+on as if nothing had happened. A worker that hangs (`engine/client/watchdog.py`) is killed, and has died. Which request
+is to blame is decided in `engine/client/recovery.py`.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from engine.client.lifecycle import EngineState, Lifecycle
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
+from engine.client.watchdog import USUAL_BOUNDS, HangBounds, Watchdog
 from engine.client.worker_process import WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
-from engine.messages import Abort, Failed, Fatal, Ready, Report, Stats, Submit, Tokens, summed
+from engine.messages import Abort, Failed, Fatal, Heartbeat, Ping, Ready, Report, Stats, Submit, Tokens, summed
 from engine.request import Request, TokenEvent
 
 _log = logging.getLogger("hexserve")
@@ -47,11 +50,18 @@ class Supervisor:
         deliver: Callable[[TokenEvent], None],
         fail: Callable[[str, HexserveError], None],
         patience: Patience = Patience(),
+        hang_bounds: HangBounds = USUAL_BOUNDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._command = tuple(command)
         self._deliver = deliver
         self._fail = fail
         self._patience = patience
+        self._hang_bounds = hang_bounds
+        self._clock, self._sleep = clock, sleep  # of the watch over the worker
+        self._watchdog: Watchdog | None = None  # of the current worker
+        self._slowest_load_s: float | None = None
         self._lifecycle = Lifecycle()
         self._pending: dict[str, PendingRequest] = {}  # insertion order is submission order
         self._worker: WorkerProcess | None = None
@@ -151,10 +161,27 @@ class Supervisor:
             self._worker = await WorkerProcess.start(self._command, self._on_report)
         except OSError as error:
             return f"could not be started: {error}"
+        self._watchdog = Watchdog(self._hang_bounds, self._load_bound_s(), self._clock())
+        watching = asyncio.create_task(self._watch(self._worker, self._watchdog))
         try:
             return await asyncio.shield(self._worker.ended)
         finally:
+            watching.cancel()
             await self._end_worker(self._worker)
+
+    async def _watch(self, worker: WorkerProcess, watchdog: Watchdog) -> None:
+        """Look after the worker until it hangs; then say so at once and kill it."""
+        while (hang := watchdog.tick(self._clock())) is None:
+            if watchdog.take_ping():
+                worker.send(Ping())
+            await self._sleep(self._hang_bounds.period_s)
+        if self._lifecycle.may(EngineState.RESTARTING):
+            self._lifecycle.move(EngineState.RESTARTING)
+        worker.kill_hung(hang)
+
+    def _load_bound_s(self) -> float:
+        slowest_s = self._slowest_load_s
+        return self._hang_bounds.load_s if slowest_s is None else self._hang_bounds.reload_s(slowest_s)
 
     async def _end_worker(self, worker: WorkerProcess) -> None:
         """Stop the worker even if we are cancelled again meanwhile: an orphan would keep the device."""
@@ -226,6 +253,9 @@ class Supervisor:
                 if self._pending.pop(request_id, None) is not None:
                     self._fail(request_id, InvalidRequest(message) if kind == "invalid" else EngineFailure(message))
                     self._send_pending()
+            case Heartbeat():
+                if self._watchdog is not None:
+                    self._watchdog.heard(report)
             case Ready():
                 self._on_ready(report)
             case Fatal():
@@ -234,6 +264,9 @@ class Supervisor:
 
     def _on_ready(self, ready: Ready) -> None:
         self._ready = ready
+        if self._watchdog is not None:
+            self._watchdog.ready()
+            self._slowest_load_s = max(self._slowest_load_s or 0.0, self._watchdog.load_s)
         if self._lifecycle.may(EngineState.READY):
             self._lifecycle.move(EngineState.READY)
         _log.info("worker ready: %s on %s", ready.bundle, ready.device)

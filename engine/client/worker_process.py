@@ -6,7 +6,10 @@ of its own, so Ctrl-C in the terminal reaches the server only, which then ends t
 
 import asyncio
 import contextlib
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -18,6 +21,7 @@ from engine.messages import Command, Report, Shutdown, decode_report, frame
 from engine.processes import child_environment, module_command, own_group
 
 STDIN, STDOUT = 0, 1
+GIVE_UP_S = 3.0  # after a kill: a process may wait in the kernel for its driver, where no signal reaches it
 LAST_WORDS_S = 1.0  # how long a process may outlive one of its pipes, and a pipe its process
 
 OnReport = Callable[["WorkerProcess", Report], None]
@@ -82,7 +86,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             pipe.write(frame(command))
 
     async def stop(self, polite_s: float, terminate_s: float) -> None:
-        """End the process: ask, close its input, then terminate, then kill. Returns when it is gone."""
+        """End the process: ask, close its input, then terminate, then kill. Returns when it is gone or given up."""
         self.send(Shutdown())
         pipe = self._input()
         if pipe is not None:
@@ -98,12 +102,19 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._signal(lambda transport: transport.terminate())
 
     def kill(self) -> None:
-        """End the process without its consent."""
-        self._signal(lambda transport: transport.kill())
+        """End the process and its children without their consent; one that survives it is given up."""
+        if not self.ended.done():
+            self._signal(_kill_group)
+            self._later(self._give_up, GIVE_UP_S)
+
+    def kill_hung(self, reason: str) -> None:
+        """Kill the process; `reason` is how it then ended."""
+        self._broken = self._broken or reason
+        self.kill()
 
     def end_soon(self) -> None:
         """Kill the process unless it ends by itself within a moment."""
-        self._later(self.kill)
+        self._later(self.kill, LAST_WORDS_S)
 
     # What the event loop calls.
 
@@ -111,7 +122,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != STDOUT or self._broken is not None:
+        if fd != STDOUT or self._broken is not None or self.ended.done():
             return
         self._splitter.push(data)
         while (report := self._next_report()) is not None:
@@ -125,14 +136,22 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         # Its output may still hold reports; but a grandchild that keeps the pipe open must not keep us waiting.
         assert self._transport is not None
-        self._later(self._transport.close)
+        self._later(self._transport.close, LAST_WORDS_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         assert self._transport is not None
         code = self._transport.get_returncode()
         self._transport.close()
+        self._end(exit_text(code))
+
+    def _give_up(self) -> None:
+        """It is in the kernel and ends when its driver's call returns; nobody shall wait for that."""
+        if self._transport is not None and not self.ended.done():
+            self._end("could not be killed: it waits in a call of its driver")
+            self._transport.close()
+
+    def _end(self, how: str) -> None:
         if not self.ended.done():
-            how = exit_text(code)
             self.ended.set_result(f"{self._broken} and {how}" if self._broken else how)
 
     def _next_report(self) -> Report | None:
@@ -144,8 +163,8 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self.kill()
             return None
 
-    def _later(self, action: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, action)
+    def _later(self, action: Callable[[], None], seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, action)
 
     def _input(self) -> asyncio.WriteTransport | None:
         pipe = self._transport.get_pipe_transport(STDIN) if self._transport is not None else None
@@ -160,3 +179,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     async def _gone_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait([self.ended], timeout=seconds)
         return bool(done)
+
+
+def _kill_group(transport: asyncio.SubprocessTransport) -> None:
+    if sys.platform == "win32":
+        transport.kill()
+    elif transport.get_returncode() is None:  # otherwise the id may be another's by now
+        os.killpg(transport.get_pid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The grammar compiler, a process of its own: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
 
 One grammar at a time; its parent kills it when one takes too long. Standard input carries `GrammarSpec`, standard
-output `Compiled`, each with its length in front. An empty `Compiled` says that it is ready.
+output `Compiled`, each with its length in front. An empty `Compiled` says that it is ready, and that a spec is taken.
 """
 
 import os
@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
     controls = control_texts(tokenizer)
     _answer(answers, Compiled())
     while (body := read_frame(specs)) is not None:
+        _answer(answers, Compiled())
         _answer(answers, compiled(decode_spec(body), tokenizer, controls))
     return 0
 

@@ -1,11 +1,13 @@
 """Grammars are compiled in processes of their own: a spec that takes too long costs its own request and nobody else.
 
 Each compiler compiles one grammar at a time, so no spec waits behind another while a compiler is free; one that
-overruns its time is killed. Compilers start when they are first needed.
+overruns its time is killed. One that died or was stopped says nothing about the spec: a new one is asked once more.
+Compilers start when they are first needed.
 """
 
 import asyncio
 import contextlib
+import logging
 import subprocess
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,9 +22,12 @@ from engine.framing import framed, next_frame
 from engine.grammar.spec import Compiled, GrammarSpec, decode_compiled, encode_spec
 from engine.processes import child_environment, module_command, own_group
 
+_log = logging.getLogger("hexserve")
 REMEMBERED = 128
 REMEMBERED_BYTES = 64 * 1024 * 1024
 START_S = 60.0
+TAKE_S = 2.0  # a compiler that waits takes a spec at once, unless it is stopped
+END_S = 3.0
 WAITING_PER_COMPILER = 32
 
 
@@ -93,29 +98,50 @@ class GrammarCompilerPool:
             self._waiting -= 1
 
     async def _compile(self, encoded: bytes) -> Compiled:
-        if self._is_closed:
-            raise Busy.shutting_down()
-        compiler = self._idle.pop() if self._idle else await self._start()
         try:
-            answer = await asyncio.wait_for(compiler.ask(encoded), self._limits.budget_s)
-        except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
-            return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
+            return await self._ask(self._idle.pop() if self._idle else await self._start(), encoded)
+        except _CompilerLost as lost:  # which may have been anybody's doing: not remembered, and asked once more
+            _log.warning("a grammar compiler %s; the form is given to a new one", lost)
+        try:
+            return await self._ask(await self._start(), encoded)
+        except _CompilerLost as lost:
+            if not lost.has_taken_spec:
+                raise EngineFailure(f"the grammar compiler {lost}") from None
+            return Compiled(error="its grammar cannot be compiled within the limits of this server")
+
+    async def _ask(self, compiler: "_Compiler", encoded: bytes) -> Compiled:
+        """The compiler's answer, or that it takes too long; _CompilerLost when it died or does not take the spec."""
+        has_taken_spec = False
+        try:
+            await asyncio.wait_for(compiler.give(encoded), TAKE_S)
+            has_taken_spec = True
+            try:
+                answer = await asyncio.wait_for(compiler.answer(), self._limits.budget_s)
+            except TimeoutError:  # not remembered: on a calmer machine it may well be done in time
+                return Compiled(error=f"its grammar takes more than {self._limits.budget_s:g} s to compile")
+        except TimeoutError:
+            raise _CompilerLost(f"did not answer for {TAKE_S:g} s", has_taken_spec) from None
         except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError):
-            answer = Compiled(error="its grammar cannot be compiled within the limits of this server")
+            raise _CompilerLost("died", has_taken_spec) from None
         else:
             self._idle.append(compiler)
         finally:
-            if compiler not in self._idle:  # it overran, died, or nobody waits for it any more
+            if compiler not in self._idle:  # it overran, died, hangs, or nobody waits for it any more
                 await asyncio.shield(self._end(compiler))
         self._remember(encoded, answer)
         return answer
 
     async def _start(self) -> "_Compiler":
+        if self._is_closed:
+            raise Busy.shutting_down()
         try:
             compiler = await _Compiler.start(self._command)
         except OSError as error:
             raise EngineFailure(f"the grammar compiler could not be started: {error}") from None
         self._alive.add(compiler)
+        if self._is_closed:  # while it started
+            await self._end(compiler)
+            raise Busy.shutting_down()
         try:
             ready = await asyncio.wait_for(compiler.answer(), START_S)
         except (TimeoutError, asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError):
@@ -148,6 +174,14 @@ def _size(encoded: bytes, answer: Compiled) -> int:
     return len(encoded) + len(answer.grammar)
 
 
+class _CompilerLost(Exception):
+    """The compiler died or hangs; the message reads after 'a grammar compiler'. has_taken_spec: it had begun."""
+
+    def __init__(self, message: str, has_taken_spec: bool) -> None:
+        super().__init__(message)
+        self.has_taken_spec = has_taken_spec
+
+
 class _Compiler:
     """One process and its two pipes."""
 
@@ -166,20 +200,22 @@ class _Compiler:
         )
         return cls(process)
 
-    async def ask(self, encoded: bytes) -> Compiled:
+    async def give(self, encoded: bytes) -> None:
+        """Hand over a spec; returns when the compiler has begun."""
         assert self._process.stdin is not None
         self._process.stdin.write(framed(encoded))
         await self._process.stdin.drain()
-        return await self.answer()
+        await self.answer()
 
     async def answer(self) -> Compiled:
         assert self._process.stdout is not None
         return decode_compiled(await next_frame(self._process.stdout))
 
     async def end(self) -> None:
-        """Kill it; it has nothing to lose."""
+        """Kill it; it has nothing to lose. One that the kernel does not let go is not waited for."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), END_S)
         if self._process.stdin is not None:
             self._process.stdin.close()

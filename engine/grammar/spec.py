@@ -75,7 +75,7 @@ class GrammarSpec(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The compiler's answer: llguidance's serialised grammar, or why there is none. Sent once when it is ready too."""
+    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready, or begun."""
 
     grammar: str = ""
     error: str = ""

@@ -24,6 +24,11 @@ class CostTable:
             self._by_past.setdefault(shape.past, []).append((shape.rows, milliseconds))
         self._exact = dict(measured)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the times are a machine's; without measured ones every pass is said to cost the same."""
+        return bool(self._by_past)
+
     def milliseconds(self, shape: PassShape) -> float:
         """Expected time of one pass."""
         return self._measured(shape) * self._drift

@@ -44,6 +44,7 @@ class EngineLoop:
         self._masks = masks
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
         self._last_shape: PassShape | None = None
+        self._longest_ms = 0.0
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
@@ -56,13 +57,17 @@ class EngineLoop:
         self.scheduler.abort(request_id)
         self._masks.forget(request_id)
 
-    def step(self) -> StepReport:
-        """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask."""
+    def step(self, begin: Callable[[float], None] = lambda _: None) -> StepReport:
+        """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask.
+
+        `begin` is told the milliseconds that the pass should take, 0 = not known.
+        """
         began = self._clock()
         plan = self.scheduler.plan(self._masks.late())
         if plan is None:
             self._masks.wait(IDLE_WAIT_S)
             return StepReport(())
+        begin(self._expected_ms(plan.shape))
         batch = pack(plan, PAGE_COLUMNS)
         _mark_started(plan, began)
         prepare(plan, self._masks)
@@ -105,6 +110,10 @@ class EngineLoop:
             columns_used=sum(pool.referenced * pool.page_columns for pool in pools),
             columns_total=sum(pool.page_count * pool.page_columns for pool in pools),
         )
+
+    def _expected_ms(self, shape: PassShape) -> float:
+        costs = self.scheduler.costs
+        return costs.milliseconds(shape) if costs.is_measured else self._longest_ms
 
     def _prepare_pool(self, plan: StepPlan) -> None:
         """Move pages to the host cache and back, before the pool is re-laid: what lies beyond its new width is lost."""
@@ -166,6 +175,7 @@ class EngineLoop:
         counters.decode_rows += plan.rows_used - prefill
         counters.variant_switches += self._last_shape not in (None, plan.shape)
         counters.run_s += run_s
+        self._longest_ms = max(self._longest_ms, 1000.0 * run_s)
         self._last_shape = plan.shape
 
     def _events(

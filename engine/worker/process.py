@@ -17,12 +17,14 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
-from engine.messages import Abort, Command, Failed, Fatal, Report, Shutdown, Submit, Tokens, frame, read_command
+from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submit, Tokens, read_command
 from engine.qnn.chosen import as_variables
 from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
 from engine.worker.assembly import OpenRuntime, assemble, open_onnx
 from engine.worker.loop import EngineLoop
+from engine.worker.progress import Progress
+from engine.worker.report_pipe import ReportPipe
 
 log = logging.getLogger("hexserve.worker")
 
@@ -38,57 +40,65 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
     os.environ.update(as_variables(config))
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(commands, inbox), name="commands", daemon=True).start()
+    progress = Progress()
+    threading.Thread(target=_receive, args=(commands, inbox, reports, progress), name="commands", daemon=True).start()
     try:
         assembled = assemble(config, open_runtime)
     except BundleError as error:
-        _send(reports, Fatal(str(error), permanent=True))
+        reports.send(Fatal(str(error), permanent=True))
         return 3
     except MemoryError as error:
-        _send(reports, Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
+        reports.send(Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
         return 3
     except PassFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
-        _send(reports, Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
+        reports.send(Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
         return 3
-    _send(reports, assembled.ready)
+    reports.send(assembled.ready)
     try:
-        serve(assembled.loop, inbox, reports)
+        serve(assembled.loop, inbox, reports, progress)
     finally:
         assembled.loop.close()
         assembled.runtime.close()
     return 0
 
 
-def serve(loop: EngineLoop, inbox: "queue.SimpleQueue[Command | None]", reports: BinaryIO) -> None:
+def serve(
+    loop: EngineLoop, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress
+) -> None:
     """Alternate between commands and passes until Shutdown or end of input."""
     while True:
-        for command in _pending(inbox, block=not loop.scheduler.has_work):
+        is_idle = not loop.scheduler.has_work
+        if is_idle:
+            progress.rest()
+        for command in _pending(inbox, block=is_idle):
+            if is_idle:
+                progress.begin(0.0)
             if command is None or isinstance(command, Shutdown):
                 return
             _obey(loop, command, reports)
         if not loop.scheduler.has_work:
             continue
-        report = loop.step()
+        report = loop.step(progress.begin)
         for failure in report.failures:
-            _send(reports, failure)
+            reports.send(failure)
         if report.events or report.failures:
-            _send(reports, Tokens(report.events, loop.stats()))
+            reports.send(Tokens(report.events, loop.stats()))
         if not loop.scheduler.has_work:
             _check(loop)
 
 
-def _obey(loop: EngineLoop, command: Command, reports: BinaryIO) -> None:
+def _obey(loop: EngineLoop, command: Command, reports: ReportPipe) -> None:
     if isinstance(command, Submit):
         request = command.request
         seed = request.params.seed if request.params.seed is not None else int.from_bytes(os.urandom(7))
         try:
             loop.add(request, command.emitted, seed, time.monotonic())
         except ValueError as error:
-            _send(reports, Failed(request.id, str(error), "invalid"))
+            reports.send(Failed(request.id, str(error), "invalid"))
     elif isinstance(command, Abort):
         loop.abort(command.id)
         if not loop.scheduler.has_work:
-            _send(reports, Tokens((), loop.stats()))
+            reports.send(Tokens((), loop.stats()))
 
 
 def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterator[Command | None]:
@@ -105,29 +115,28 @@ def _check(loop: EngineLoop) -> None:
         log.error("invariant broken: %s", violation)
 
 
-def _receive(commands: BinaryIO, inbox: "queue.SimpleQueue[Command | None]") -> None:
-    """Thread: hand on commands until end of input, then make sure that the process ends even inside a stuck pass."""
+def _receive(
+    commands: BinaryIO, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress
+) -> None:
+    """Thread: answer pings and hand on the other commands until end of input.
+
+    Then it makes sure that the process ends even inside a stuck pass.
+    """
     try:
         while (command := read_command(commands)) is not None:
-            inbox.put(command)
+            if isinstance(command, Ping):
+                reports.send(progress.heartbeat)
+            else:
+                inbox.put(command)
     finally:
         inbox.put(None)
         time.sleep(GRACE_S)
         os._exit(1)
 
 
-def _send(reports: BinaryIO, report: Report) -> None:
-    try:
-        reports.write(frame(report))
-        reports.flush()
-    except OSError:  # BrokenPipeError, or plain EINVAL on Windows
-        # The parent is gone; so is every stream.
-        os._exit(0)
-
-
-def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def _take_pipes() -> tuple[BinaryIO, ReportPipe]:
     """Keep the two pipes for messages; standard output becomes standard error, so that no print breaks a frame."""
     commands = os.fdopen(os.dup(0), "rb")
-    reports = os.fdopen(os.dup(1), "wb")
+    reports = ReportPipe(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     return commands, reports

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 from openai import AsyncOpenAI
@@ -107,6 +108,44 @@ async def test_killed_worker_loses_no_stream(server: LiveServer, client: AsyncOp
     together = await asyncio.gather(*(stream(client, question, 32, count) for question in questions))
     assert list(together) == expected
     assert server.metric("hexserve:worker_restarts_total") == restarts + 1
+
+
+@pytest.fixture
+def impatient() -> Iterator[LiveServer]:
+    """A server that notices a hung worker soon."""
+    with serving("--bundle", "demo", "--deterministic", "--pool-columns", "1536", "--pass-timeout-s", "2") as live:
+        yield live
+
+
+async def stop_under_streams(server: LiveServer, questions: list[str], moments: Sequence[int]) -> None:
+    """Stop the worker at each moment, in chunks of a fresh round of streams; every text is what it is undisturbed."""
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        expected = await asyncio.gather(*(stream(client, question, 32, lambda: None) for question in questions))
+        for moment in moments:
+            chunks = 0
+
+            def count(moment: int = moment) -> None:
+                nonlocal chunks
+                chunks += 1
+                if chunks == moment:
+                    os.kill(server.worker_pid(), signal.SIGSTOP)
+
+            restarts = server.metric("hexserve:worker_restarts_total")
+            together = await asyncio.gather(*(stream(client, question, 32, count) for question in questions))
+            assert together == expected, f"stopped at chunk {moment}"
+            while await asyncio.to_thread(server.metric, "hexserve:worker_restarts_total") == restarts:
+                pass  # a stop in the last tokens is noticed after them
+
+
+async def test_a_stopped_worker_loses_no_stream(impatient: LiveServer) -> None:
+    await stop_under_streams(impatient, QUESTIONS[:6], [6 * 12])
+
+
+@pytest.mark.long
+async def test_a_worker_stopped_at_ten_moments_loses_no_stream(impatient: LiveServer) -> None:
+    questions = [f"{question} ({index})" for index, question in enumerate(QUESTIONS * 2)]
+    moments = random.Random(20).sample(range(1, 32 * 24), 10)
+    await stop_under_streams(impatient, questions, moments)
 
 
 async def test_a_client_that_leaves_frees_its_rows(server: LiveServer, client: AsyncOpenAI) -> None:

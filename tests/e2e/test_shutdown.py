@@ -65,6 +65,21 @@ async def test_ctrl_c_ends_everything() -> None:
         running.exception()
 
 
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+async def test_a_stopped_worker_does_not_keep_the_server_from_ending(signal_name: str) -> None:
+    with serving("--bundle", "demo", "--drain-s", "1") as server:
+        worker = server.worker_pid()
+        started = asyncio.Event()
+        running = asyncio.create_task(long_stream(server.url, started))
+        await started.wait()
+        os.kill(worker, signal.SIGSTOP)
+        server.process.send_signal(signal.Signals[signal_name])
+        await asyncio.to_thread(server.process.wait, 20)
+        assert gone(worker)
+        await asyncio.wait([running])
+        running.exception()
+
+
 async def test_worker_ends_with_a_killed_server() -> None:
     with serving("--bundle", "demo") as server:
         worker = os.pidfd_open(server.worker_pid())

@@ -57,6 +57,8 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ({"HEXSERVE_BUNDLE": " "}, "", r"^HEXSERVE_BUNDLE must not be empty$"),
         ({}, 'host = ""', r"'host' must not be empty$"),
         ({"hexserve_api_keys": "k"}, "", r"^unknown environment variable hexserve_api_keys; .* HEXSERVE_API_KEYS$"),
+        ({"HEXSERVE_PASS_TIMEOUT_S": "0.5"}, "", r"^pass_timeout_s must be 0 or at least 1: less would"),
+        ({"HEXSERVE_LOAD_TIMEOUT_S": "86401"}, "", r"at most 86400"),
         ({}, "a = " + "[" * 100_000, r"nested too deeply"),
     ],
 )

@@ -1,7 +1,8 @@
 """A worker that follows a script: real messages over real pipes, tokens that can be computed by hand, death on demand.
 
 Run as `python scripted_worker.py <script as JSON>`. `starts` says how each start goes, the last entry forever:
-"ready", "exit" (at once), "hang" (never ready), "fatal" (for good), "unwell" (not), "mute" (ready, then reads nothing).
+"ready", "exit" (at once), "hang" (never ready), "fatal" (for good), "unwell" (not), "mute" (ready, then reads nothing),
+"stop" (ready, then stopped).
 `folder` counts the starts. A request's prompt is bytes; words in it direct what happens to it:
 
 die@k      the worker kills itself instead of giving token k (SIGKILL; os.abort where there is none)
@@ -9,6 +10,10 @@ garbage@k  it writes bytes that are no frame instead of token k
 fail@k     Failed instead of token k;  invalid@k the same as the caller's fault
 hold@k     no token k during the first start
 many@k     `k` tokens per event
+stop@k     the worker stops (SIGSTOP) instead of giving token k
+stuck@k    its loop never returns instead of giving token k; pings are answered
+
+Before a worker hangs it says so in the file `hung.<its pid>` of the folder.
 """
 
 import json
@@ -28,6 +33,8 @@ from engine.messages import (
     Command,
     Failed,
     Fatal,
+    Heartbeat,
+    Ping,
     Ready,
     Report,
     Shutdown,
@@ -39,7 +46,7 @@ from engine.messages import (
 )
 from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
 
-DIRECTION = re.compile(rb"(die|garbage|fail|invalid|hold|many)@(\d+)")
+DIRECTION = re.compile(rb"(die|garbage|fail|invalid|hold|many|stop|stuck)@(\d+)")
 
 
 def expected_token(prompt: tuple[int, ...], index: int) -> int:
@@ -64,8 +71,9 @@ class Sequence:
 class ScriptedWorker:
     """One token (or `many`) per request and pass, until max_tokens."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, folder: Path) -> None:
         self.start = start
+        self.folder = folder
         self.sequences: dict[str, Sequence] = {}
         self.passes = 0
         self.generated = 0
@@ -97,6 +105,11 @@ class ScriptedWorker:
             sys.stdout.buffer.write(b"\xff" * 64)
             sys.stdout.buffer.flush()
             threading.Event().wait()
+        if directions.get("stop") == sequence.made:
+            stop_self(self.folder)
+        if directions.get("stuck") == sequence.made:
+            (self.folder / f"hung.{os.getpid()}").touch()
+            threading.Event().wait()
         if directions.get("hold") == sequence.made and self.start == 1:
             return None
         for word in ("fail", "invalid"):
@@ -123,13 +136,23 @@ class ScriptedWorker:
         )
 
 
+WRITING = threading.Lock()
+
+
 def send(report: Report) -> None:
     """Write one report; the parent may be gone."""
     try:
-        sys.stdout.buffer.write(frame(report))
-        sys.stdout.buffer.flush()
+        with WRITING:
+            sys.stdout.buffer.write(frame(report))
+            sys.stdout.buffer.flush()
     except OSError:
         os._exit(0)
+
+
+def stop_self(folder: Path) -> None:
+    """Hang altogether, as a worker does that somebody stopped."""
+    (folder / f"hung.{os.getpid()}").touch()
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def kill_self() -> None:
@@ -139,30 +162,35 @@ def kill_self() -> None:
     os.abort()
 
 
-def receive(inbox: "queue.SimpleQueue[Command | None]") -> None:
+def receive(inbox: "queue.SimpleQueue[Command | None]", worker: ScriptedWorker) -> None:
     """Thread: commands until end of input, then the end of the process, whatever the other thread does."""
     while True:
         command = read_command(sys.stdin.buffer)
         if command is None or isinstance(command, Shutdown):
             os._exit(0)
-        inbox.put(command)
+        if isinstance(command, Ping):
+            send(Heartbeat(bool(worker.sequences), worker.passes, 1.0))
+        else:
+            inbox.put(command)
 
 
 def main() -> None:
     """Follow the script."""
     script = json.loads(sys.argv[1])
-    counter = Path(script["folder"]) / "starts"
+    folder = Path(script["folder"])
+    counter = folder / "starts"
     start = len(counter.read_text().split()) + 1 if counter.exists() else 1
     with counter.open("a") as stream:
         stream.write(f"{os.getpid()}\n")
     how = script["starts"][min(start, len(script["starts"])) - 1]
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    worker = ScriptedWorker(start, folder)
     if how == "exit":
         sys.exit(7)
     if how == "mute":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
-        threading.Thread(target=receive, args=(inbox,), daemon=True).start()
+        threading.Thread(target=receive, args=(inbox, worker), daemon=True).start()
     if how == "fatal":
         send(Fatal("the bundle is broken", permanent=True))
         os._exit(3)
@@ -170,11 +198,13 @@ def main() -> None:
         send(Fatal("graph ar1_cl64 failed", permanent=False))
         os._exit(3)
     if how == "hang":
+        (folder / f"hung.{os.getpid()}").touch()
         threading.Event().wait()
     send(Ready("tiny", "scripted", 4096, 1, 4096, ("free",), 0))
     if how == "mute":
         threading.Event().wait()
-    worker = ScriptedWorker(start)
+    if how == "stop":
+        stop_self(folder)
     while True:
         moved = worker.step()
         while not moved or not inbox.empty():

@@ -1,7 +1,9 @@
 """One process: broken streams, stubborn processes, and the difference between the platforms."""
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +79,35 @@ async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_us() -> None:
     async with asyncio.timeout(GUARD_S):
         worker = await run(program)
         assert await worker.ended == "exited with status 9"
+
+
+CHILD = """
+import os, signal, sys, threading
+signal.alarm(60)
+with open(sys.argv[1], "w") as fifo:
+    print("there", flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no process groups")
+async def test_a_kill_ends_what_the_process_started(tmp_path: Path) -> None:
+    fifo, begun = tmp_path / "fifo", asyncio.Event()
+    os.mkfifo(fifo)
+    program = (
+        "import subprocess, sys, threading;"
+        f"child = subprocess.Popen([sys.executable, '-c', {CHILD!r}, {str(fifo)!r}], stdout=subprocess.PIPE);"
+        f"child.stdout.readline(); sys.stdout.buffer.write({frame(READY)!r}); sys.stdout.flush();"
+        "threading.Event().wait()"
+    )
+    child_ends = asyncio.create_task(asyncio.to_thread(fifo.read_bytes))  # when the last writer is gone
+    async with asyncio.timeout(GUARD_S):
+        worker = await WorkerProcess.start([sys.executable, "-c", program], lambda *_: begun.set())
+        await begun.wait()
+        assert not child_ends.done()
+        worker.kill()
+        assert await worker.ended == "was killed by signal 9"
+        assert await child_ends == b""
 
 
 async def test_a_command_that_does_not_exist_is_an_os_error() -> None:

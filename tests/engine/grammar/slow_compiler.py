@@ -1,4 +1,7 @@
-"""A grammar compiler that does what the pattern says: `hang`, `die`, or an answer. Notes its starts in a file."""
+"""A grammar compiler that does what the pattern says: `hang`, `die`, `die once`, `refuse`, or an answer.
+
+Notes its starts in a file.
+"""
 
 import os
 import sys
@@ -24,11 +27,16 @@ def main() -> None:
     while (body := read_frame(sys.stdin.buffer)) is not None:
         form = decode_spec(body).form
         assert isinstance(form, Regex)
+        answer(Compiled())
         if form.pattern == "hang":
             (folder / "hanging").touch()
             threading.Event().wait()
-        if form.pattern == "die":
+        is_first = len((folder / "starts").read_text().split()) == 1
+        if form.pattern == "die" or (form.pattern == "die once" and is_first):
             os._exit(1)
+        if form.pattern == "refuse":
+            answer(Compiled(error="it is refused"))
+            continue
         answer(Compiled(f"grammar of {form.pattern}"))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -90,16 +91,52 @@ async def test_a_compiler_that_dies_is_replaced(bench: Bench) -> None:
     with pytest.raises(InvalidRequest, match="cannot be compiled"):
         await compiler_pool.compile(wanted("die"), "guided_regex")
     assert await compiler_pool.compile(wanted("a"), "guided_regex") == "grammar of a"
+    assert len(bench.starts) == 3  # the form that kills was given to two
+
+
+async def test_a_form_does_not_pay_for_the_death_of_its_compiler(bench: Bench) -> None:
+    compiler_pool = bench(FOREVER)
+    assert await compiler_pool.compile(wanted("die once"), "guided_regex") == "grammar of die once"
     assert len(bench.starts) == 2
+
+
+async def test_a_death_is_never_remembered(bench: Bench) -> None:
+    compiler_pool = bench(FOREVER)
+    for tried in (2, 4):
+        with pytest.raises(InvalidRequest, match="cannot be compiled"):
+            await compiler_pool.compile(wanted("die"), "guided_regex")
+        assert len(bench.starts) == tried
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal stops a process")
+@pytest.mark.parametrize("harm", ["SIGSTOP", "SIGKILL"])
+async def test_a_compiler_that_was_harmed_while_idle_costs_no_request(bench: Bench, harm: str) -> None:
+    compiler_pool = bench(FOREVER)
+    assert await compiler_pool.compile(wanted("a"), "guided_regex") == "grammar of a"
+    os.kill(bench.starts[0], signal.Signals[harm])
+    assert await compiler_pool.compile(wanted("b"), "guided_regex") == "grammar of b"
+    assert len(bench.starts) == 2 and not is_alive(bench.starts[0])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal stops a process")
+async def test_a_compiler_that_is_stopped_while_it_compiles_costs_its_own_request_only(bench: Bench) -> None:
+    compiler_pool = bench(GrammarCompilerLimits(budget_s=1.0, compilers=1))
+    stopped = asyncio.create_task(compiler_pool.compile(wanted("hang"), "guided_regex"))
+    await bench.hanging()
+    os.kill(bench.starts[0], signal.SIGSTOP)
+    with pytest.raises(InvalidRequest, match="more than 1 s"):
+        await stopped
+    assert await compiler_pool.compile(wanted("a"), "guided_regex") == "grammar of a"
+    assert not is_alive(bench.starts[0])
 
 
 async def test_the_same_form_is_compiled_once(bench: Bench) -> None:
     compiler_pool = bench(FOREVER)
     assert await compiler_pool.compile(wanted("a"), "x") == await compiler_pool.compile(wanted("a"), "x")
     for _ in range(2):
-        with pytest.raises(InvalidRequest):
-            await compiler_pool.compile(wanted("die"), "x")
-    assert len(bench.starts) == 1  # the second refusal asked nobody
+        with pytest.raises(InvalidRequest, match="it is refused"):
+            await compiler_pool.compile(wanted("refuse"), "x")
+    assert len(bench.starts) == 1 and len(compiler_pool._known) == 2  # the second refusal asked nobody
 
 
 async def test_what_took_too_long_is_tried_again(bench: Bench) -> None:

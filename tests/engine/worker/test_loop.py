@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.bundle.variant import PassShape
 from engine.graphs.batch import PackedBatch
 from engine.messages import Counters
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, Request, SamplingParams
+from engine.scheduling.costs import CostTable
 from engine.scheduling.sequence import MOVES, Sequence, SequenceStatus
 from tests.engine.grammar.small_tokens import inline_masks
 from tests.engine.worker.simulation import by_hand, fixed, free, simulate
@@ -127,3 +129,18 @@ def test_every_counter_has_one_owner() -> None:
     assert all(counted) and not counted[0] & counted[1]
     stats = world.loop.stats()
     assert all(getattr(stats, name) == sum(getattr(part, name) for part in parts) for name in set.union(*counted))
+
+
+def test_a_pass_is_announced_with_the_time_it_should_take() -> None:
+    world = simulate(fixed((8, 120)))
+    told: list[float] = []
+    world.submit("a", (1, 2, 3), 3)
+    while world.scheduler.has_work:
+        world.loop.step(told.append)
+    assert len(told) == 3
+    assert told[0] == 0.0  # nobody knows; then the longest so far
+    assert told[1] > 0 and told[2] >= told[1]
+    world.scheduler.costs = CostTable({PassShape(8, 120): 40.0})
+    world.submit("b", (1, 2, 3), 1)
+    world.loop.step(told.append)
+    assert told[3] == 40.0

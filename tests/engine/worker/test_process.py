@@ -1,15 +1,21 @@
-"""The worker process itself: what it tells its parent when it cannot start."""
+"""The worker process itself: what it tells its parent when it cannot start, and while a pass does not end."""
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.framing import FrameSplitter
-from engine.messages import Fatal, decode_report
+from engine.framing import FrameSplitter, read_frame
+from engine.messages import Command, Fatal, Heartbeat, Ping, Ready, Report, Submit, decode_report, frame
+from engine.request import Request, SamplingParams
 from tests.engine.tiny_bundle import write_bundle
+
+GUARD_S = 60.0
 
 NEVER_RUNS = """
 import sys
@@ -35,3 +41,70 @@ def test_graphs_that_load_and_do_not_run_are_told_in_a_sentence(tmp_path: Path) 
     assert isinstance(report, Fatal) and not report.permanent
     assert report.message.startswith("graph ar1_cl64 failed: QNN graph execute error; the NPU gave up")
     assert done.returncode == 3 and b"Traceback" not in done.stderr
+
+
+NEVER_RETURNS = """
+import sys, threading
+from engine.graphs.fake_runtime import FakeRuntime
+from engine.worker.process import main
+
+class Stuck(FakeRuntime):
+    def run(self, batch):
+        threading.Event().wait()
+
+def open_runtime(folder, manifest, shapes, config):
+    return Stuck(shapes, config.pools, 64)
+
+sys.exit(main(sys.argv[1:], open_runtime))
+"""
+
+
+class Worker:
+    """A worker process, its parent being the test."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+
+    def send(self, command: Command) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(frame(command))
+        self._process.stdin.flush()
+
+    def report(self) -> Report:
+        assert self._process.stdout is not None
+        body = read_frame(self._process.stdout)
+        assert body is not None
+        return decode_report(body)
+
+    def heartbeat(self) -> Heartbeat:
+        """Its answer to a ping."""
+        self.send(Ping())
+        answer = self.report()
+        assert isinstance(answer, Heartbeat)
+        return answer
+
+
+@contextmanager
+def worker(program: str, folder: Path) -> Iterator[Worker]:
+    """Run a worker over a tiny bundle; killed at the end."""
+    write_bundle(folder)
+    config = msgspec.json.encode(EngineConfig(str(folder), deterministic=True)).decode()
+    command = [sys.executable, "-c", program, config]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        guard = threading.Timer(GUARD_S, process.kill)  # what it then reports is the end of its output
+        guard.start()
+        try:
+            yield Worker(process)
+        finally:
+            guard.cancel()
+            process.kill()
+
+
+def test_pings_are_answered_in_the_middle_of_a_pass_and_tell_that_it_does_not_end(tmp_path: Path) -> None:
+    with worker(NEVER_RETURNS, tmp_path / "tiny") as process:
+        assert isinstance(process.report(), Ready)
+        assert process.heartbeat() == Heartbeat(is_busy=False, passes=0, expected_ms=0.0)
+        process.send(Submit(Request("a", (1, 2, 3), SamplingParams(4))))
+        while process.heartbeat().passes < 2:  # work has come, then the pass begins
+            pass
+        assert {process.heartbeat() for _ in range(50)} == {Heartbeat(is_busy=True, passes=2, expected_ms=0.0)}
