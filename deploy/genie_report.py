@@ -30,6 +30,7 @@ from device_smoke import ANSWER_S, compile_demo, serving  # noqa: E402
 from engine.bundle.manifest import GraphKind, Manifest, load_manifest  # noqa: E402
 from engine.errors import BundleError  # noqa: E402
 from engine.genie.reference import GenieAnswers, genie_greedy  # noqa: E402
+from engine.text.chat_template import ChatTemplate  # noqa: E402
 from engine.text.prompt import PromptMaker  # noqa: E402
 
 CITIES = ("France", "Peru", "Japan", "Italy", "Spain", "Egypt", "Canada", "Norway", "Chile", "Kenya")
@@ -90,8 +91,10 @@ def compare(bundle: Path, clients: int, count: int, scratch: Path, more: tuple[s
     """Both sides on prompts of token ids, so that no template or BOS token comes between."""
     manifest = load_manifest(bundle)
     maker = PromptMaker.load(bundle, manifest.text)
+    template = ChatTemplate(maker.template_source or "")
     turns = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    prompts = [list(maker.chat(turn, None, {}, manifest.max_context)) for turn in turns]
+    asked = [maker.chat(turn, None, {}, manifest.max_context) for turn in turns]
+    prompts = [list(maker.chat_ids(prompt, template.answer(prompt.request))) for prompt in asked]
     with Progress(*COLUMNS, console=Console(stderr=True)) as progress:
         task = progress.add_task("Genie", total=None)
         genie = genie_greedy(

@@ -85,6 +85,7 @@ class Settings:
     keep_alive_s: float = _setting(15.0, "Interval of comment lines in streams, from the beginning; 0 = none.", 0)
     drain_s: float = _setting(30.0, "Time running requests may take to finish after SIGTERM.", 0)
     access_log: bool = _setting(True, "Write one line per request.")
+    template_timeout_s: float = _setting(2.0, "Longest rendering of the chat template; longer is 400.", 0.05)
     grammar_timeout_s: float = _setting(2.0, "Longest compilation of the form of an answer; longer is 400.", 0.05)
     grammar_limit_bytes: int = _setting(1024 * 1024, "Largest form of an answer, schemas of tools included.", 1024)
     grammar_compilers: int = _setting(4, "Most processes that compile forms; started when needed.", 1, 64)

@@ -1,7 +1,7 @@
 """The engine as the server sees it: prompts to tokens, submit, stream deltas, abort.
 
-Owns the text side (tokenizer, chat template), the admission bounds and the open streams; the worker process
-belongs to the supervisor. Everything here runs on one event loop except templates and tokenisation.
+Owns the text side (tokenizer, processes of the chat template), the admission bounds and the open streams; the worker
+process belongs to the supervisor. Everything here runs on one event loop except tokenisation and templates.
 """
 
 import asyncio
@@ -27,9 +27,12 @@ from engine.config import EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
+from engine.isolation.helper_pool import HelperLimits
 from engine.request import ReasoningBudget, Request, RequestTimings, TokenEvent
 from engine.text.facts import TextFacts
-from engine.text.prompt import PromptMaker
+from engine.text.prompt import ChatPrompt, PromptMaker
+from engine.text.rendering import decode_rendered, encode_request
+from engine.text.template_pool import TemplatePool
 
 __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 
@@ -44,13 +47,14 @@ class ClientLimits:
 
     max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
     token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
-    and how slow the form of an answer may be.
+    and how slow the form of an answer may be. templates: how slow a chat template may be.
     """
 
     max_queued: int = 256
     max_queued_tokens: int = 0
     stream_buffer: int = 1024
     grammars: GrammarCompilerLimits = field(default_factory=GrammarCompilerLimits)
+    templates: HelperLimits = field(default_factory=HelperLimits)
 
 
 class Engine:
@@ -78,6 +82,7 @@ class Engine:
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
         self._turn = asyncio.Lock()
         self._prompts: PromptMaker | None = None
+        self._templates: TemplatePool | None = None
         self._compiler_pool: GrammarCompilerPool | None = None
         self._info: EngineInfo | None = None
 
@@ -92,6 +97,9 @@ class Engine:
             folder = Path(self._config.bundle)
             loading = asyncio.get_running_loop().run_in_executor(self._threads, _load_text_side, folder)
             manifest, self._prompts = await loading
+            if self._prompts.template_source is not None:
+                self._templates = TemplatePool(self._prompts.template_source, self._limits.templates)
+                await self._templates.start()
             if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
                 self._compiler_pool = GrammarCompilerPool(compiler_command(folder, manifest), self._limits.grammars)
             ready = await self._supervisor.start()
@@ -110,6 +118,8 @@ class Engine:
             except TimeoutError:
                 _log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
+        if self._templates is not None:
+            await self._templates.close()
         await self._supervisor.close()
         if self._compiler_pool is not None:
             await self._compiler_pool.close()
@@ -160,14 +170,24 @@ class Engine:
         options: Mapping[str, Any] | None = None,
         keep: int | None = None,
     ) -> tuple[int, ...]:
-        """Render the chat template and tokenise, in a thread; of a longer prompt only the last `keep` tokens are used.
+        """Render the chat template and tokenise; of a longer prompt only the last `keep` tokens are used.
 
-        Raises InvalidRequest (template's own complaint, empty prompt, unknown option) and ContextLengthExceeded.
+        Raises InvalidRequest (template's own complaint, too slow, empty prompt, unknown option) and
+        ContextLengthExceeded.
         """
         maker, limit = self._text(), self.info.max_context
-        return await self._in_thread(
-            lambda: self.check_ids(maker.chat(messages, tools, options or {}, limit, keep), "messages")
-        )
+
+        def asked() -> tuple[ChatPrompt, bytes]:
+            prompt = maker.chat(messages, tools, options or {}, limit, keep)
+            return prompt, encode_request(prompt.request)
+
+        def answered() -> tuple[int, ...]:
+            return self.check_ids(maker.chat_ids(prompt, decode_rendered(answer)), "messages")
+
+        prompt, question = await self._in_thread(asked)
+        assert self._templates is not None  # otherwise `chat` has refused
+        answer = await self._templates.render(question)
+        return await self._in_thread(answered)
 
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt, in a thread; special tokens written in it count as such, BOS is never doubled."""

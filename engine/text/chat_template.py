@@ -1,5 +1,8 @@
 """Chat messages to prompt text with the model's own Jinja template, in a sandbox.
 
+A template is a program, and the sandbox bounds neither its time nor its memory: the server runs it in processes of
+their own (`renderer.py`).
+
 The environment gives templates what Hugging Face's `apply_chat_template` gives them: trim_blocks, lstrip_blocks,
 loop controls, `raise_exception`, `strftime_now`, a `tojson` that keeps Unicode and HTML signs, and
 `{% generation %}` blocks.
@@ -7,7 +10,7 @@ loop controls, `raise_exception`, `strftime_now`, a `tojson` that keeps Unicode 
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,21 +22,18 @@ import jinja2.parser
 import jinja2.sandbox
 
 from engine.errors import BundleError, InvalidRequest
+from engine.text.rendering import (
+    TOO_MUCH_MEMORY,
+    Rendered,
+    RenderRequest,
+    RenderTooLong,
+    read_template,
+    too_slow,
+)
 
 LONGEST_RENDER_S = 5.0
-ALLOWED_OPTIONS: dict[str, tuple[type, ...]] = {
-    "add_generation_prompt": (bool,),
-    "enable_thinking": (bool,),
-    "thinking": (bool,),
-    "preserve_thinking": (bool,),
-    "reasoning_effort": (str,),
-    "date_string": (str,),
-}
-LONGEST_OPTION_CHARS = 64
-
-
-class RenderTooLong(InvalidRequest):
-    """The prompt text passed its bound."""
+# A template is a program over the caller's data: what it trips over is in the data.
+TRIPPED_OVER = (TypeError, ValueError, AttributeError, KeyError, ArithmeticError, RecursionError, MemoryError)
 
 
 class TemplateRefusal(jinja2.TemplateError):
@@ -51,24 +51,23 @@ class _GenerationBlock(jinja2.ext.Extension):
 
 
 class ChatTemplate:
-    """A compiled template. Rendering is bounded in time and in characters; `clock` counts seconds."""
+    """A compiled template. `clock` counts seconds; longest_s bounds a rendering where the template prints something."""
 
-    def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, source: str, clock: Callable[[], float] = time.monotonic, longest_s: float = LONGEST_RENDER_S
+    ) -> None:
         """BundleError when `source` is not a template."""
         try:
             self._template = _environment().from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise BundleError(f"the chat template cannot be compiled: {error}") from error
-        self.source = source
+        except (jinja2.TemplateError, SyntaxError, *TRIPPED_OVER) as error:  # SyntaxError: blocks nested too deeply
+            raise BundleError(f"the chat template cannot be compiled: {_shown(error)}") from error
         self._clock = clock
+        self._longest_s = longest_s
 
     @classmethod
     def load(cls, path: Path) -> "ChatTemplate":
-        """Read a template file; BundleError when it cannot be used."""
-        try:
-            return cls(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise BundleError(f"{path} cannot be read: {error}") from error
+        """Read and compile a template file; BundleError when it cannot be used."""
+        return cls(read_template(path))
 
     def render(
         self,
@@ -79,43 +78,39 @@ class ChatTemplate:
     ) -> str:
         """Prompt text. `variables` are checked options and the special tokens' names.
 
-        Raises InvalidRequest with the template's own message, or when it takes too long or says too much.
+        Raises InvalidRequest with the template's own message, or when it takes or says too much.
         """
-        deadline = self._clock() + LONGEST_RENDER_S
-        pieces: list[str] = []
-        chars = 0
         try:
-            for piece in self._template.generate(messages=messages, tools=tools, **variables):
-                chars += len(piece)
-                if chars > max_chars:
-                    raise RenderTooLong(f"The rendered prompt is longer than {max_chars} characters.", "messages")
-                if self._clock() > deadline:
-                    raise InvalidRequest(f"The chat template ran for more than {LONGEST_RENDER_S:g} s.", "messages")
-                pieces.append(piece)
+            given = {**variables, "messages": messages, "tools": tools}
+            return self._bounded(self._template.generate(given), max_chars)
         except jinja2.TemplateError as error:
             raise InvalidRequest(f"The chat template refuses these messages: {_shown(error)}", "messages") from error
-        except (TypeError, ValueError, AttributeError, KeyError, ArithmeticError, RecursionError, MemoryError) as error:
-            # A template is a program over the caller's data: what it trips over is in the data.
+        except MemoryError:
+            raise InvalidRequest(TOO_MUCH_MEMORY, "messages") from None
+        except TRIPPED_OVER as error:
             raise InvalidRequest(
                 f"The chat template cannot render these messages: {_shown(error)}", "messages"
             ) from error
+
+    def answer(self, request: RenderRequest) -> Rendered:
+        """What `render` returns or raises, as a value."""
+        try:
+            return Rendered(self.render(request.messages, request.tools, request.variables, request.max_chars))
+        except InvalidRequest as error:
+            return Rendered(error=str(error), is_too_long=isinstance(error, RenderTooLong))
+
+    def _bounded(self, printed: Iterable[str], max_chars: int) -> str:
+        deadline = self._clock() + self._longest_s
+        pieces: list[str] = []
+        chars = 0
+        for piece in printed:
+            chars += len(piece)
+            if chars > max_chars:
+                raise RenderTooLong(f"The rendered prompt is longer than {max_chars} characters.", "messages")
+            if self._clock() > deadline:
+                raise InvalidRequest(too_slow(self._longest_s), "messages")
+            pieces.append(piece)
         return "".join(pieces)
-
-
-def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of one request; InvalidRequest for a name that is not in the list or a wrong type."""
-    for name, value in options.items():
-        param = f"chat_template_kwargs.{name[:64]}"
-        if name not in ALLOWED_OPTIONS:
-            raise InvalidRequest(
-                f"'{param}' is not supported; supported are {', '.join(sorted(ALLOWED_OPTIONS))}.", param
-            )
-        kinds = ALLOWED_OPTIONS[name]
-        if not isinstance(value, kinds):
-            raise InvalidRequest(f"'{param}' must be {kinds[0].__name__}, not {type(value).__name__}.", param)
-        if isinstance(value, str) and len(value) > LONGEST_OPTION_CHARS:
-            raise InvalidRequest(f"'{param}' is longer than {LONGEST_OPTION_CHARS} characters.", param)
-    return dict(options)
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:

@@ -1,14 +1,19 @@
-"""From what the caller wrote to prompt token ids: normalise, bound, guard, render, tokenise. Runs in a thread."""
+"""From what the caller wrote to prompt token ids: normalise, bound, guard; then what was rendered is tokenised.
+
+Runs in a thread. Between the two halves of a chat the template renders, in a process of its own (`template_pool.py`).
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from engine.text.chat_template import ChatTemplate, RenderTooLong, check_options
+from engine.text.rendering import Rendered, RenderRequest, RenderTooLong, read_template
 from engine.text.special_token_guard import SpecialTokenGuard, choose_separator
+from engine.text.template_options import check_options
 from engine.text.tokenizer import Tokenizer
 
 USUAL_TOKEN_CHARS = 8  # of ordinary text it is about 4
@@ -16,27 +21,32 @@ CUT_SLACK_TOKENS = 64
 MOST_CUT_CHARS = 32 * 1024 * 1024  # of a rendered prompt of which only the end is used
 
 
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A chat whose template has yet to render `request`. Counts in tokens; `separator` guards its special tokens."""
+
+    request: RenderRequest
+    separator: str
+    max_context: int
+    keep: int | None
+
+
 class PromptMaker:
     """Tokenizer and template of one bundle. Immutable, shared by threads."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, special_names: Mapping[str, str]) -> None:
-        """`special_names` are template variables such as bos_token."""
+    def __init__(self, tokenizer: Tokenizer, template: str | None, special_names: Mapping[str, str]) -> None:
+        """`template` is its source. `special_names` are template variables such as bos_token."""
         self.tokenizer = tokenizer
-        self._template = template
+        self.template_source = template
         self._special_names = dict(special_names)
         self._guard = SpecialTokenGuard(tokenizer.special_tokens)
 
     @classmethod
     def load(cls, folder: Path, spec: TextSpec) -> "PromptMaker":
         """Read tokenizer and template of a bundle; BundleError says what is wrong with them."""
-        template = ChatTemplate.load(folder / spec.chat_template) if spec.chat_template else None
+        template = read_template(folder / spec.chat_template) if spec.chat_template else None
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
         return cls(Tokenizer.load(folder, spec), template, names)
-
-    @property
-    def template_source(self) -> str | None:
-        """The chat template as the bundle has it."""
-        return self._template.source if self._template is not None else None
 
     def text(self, text: str, max_context: int, keep: int | None = None) -> tuple[int, ...]:
         """Token ids of a plain prompt, with BOS where the model wants it.
@@ -60,12 +70,12 @@ class PromptMaker:
         options: Mapping[str, Any],
         max_context: int,
         keep: int | None = None,
-    ) -> tuple[int, ...]:
-        """Token ids of a rendered conversation, the last `keep` of them. No BOS is added: a template writes its own.
+    ) -> ChatPrompt:
+        """What the template has to render for a conversation of which the last `keep` tokens are used.
 
-        Raises InvalidRequest and ContextLengthExceeded (by characters, before rendering and before tokenising).
+        Raises InvalidRequest and ContextLengthExceeded (by characters).
         """
-        if self._template is None:
+        if self.template_source is None:
             raise InvalidRequest("This model has no chat template; use plain completions.", "messages")
         if not messages:
             raise InvalidRequest("'messages' is empty: at least one message is needed.", "messages")
@@ -74,22 +84,30 @@ class PromptMaker:
             self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
         spoken = [normalise_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
         separator = choose_separator([spoken, tools, chosen])
-        variables = {"documents": None, **self._special_names, **self._guard.protect(chosen, separator)}
+        request = RenderRequest(
+            self._guard.protect(spoken, separator),
+            self._guard.protect(tools, separator) if tools else None,
+            {"documents": None, **self._special_names, **self._guard.protect(chosen, separator)},
+            MOST_CUT_CHARS if keep is not None else max_context * self.tokenizer.longest_token_chars,
+        )
+        return ChatPrompt(request, separator, max_context, keep)
+
+    def chat_ids(self, prompt: ChatPrompt, rendered: Rendered) -> tuple[int, ...]:
+        """Token ids of a rendered conversation. No BOS is added: a template writes its own.
+
+        Raises InvalidRequest for what the template refused, ContextLengthExceeded (by characters, before tokenising).
+        """
+        max_context, keep = prompt.max_context, prompt.keep
         try:
-            text = self._template.render(
-                self._guard.protect(spoken, separator),
-                self._guard.protect(tools, separator) if tools else None,
-                variables,
-                MOST_CUT_CHARS if keep is not None else max_context * self.tokenizer.longest_token_chars,
-            )
+            text = rendered.checked()
         except RenderTooLong:
             raise ContextLengthExceeded(max_context, max_context + 1, 0, at_least=True) from None
         if keep is None:
             self._check_beginning(text, max_context, "messages")
         else:
             text = self._ending(text, keep)
-        if separator in text:
-            ids = self.tokenizer.encode_guarded(text, separator)
+        if prompt.separator in text:
+            ids = self.tokenizer.encode_guarded(text, prompt.separator)
         else:
             ids = self.tokenizer.encode(text, allow_special=True)
         return ids if keep is None else ids[-keep:]

@@ -43,12 +43,12 @@ def byte_characters() -> list[str]:
     return characters
 
 
-def write_bundle(folder: Path, max_context: int = 4096) -> Manifest:
+def write_bundle(folder: Path, max_context: int = 4096, template: str = CHATML) -> Manifest:
     """Write tokenizer, template and manifest into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_level_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     graph = GraphSpec("model", "model.onnx", GraphKind.DEFAULT, 1, 1, (), ())
     manifest = Manifest(
         format_version=1,

@@ -12,7 +12,7 @@ from engine.bundle.variant import PassShape
 from engine.compile.random_checkpoint import Qwen3Shape, write_checkpoint
 from engine.genie.reference import GenieAnswers, genie_greedy
 from engine.sources.converted import convert_folder
-from engine.text.prompt import PromptMaker
+from tests.engine.text.in_process import InProcess
 from tests.genie.emulator import EMULATOR, compile_demo, compile_generated, emulated_greedy
 from tests.genie.generator import Recipe, generate
 from tests.genie.report import COUNT, QUESTIONS, report
@@ -35,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[list[int]], GenieAnswers]:
     """Prompts as the chat template makes them, and what Genie answers."""
     manifest = load_manifest(demo)
-    maker = PromptMaker.load(demo, manifest.text)
+    maker = InProcess.load(demo, manifest.text)
     prompts = [list(maker.chat([{"role": "user", "content": text}], None, {}, CONTEXT)) for text in QUESTIONS]
     return prompts, genie_greedy(demo, [(prompt, COUNT) for prompt in prompts], tmp_path_factory.mktemp("asked"))
 
@@ -111,7 +111,7 @@ def test_one_row_alone(asked: tuple[list[list[int]], GenieAnswers], tmp_path: Pa
 def test_the_other_modes(tmp_path: Path, options: tuple[str, ...]) -> None:
     """w4 in four parts, two of them layers; w8a16 in one, whose graphs keep their names."""
     demo = compile_demo(tmp_path / "demo", "--rows", "1,32", *options)
-    maker = PromptMaker.load(demo, load_manifest(demo).text)
+    maker = InProcess.load(demo, load_manifest(demo).text)
     prompts = [list(maker.chat([{"role": "user", "content": text}], None, {}, CONTEXT)) for text in QUESTIONS[:2]]
     theirs = genie_greedy(demo, [(prompt, 3) for prompt in prompts], tmp_path)
     assert ours(demo, [(prompt, 3, 32) for prompt in prompts], tmp_path) == theirs.tokens

@@ -10,6 +10,7 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import PassShape
 from engine.demo.location import demo_folder
 from engine.text.prompt import PromptMaker
+from tests.engine.text.in_process import InProcess
 from tests.genie.emulator import EMULATOR, compile_generated, emulated_greedy
 from tests.genie.generator import Recipe, generate
 from tests.genie.plain_loop import PlainLoop
@@ -31,7 +32,7 @@ SHAPES = (PassShape(1, 255), PassShape(32, 224))
 
 def prompts(folder: Path, questions: list[str]) -> list[list[int]]:
     manifest = load_manifest(folder)
-    maker = PromptMaker.load(folder, manifest.text)
+    maker = InProcess.load(folder, manifest.text)
     turns = [[{"role": "user", "content": question}] for question in questions]
     return [list(maker.chat(turn, None, {}, manifest.max_context)) for turn in turns]
 

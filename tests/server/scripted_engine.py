@@ -14,8 +14,8 @@ from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError
 from engine.grammar.spec import GrammarSpec
 from engine.grammar.tool_formats import HERMES
 from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestTimings, TextLogprob
-from engine.text.chat_template import check_options
 from engine.text.facts import TextFacts
+from engine.text.template_options import check_options
 
 NAME = "scripted"
 FINGERPRINT = "hexserve-test-00000000"

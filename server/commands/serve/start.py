@@ -9,6 +9,7 @@ from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
+from engine.isolation.helper_pool import HelperLimits
 from engine.sources.resolve import default_cache, resolve_bundle
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
@@ -46,9 +47,15 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         set_up_logging(found.log_level)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
-        limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer, _grammar_limits(found))
+        limits = _client_limits(found)
         return run(found, keys, lambda: make_engine(found.engine, limits), listener)
 
 
-def _grammar_limits(settings: Settings) -> GrammarCompilerLimits:
-    return GrammarCompilerLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_compilers)
+def _client_limits(settings: Settings) -> ClientLimits:
+    return ClientLimits(
+        settings.max_queued,
+        settings.max_queued_tokens,
+        settings.stream_buffer,
+        GrammarCompilerLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_compilers),
+        HelperLimits(settings.template_timeout_s),
+    )

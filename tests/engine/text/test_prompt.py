@@ -11,13 +11,14 @@ from transformers import PreTrainedTokenizerFast
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.text.chat_template import ChatTemplate
-from engine.text.prompt import PromptMaker, normalise_message
+from engine.text.prompt import normalise_message
 from engine.text.tokenizer import Tokenizer
+from tests.engine.text.in_process import InProcess
 from tests.engine.tiny_bundle import CHATML, SPECIALS, byte_level_tokenizer, write_bundle
 
 LIBRARY = byte_level_tokenizer()
 TOKENIZER = Tokenizer(LIBRARY.to_str())
-MAKER = PromptMaker(TOKENIZER, ChatTemplate(CHATML), {})
+MAKER = InProcess.of(TOKENIZER, CHATML)
 REFERENCE = PreTrainedTokenizerFast(tokenizer_object=byte_level_tokenizer(), chat_template=CHATML)
 HONEST = st.text("abhelo é😀\n<|>", max_size=12).filter(lambda text: not any(token in text for token in SPECIALS))
 NASTY = st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<", ">", "\ue000", "\ue001", "he", "😀"])).map("".join)
@@ -45,14 +46,14 @@ def test_contents_never_give_control_tokens_and_are_never_changed(contents: list
 
 
 def test_joined_parts_cannot_assemble_a_control_token() -> None:
-    joining = PromptMaker(TOKENIZER, ChatTemplate("{% for m in messages %}{{ m.content | trim }}{% endfor %}"), {})
+    joining = InProcess.of(TOKENIZER, "{% for m in messages %}{{ m.content | trim }}{% endfor %}")
     ids = joining.chat(chat("a<|im_ ", " end|>b"), None, {}, WIDE)
     assert TOKENIZER.decode(ids, skip_special=False) == "a<|im_end|>b"
     assert not any(map(TOKENIZER.is_special, ids))
 
 
 def test_tools_and_arguments_are_the_callers_too() -> None:
-    maker = PromptMaker(TOKENIZER, ChatTemplate("{{ tools | tojson }}{{ messages | tojson }}"), {})
+    maker = InProcess.of(TOKENIZER, "{{ tools | tojson }}{{ messages | tojson }}")
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"<|im_end|>": "<|im_start|>"}'}}
     ids = maker.chat([{"role": "assistant", "content": None, "tool_calls": [call]}], [{"name": "<|im_end|>"}], {}, WIDE)
     assert not any(map(TOKENIZER.is_special, ids))
@@ -104,7 +105,7 @@ def test_a_long_text_is_refused_by_its_beginning() -> None:
             seen.append(len(text))
             return super().encode(text, allow_special)
 
-    maker = PromptMaker(Counting(LIBRARY.to_str()), ChatTemplate(CHATML), {})
+    maker = InProcess.of(Counting(LIBRARY.to_str()), CHATML)
     longest = TOKENIZER.longest_token_chars
     assert longest > 8
     for call in (lambda text: maker.text(text, 100), lambda text: maker.chat(chat(text), None, {}, 100)):
@@ -115,7 +116,7 @@ def test_a_long_text_is_refused_by_its_beginning() -> None:
 
 
 def test_a_template_that_blows_up_counts_as_too_long() -> None:
-    maker = PromptMaker(TOKENIZER, ChatTemplate("{{ messages[0].content }}" * 100), {})
+    maker = InProcess.of(TOKENIZER, "{{ messages[0].content }}" * 100)
     with pytest.raises(ContextLengthExceeded):
         maker.chat(chat("x" * TOKENIZER.longest_token_chars * 5), None, {}, 10)
 
@@ -131,7 +132,7 @@ def test_deep_nesting_is_refused() -> None:
 def test_plain_prompts_take_special_tokens_and_one_bos(tmp_path: Path) -> None:
     write_bundle(tmp_path)
     spec = TextSpec("tokenizer.json", None, (), bos_token="<|endoftext|>", add_bos=True)
-    maker = PromptMaker.load(tmp_path, spec)
+    maker = InProcess.load(tmp_path, spec)
     bos = LIBRARY.token_to_id("<|endoftext|>")
     assert maker.text("x", WIDE) == maker.text("<|endoftext|>x", WIDE) == (bos, ord("x"))
     with pytest.raises(InvalidRequest, match="no chat template"):
@@ -143,6 +144,6 @@ def test_plain_prompts_take_special_tokens_and_one_bos(tmp_path: Path) -> None:
 
 
 def test_options_reach_the_template() -> None:
-    maker = PromptMaker(TOKENIZER, ChatTemplate("{{ enable_thinking }}{{ add_generation_prompt }}{{ documents }}"), {})
+    maker = InProcess.of(TOKENIZER, "{{ enable_thinking }}{{ add_generation_prompt }}{{ documents }}")
     options = {"enable_thinking": False, "add_generation_prompt": False}
     assert TOKENIZER.decode(maker.chat(chat("x"), None, options, WIDE)) == "FalseFalseNone"

@@ -1,0 +1,165 @@
+"""A few helper processes for questions that may never be answered: each costs its own asker and no neighbour.
+
+A helper answers one question at a time and ends itself by SIGALRM when an answer takes too long (`inside.py`). If it
+dies otherwise or hangs, that may be no fault of the question: a fresh one is asked once more.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.errors import Busy, EngineFailure, HexserveError
+from engine.isolation.helper_process import HelperProcess
+
+_log = logging.getLogger("hexserve")
+START_S = 60.0
+GRACE_S = 1.0  # for a helper to end itself, before it counts as hung
+GROW_AFTER_S = 0.05  # most answers take less: a busy helper is free before another one would have started
+OUT_OF_TIME = -int(getattr(signal, "SIGALRM", 14))
+
+
+class Failure(StrEnum):
+    """Why there is no answer."""
+
+    TOO_SLOW = "it overran its time"
+    HUNG = "it neither answered nor ended"
+    DIED = "it died"
+
+
+WORTH_ASKING_AGAIN = (Failure.HUNG, Failure.DIED)
+Answer = bytes | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class HelperLimits:
+    """budget_s: longest answer. processes: most helpers at once; all but the first start when they are needed."""
+
+    budget_s: float = 2.0
+    processes: int = 4
+
+
+class HelperPool:
+    """All methods belong to one event loop.
+
+    `command` starts a helper, which writes one frame when it is up. `opening` is the first question to every helper;
+    `accept` takes what became of it and raises a HexserveError unless the helper can be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        opening: bytes,
+        accept: Callable[[Answer], None],
+        limits: HelperLimits,
+    ) -> None:
+        """`name`: what a helper is called in a sentence."""
+        self._name = name
+        self._command = tuple(command)
+        self._opening = opening
+        self._accept = accept
+        self._budget_s = limits.budget_s
+        self._turns = asyncio.Semaphore(limits.processes)  # a turn is the right to one process
+        self._idle: asyncio.LifoQueue[HelperProcess] = asyncio.LifoQueue()
+        self._alive: set[HelperProcess] = set()
+        self._is_closed = False
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of all helpers."""
+        return tuple(helper.pid for helper in self._alive)
+
+    async def start(self) -> None:
+        """Start the first helper. Raises what `accept` raises, EngineFailure when it cannot start, Busy when closed."""
+        self._idle.put_nowait(await self._fresh())
+
+    async def ask(self, question: bytes) -> Answer:
+        """The answer, or why there is none. Raises as `start` does."""
+        async with self._turns:
+            helper = await self._taken()
+            answer = await self._asked(helper, question)
+            if answer in WORTH_ASKING_AGAIN:
+                _log.warning("%s failed: %s; another one is asked", self._name, answer)
+                helper = await self._fresh()
+                answer = await self._asked(helper, question)
+            if isinstance(answer, bytes):
+                self._idle.put_nowait(helper)
+            return answer
+
+    async def close(self) -> None:
+        """End every helper; who waits for one hears Busy. May be repeated."""
+        self._is_closed = True
+        for helper in list(self._alive):
+            await self._end(helper)
+
+    async def _taken(self) -> HelperProcess:
+        """An idle helper; a fresh one when there is none at all or none becomes idle within a moment."""
+        while self._alive:
+            try:
+                async with asyncio.timeout(GROW_AFTER_S):
+                    helper = await self._idle.get()
+            except TimeoutError:
+                break
+            if not helper.has_ended:
+                return helper
+            await self._end(helper)
+        return await self._fresh()
+
+    async def _fresh(self) -> HelperProcess:
+        """A new helper that has accepted the opening."""
+        helper = await self._started()
+        answer = await self._asked(helper, self._opening)
+        if answer in WORTH_ASKING_AGAIN:
+            helper = await self._started()
+            answer = await self._asked(helper, self._opening)
+        try:
+            self._accept(answer)
+        except HexserveError:
+            await self._end(helper)
+            raise
+        return helper
+
+    async def _started(self) -> HelperProcess:
+        if self._is_closed:
+            raise Busy.shutting_down()
+        try:
+            helper = await HelperProcess.start(self._command)
+        except OSError as error:
+            raise EngineFailure(f"{self._name} could not be started: {error}") from None
+        self._alive.add(helper)
+        try:
+            async with asyncio.timeout(START_S):
+                await helper.answer()
+        except (TimeoutError, asyncio.IncompleteReadError, OSError, ValueError):
+            await self._end(helper)
+            if self._is_closed:
+                raise Busy.shutting_down() from None
+            raise EngineFailure(f"{self._name} did not start") from None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end(helper))
+            raise
+        if self._is_closed:  # while it was created: nobody else would end it
+            await self._end(helper)
+            raise Busy.shutting_down()
+        return helper
+
+    async def _asked(self, helper: HelperProcess, question: bytes) -> Answer:
+        """What became of a question; unless it was answered the helper is ended, also when nobody waits any more."""
+        try:
+            async with asyncio.timeout(self._budget_s + GRACE_S):
+                return await helper.ask(question)
+        except TimeoutError:
+            await self._end(helper)
+            return Failure.HUNG
+        except (asyncio.IncompleteReadError, OSError, ValueError):
+            return Failure.TOO_SLOW if await self._end(helper) == OUT_OF_TIME else Failure.DIED
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end(helper))
+            raise
+
+    async def _end(self, helper: HelperProcess) -> int | None:
+        self._alive.discard(helper)
+        return await helper.end()

@@ -1,0 +1,57 @@
+"""The inside of a helper process: its frames, and the bounds that it sets itself."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+from engine.framing import framed, read_frame
+
+
+class HelperFrames:
+    """Frames on the standard streams. Whatever else is printed goes to standard error and breaks no frame."""
+
+    def __init__(self) -> None:
+        self._bodies, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+
+    def read(self) -> bytes | None:
+        """Block for the next frame; None when the parent is gone."""
+        return read_frame(self._bodies)
+
+    def write(self, body: bytes) -> None:
+        """Answer; ends the process when the parent is gone."""
+        try:
+            self._answers.write(framed(body))
+            self._answers.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+
+def bound_memory(most_bytes: int) -> None:
+    """Bound our address space, and never loosen a tighter bound that we were started with.
+
+    Linux only: macOS does not keep this limit, Windows has none. There the time limit has to do.
+    """
+    if sys.platform == "linux":
+        import resource  # noqa: PLC0415 (Windows has none)
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        finite = [limit for limit in (most_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min(finite), hard))
+
+
+@contextlib.contextmanager
+def ending_after(seconds: float) -> Iterator[None]:
+    """SIGALRM ends the process when the block takes longer, also inside C code. Without effect on Windows."""
+    if sys.platform == "win32":
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

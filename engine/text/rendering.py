@@ -1,0 +1,99 @@
+"""What a chat template is asked and what it answers, as values and as frames. Nothing here renders anything.
+
+Frames are JSON in UTF-8, lone surrogates included: what a caller's JSON may hold reaches the template unchanged.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from engine.errors import BundleError, InvalidRequest
+
+MEMORY_BYTES = 1024**3  # of address space; a prompt as long as a request may make it takes a part of it
+TOO_MUCH_MEMORY = f"The chat template takes more than {MEMORY_BYTES // 1024**2} MiB of memory."
+
+
+class RenderTooLong(InvalidRequest):
+    """The prompt text passed its bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOpening:
+    """The template that a renderer is for. longest_s: bound on compiling it, and on each rendering."""
+
+    source: str
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RenderRequest:
+    """One conversation. `variables` are checked options and the special tokens' names; max_chars bounds the text."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    variables: Mapping[str, Any]
+    max_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The prompt text, or the sentence that says why there is none; is_too_long: because it passed its bound."""
+
+    text: str = ""
+    error: str = ""
+    is_too_long: bool = False
+
+    def checked(self) -> str:
+        """The text; RenderTooLong or InvalidRequest when there is none."""
+        if self.error:
+            raise (RenderTooLong if self.is_too_long else InvalidRequest)(self.error, "messages")
+        return self.text
+
+
+def encode_request(request: RenderRequest) -> bytes:
+    """The body of a frame; InvalidRequest for what JSON cannot say."""
+    try:
+        return encode(request)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"The chat template cannot be given these messages: {error}", "messages") from None
+
+
+def encode(value: TemplateOpening | RenderRequest | Rendered) -> bytes:
+    """The body of a frame."""
+    named = {field.name: getattr(value, field.name) for field in fields(value)}  # asdict would copy every message
+    return json.dumps(named, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def decode_opening(body: bytes) -> TemplateOpening:
+    """The value of `encode`."""
+    return TemplateOpening(**_decoded(body))
+
+
+def decode_request(body: bytes) -> RenderRequest:
+    """The value of `encode`."""
+    return RenderRequest(**_decoded(body))
+
+
+def decode_rendered(body: bytes) -> Rendered:
+    """The value of `encode`."""
+    return Rendered(**_decoded(body))
+
+
+def too_slow(longest_s: float) -> str:
+    """What a request hears whose template does not come to an end."""
+    return f"The chat template ran for more than {longest_s:g} s."
+
+
+def read_template(path: Path) -> str:
+    """The text of a template file; BundleError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path} cannot be read: {error}") from error
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    named: dict[str, Any] = json.loads(body.decode("utf-8", "surrogatepass"))
+    return named

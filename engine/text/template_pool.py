@@ -1,0 +1,62 @@
+"""Chat templates render in processes of their own: one that never ends costs its own request and nobody else.
+
+Each process renders one conversation at a time; one that overruns its time or dies is replaced. The first one starts
+with the engine, so no request waits for it.
+"""
+
+from collections.abc import Sequence
+
+from engine.errors import BundleError, EngineFailure, InvalidRequest
+from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
+from engine.processes import module_command
+from engine.text.rendering import TemplateOpening, decode_rendered, encode, too_slow
+
+RENDERER = tuple(module_command("engine.text.renderer"))
+
+
+class TemplatePool:
+    """All methods belong to one event loop. `command` starts a renderer."""
+
+    def __init__(self, source: str, limits: HelperLimits, command: Sequence[str] = RENDERER) -> None:
+        self._longest_s = limits.budget_s
+        opening = encode(TemplateOpening(source, limits.budget_s))
+        self._helpers = HelperPool("the process of the chat template", command, opening, self._accept, limits)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the renderers."""
+        return self._helpers.pids
+
+    async def start(self) -> None:
+        """Compile the template. BundleError when it cannot be, EngineFailure when no process can be started."""
+        await self._helpers.start()
+
+    async def render(self, request: bytes) -> bytes:
+        """The encoded answer to an encoded `RenderRequest`.
+
+        InvalidRequest when it takes too long or kills the process, EngineFailure when none can be started, Busy when
+        the server is shutting down.
+        """
+        try:
+            answer = await self._helpers.ask(request)
+        except BundleError as error:  # it could be compiled at the start
+            raise EngineFailure(f"The chat template cannot be used any more: {error}") from None
+        if answer is Failure.DIED:
+            raise InvalidRequest(
+                "The chat template cannot render these messages within the limits of this server.", "messages"
+            )
+        if isinstance(answer, Failure):
+            raise InvalidRequest(too_slow(self._longest_s), "messages")
+        return answer
+
+    async def close(self) -> None:
+        """End every process. May be repeated."""
+        await self._helpers.close()
+
+    def _accept(self, answer: Answer) -> None:
+        if answer is Failure.DIED:
+            raise BundleError("the chat template cannot be compiled within the limits of this server")
+        if isinstance(answer, Failure):
+            raise BundleError(f"the chat template cannot be compiled within {self._longest_s:g} s")
+        if error := decode_rendered(answer).error:
+            raise BundleError(error)
