@@ -35,10 +35,14 @@ Answer = bytes | Failure
 
 @dataclass(frozen=True, slots=True)
 class HelperLimits:
-    """budget_s: longest answer. processes: most helpers at once; all but the first start when they are needed."""
+    """budget_s: longest answer. processes: most helpers at once; all but the first start when they are needed.
+
+    opening_s: longest answer to the opening.
+    """
 
     budget_s: float = 2.0
     processes: int = 4
+    opening_s: float = 10.0
 
 
 class HelperPool:
@@ -62,6 +66,7 @@ class HelperPool:
         self._opening = opening
         self._accept = accept
         self._budget_s = limits.budget_s
+        self._opening_s = limits.opening_s
         self._turns = asyncio.Semaphore(limits.processes)  # a turn is the right to one process
         self._idle: asyncio.LifoQueue[HelperProcess] = asyncio.LifoQueue()
         self._alive: set[HelperProcess] = set()
@@ -80,11 +85,11 @@ class HelperPool:
         """The answer, or why there is none. Raises as `start` does."""
         async with self._turns:
             helper = await self._taken()
-            answer = await self._asked(helper, question)
+            answer = await self._asked(helper, question, self._budget_s)
             if answer in WORTH_ASKING_AGAIN:
                 _log.warning("%s failed: %s; another one is asked", self._name, answer)
                 helper = await self._fresh()
-                answer = await self._asked(helper, question)
+                answer = await self._asked(helper, question, self._budget_s)
             if isinstance(answer, bytes):
                 self._idle.put_nowait(helper)
             return answer
@@ -111,10 +116,10 @@ class HelperPool:
     async def _fresh(self) -> HelperProcess:
         """A new helper that has accepted the opening."""
         helper = await self._started()
-        answer = await self._asked(helper, self._opening)
+        answer = await self._asked(helper, self._opening, self._opening_s)
         if answer in WORTH_ASKING_AGAIN:
             helper = await self._started()
-            answer = await self._asked(helper, self._opening)
+            answer = await self._asked(helper, self._opening, self._opening_s)
         try:
             self._accept(answer)
         except HexserveError:
@@ -146,10 +151,10 @@ class HelperPool:
             raise Busy.shutting_down()
         return helper
 
-    async def _asked(self, helper: HelperProcess, question: bytes) -> Answer:
+    async def _asked(self, helper: HelperProcess, question: bytes, budget_s: float) -> Answer:
         """What became of a question; unless it was answered the helper is ended, also when nobody waits any more."""
         try:
-            async with asyncio.timeout(self._budget_s + GRACE_S):
+            async with asyncio.timeout(budget_s + GRACE_S):
                 return await helper.ask(question)
         except TimeoutError:
             await self._end(helper)

@@ -29,7 +29,7 @@ def main() -> int:
         return 0
     opening = decode_opening(body)
     try:
-        with ending_after(opening.longest_s):
+        with ending_after(opening.compile_s):
             template = ChatTemplate(opening.source, longest_s=opening.longest_s)
     except BundleError as error:
         frames.write(encode(Rendered(error=str(error))))

@@ -21,9 +21,10 @@ class RenderTooLong(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class TemplateOpening:
-    """The template that a renderer is for. longest_s: bound on compiling it, and on each rendering."""
+    """The template that a renderer is for. compile_s bounds compiling it, longest_s each rendering."""
 
     source: str
+    compile_s: float
     longest_s: float
 
 

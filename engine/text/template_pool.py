@@ -4,22 +4,31 @@ Each process renders one conversation at a time; one that overruns its time or d
 with the engine, so no request waits for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.errors import BundleError, EngineFailure, InvalidRequest
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
 from engine.processes import module_command
-from engine.text.rendering import TemplateOpening, decode_rendered, encode, too_slow
+from engine.text.rendering import (
+    Rendered,
+    RenderRequest,
+    TemplateOpening,
+    decode_rendered,
+    encode,
+    encode_request,
+    too_slow,
+)
 
 RENDERER = tuple(module_command("engine.text.renderer"))
+LIMITS = HelperLimits()
 
 
 class TemplatePool:
     """All methods belong to one event loop. `command` starts a renderer."""
 
-    def __init__(self, source: str, limits: HelperLimits, command: Sequence[str] = RENDERER) -> None:
-        self._longest_s = limits.budget_s
-        opening = encode(TemplateOpening(source, limits.budget_s))
+    def __init__(self, source: str, limits: HelperLimits = LIMITS, command: Sequence[str] = RENDERER) -> None:
+        self._limits = limits
+        opening = encode(TemplateOpening(source, limits.opening_s, limits.budget_s))
         self._helpers = HelperPool("the process of the chat template", command, opening, self._accept, limits)
 
     @property
@@ -46,7 +55,7 @@ class TemplatePool:
                 "The chat template cannot render these messages within the limits of this server.", "messages"
             )
         if isinstance(answer, Failure):
-            raise InvalidRequest(too_slow(self._longest_s), "messages")
+            raise InvalidRequest(too_slow(self._limits.budget_s), "messages")
         return answer
 
     async def close(self) -> None:
@@ -57,6 +66,16 @@ class TemplatePool:
         if answer is Failure.DIED:
             raise BundleError("the chat template cannot be compiled within the limits of this server")
         if isinstance(answer, Failure):
-            raise BundleError(f"the chat template cannot be compiled within {self._longest_s:g} s")
+            raise BundleError(f"the chat template cannot be compiled within {self._limits.opening_s:g} s")
         if error := decode_rendered(answer).error:
             raise BundleError(error)
+
+
+async def render_all(source: str, requests: Iterable[RenderRequest]) -> list[Rendered]:
+    """Render one after the other; BundleError for no template, InvalidRequest at the first that passes a bound."""
+    pool = TemplatePool(source)
+    try:
+        await pool.start()
+        return [decode_rendered(await pool.render(encode_request(request))) for request in requests]
+    finally:
+        await pool.close()

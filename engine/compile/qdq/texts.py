@@ -1,6 +1,7 @@
 """The text that integer graphs are calibrated on: a file, the demo model's own corpus, or built-in samples."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,8 @@ from engine.demo.corpus.conversation import render
 from engine.demo.corpus.mixture import draw
 from engine.demo.location import demo_folder
 from engine.errors import CompileError, InvalidRequest
-from engine.text.chat_template import ChatTemplate
+from engine.text.rendering import RenderRequest, read_template
+from engine.text.template_pool import render_all
 
 DEMO_SAMPLES = 200
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -42,20 +44,22 @@ def read_text(file: Path) -> str:
     return content
 
 
-def _rendered(folder: Path, text: TextSpec) -> Iterator[str]:
+def _rendered(folder: Path, text: TextSpec) -> list[str]:
     """The built-in conversations through the model's template; as plain text where it has none or refuses them."""
-    template = ChatTemplate.load(folder / text.chat_template) if text.chat_template else None
+    plain = [f"{question}\n{answer}" for question, answer in CONVERSATIONS]
+    if not text.chat_template:
+        return plain
     names = {"bos_token": text.bos_token or "", "eos_token": text.eos_token or ""}
-    for question, answer in CONVERSATIONS:
-        plain = f"{question}\n{answer}"
-        if template is None:
-            yield plain
-            continue
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        try:
-            yield template.render(messages, None, names, MAX_CHARS)
-        except InvalidRequest:
-            yield plain
+    chats = (
+        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        for question, answer in CONVERSATIONS
+    )
+    requests = [RenderRequest(chat, None, names, MAX_CHARS) for chat in chats]
+    try:
+        answers = asyncio.run(render_all(read_template(folder / text.chat_template), requests))
+    except InvalidRequest:
+        return plain
+    return [words if answer.error else answer.text for answer, words in zip(answers, plain, strict=True)]
 
 
 def token_sequences(

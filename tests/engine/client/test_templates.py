@@ -38,7 +38,7 @@ HOSTILE = {
     "a doubled string": (GROW.replace("START", "'x'").replace("JOIN", "~"), TOO_MUCH),
     "a doubled list": (GROW.replace("START", "[1]").replace("JOIN", "+"), TOO_MUCH),
 }
-BUDGET = ClientLimits(templates=HelperLimits(1.0, 2))
+BUDGET = ClientLimits(templates=HelperLimits(1.0, 2, 1.0))
 FOREVER = ClientLimits(templates=HelperLimits(600.0, 2))
 
 
