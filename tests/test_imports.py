@@ -154,6 +154,13 @@ def test_the_http_process_compiles_no_grammar() -> None:
     assert [file for file in SERVED_GRAMMAR if "llguidance" in imports()[file]] == []
 
 
+def test_the_http_process_renders_no_template() -> None:
+    reached = {"server/app.py", "server/run.py", "engine/client/engine.py"}
+    while more := {target for file in reached for target in imports()[file] & imports().keys()} - reached:
+        reached |= more
+    assert [file for file in reached if "jinja2" in imports()[file]] == []
+
+
 def test_decisions_are_pure() -> None:
     wrong = [
         f"{file}: {found & EFFECTS}" for file, found in imports().items() if file.startswith(PURE) and found & EFFECTS

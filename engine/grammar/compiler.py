@@ -17,13 +17,14 @@ from engine.framing import framed, read_frame
 from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
 from engine.grammar.source import Unusable, serialised, unforced
 from engine.grammar.spec import Compiled, GrammarSpec, decode_spec, encode_compiled
+from engine.isolation.inside import bound_memory
 
 MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
 
 
 def main(arguments: list[str]) -> int:
     """Compile until end of input; 3 when the tokenizer cannot be used (said in the first answer)."""
-    _bound_memory()
+    bound_memory(MEMORY_BYTES)
     specs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
@@ -51,15 +52,6 @@ def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Sequence[str])
     except (ValueError, RecursionError) as error:  # llguidance's words for an argument it cannot read
         return Compiled(error=f"it cannot be read: {error}")
     return Compiled(grammar) if any(allowed) else Compiled(error="no text satisfies it")
-
-
-def _bound_memory() -> None:
-    """Linux only: macOS does not keep this limit, Windows has none. There the time limit has to do."""
-    if sys.platform == "linux":
-        import resource  # noqa: PLC0415 (Windows has none)
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
 
 
 def _answer(answers: BinaryIO, answer: Compiled) -> None:

@@ -73,7 +73,7 @@ class TemplatePool:
 
 async def render_all(source: str, requests: Iterable[RenderRequest]) -> list[Rendered]:
     """Render one after the other; BundleError for no template, InvalidRequest at the first that passes a bound."""
-    pool = TemplatePool(source)
+    pool = TemplatePool(source, LIMITS)
     try:
         await pool.start()
         return [decode_rendered(await pool.render(encode_request(request))) for request in requests]

@@ -213,3 +213,18 @@ async def test_the_real_compiler() -> None:
             await compiler_pool.compile(GrammarSpec(JsonSchema('{"type": "strin"}')), "guided_json")
     finally:
         await compiler_pool.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a bound on address space")
+async def test_the_real_compiler_under_a_hard_memory_limit_below_its_own() -> None:
+    arguments = [str(demo_folder() / "tokenizer.json"), "3072", "2", "0"]
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "from engine.grammar.compiler import main; main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    compiler_pool = GrammarCompilerPool(command, GrammarCompilerLimits(budget_s=60.0))
+    try:
+        assert "lark_grammar" in await compiler_pool.compile(wanted("^a+$"), "guided_regex")
+    finally:
+        await compiler_pool.close()
