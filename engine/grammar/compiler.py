@@ -59,7 +59,8 @@ def _bound_memory() -> None:
         import resource  # noqa: PLC0415 (Windows has none)
 
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
+        soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _answer(answers: BinaryIO, answer: Compiled) -> None:

@@ -20,6 +20,7 @@ from engine.genie.config import is_genie_folder
 from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
 from engine.sources.lock import exclusive
+from engine.sources.publish import remove_stale
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
@@ -114,6 +115,9 @@ def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
     # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
     arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
     command = module_command("engine.compile", arguments)
-    result = subprocess.run(command, env=child_environment(), check=False)
+    try:
+        result = subprocess.run(command, env=child_environment(), check=False)
+    finally:
+        remove_stale(target)  # a signal to us kills the compiler before it can remove its draft
     if result.returncode != 0 and not is_good(target):
         raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from engine.client.engine import ClientLimits, Engine
@@ -12,9 +13,11 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.sources.resolve import default_cache, resolve_bundle
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
+from server.http.open_files import bound_connections
 from server.logs import set_up_logging
 from server.run import UNUSABLE, RunnableEngine, bind, run
 from server.settings import Settings
+from server.signals import unwinding
 
 _log = logging.getLogger("hexserve")
 
@@ -38,7 +41,8 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
     cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else default_cache()
     with listener:
         try:
-            folder = resolve_bundle(settings.engine.bundle, cache)
+            with unwinding():
+                folder = resolve_bundle(settings.engine.bundle, cache)
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
@@ -46,6 +50,7 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         set_up_logging(found.log_level)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
+        found = replace(found, max_connections=bound_connections(found.max_connections, 2 * found.grammar_compilers))
         limits = ClientLimits(found.max_queued, found.max_queued_tokens, found.stream_buffer, _grammar_limits(found))
         return run(found, keys, lambda: make_engine(found.engine, limits), listener)
 
