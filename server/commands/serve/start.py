@@ -4,13 +4,12 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
-from engine.sources.resolve import default_cache, resolve_bundle
+from engine.sources.resolve import cache_folder, resolve_bundle
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
 from server.http.open_files import bound_connections
@@ -38,9 +37,9 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # create_server appends the address
         print(f"error: cannot listen on {settings.host} port {settings.port}: {reason}", file=sys.stderr)
         return UNUSABLE
-    cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else default_cache()
     with listener:
         try:
+            cache = cache_folder(settings.cache_dir)
             with unwinding():
                 folder = resolve_bundle(settings.engine.bundle, cache)
         except BundleError as error:

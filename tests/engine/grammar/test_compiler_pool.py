@@ -213,3 +213,14 @@ async def test_the_real_compiler() -> None:
             await compiler_pool.compile(GrammarSpec(JsonSchema('{"type": "strin"}')), "guided_json")
     finally:
         await compiler_pool.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a limit on address space")
+async def test_the_real_compiler_within_a_hard_limit_below_its_own() -> None:
+    real = [sys.executable, "-m", "engine.grammar.compiler", str(demo_folder() / "tokenizer.json"), "3072", "2", "0"]
+    command = ["sh", "-c", 'ulimit -v 2000000; exec "$@"', "sh", *real]
+    compiler_pool = GrammarCompilerPool(command, GrammarCompilerLimits(budget_s=60.0))
+    try:
+        assert "lark_grammar" in await compiler_pool.compile(wanted("a+"), "guided_regex")
+    finally:
+        await compiler_pool.close()
