@@ -39,8 +39,11 @@ def handled(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """In this block a stop signal raises SystemExit, so that child processes and unfinished files are removed."""
-    with handled(stop_signals(), _unwind):
+    """In this block a signal raises SystemExit, so that child processes and unfinished files are removed.
+
+    Ctrl-C too: `subprocess` does not wait for a child that it kills at a KeyboardInterrupt.
+    """
+    with handled((signal.SIGINT, *stop_signals()), _unwind):
         yield
 
 
