@@ -3,7 +3,7 @@
 import logging
 import re
 
-from engine.log_handler import DroppingHandler, standard_error
+from engine.logs.handler import DroppingHandler, standard_error
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 # A stranger's text must not start a line of its own or move the terminal's cursor; a traceback keeps its lines.

@@ -17,7 +17,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
-from engine.log_handler import DroppingHandler, standard_error
+from engine.logs.handler import DroppingHandler, standard_error
 from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submit, Tokens, read_command
 from engine.qnn.chosen import as_variables
 from engine.qnn.failures import explain

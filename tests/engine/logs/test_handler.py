@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine import log_handler
-from engine.log_handler import DroppingHandler, write_all
+from engine.logs import handler
+from engine.logs.handler import DroppingHandler, write_all
 
 LINE = 100  # bytes of a record's line
 BOUND = 50 * LINE
@@ -104,7 +104,7 @@ def test_lost_lines_count_as_dropped(reader: Reader, log: Callable[[int], None])
 def test_a_flush_does_not_wait_for_ever(
     reader: Reader, log: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_handler, "FLUSH_S", 0.01)
+    monkeypatch.setattr(handler, "FLUSH_S", 0.01)
     log(0)
     flush(log)
     assert reader.text == b""
