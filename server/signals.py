@@ -43,7 +43,7 @@ def unwinding() -> Iterator[None]:
 
     Ctrl-C too: `subprocess` does not wait for a child that it kills at a KeyboardInterrupt.
     """
-    with handled((signal.SIGINT, *stop_signals()), _unwind):
+    with handled((signal.SIGINT, *stop_signals()), unwind):
         yield
 
 
@@ -59,9 +59,10 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def unwind(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler that ends the process through every `finally` on the way, with 128 + the signal's number."""
+    raise SystemExit(128 + number)
+
+
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
-
-
-def _unwind(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
