@@ -48,6 +48,12 @@ class ContextLengthExceeded(CallerError):
             "context_length_exceeded",
         )
         self.limit = limit
+        self._counts = (limit, prompt_tokens, completion_tokens)
+        self._at_least = at_least
+
+    def named(self, param: str) -> "ContextLengthExceeded":
+        """The same, said of the field that holds the prompt."""
+        return ContextLengthExceeded(*self._counts, param, self._at_least)
 
 
 class BusyReason(Enum):

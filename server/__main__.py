@@ -1,9 +1,11 @@
 """The command `hexserve`, for the console script and for `python -m server`."""
 
-import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # every import here is time in which a signal finds no handler
+    from importlib.machinery import ModuleSpec
+    from pathlib import Path
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -12,9 +14,15 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line, unless the `engine` that would be imported is not the one beside this `server`.
 
-    Everything of ours is imported in here: after that check, and Ctrl-C ends without a traceback from the beginning.
+    Everything is imported in here: a signal ends the command, without a traceback, from the beginning.
     """
     try:
+        from server.signals import end_at_once  # noqa: PLC0415
+
+        end_at_once()
+        import importlib.util  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
         problem = foreign_engine(importlib.util.find_spec("engine"), Path(__file__).resolve().parents[1])
         if problem:
             print(f"error: {problem}", file=sys.stderr)
@@ -26,12 +34,12 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def foreign_engine(found: ModuleSpec | None, root: Path) -> str:
+def foreign_engine(found: "ModuleSpec | None", root: "Path") -> str:
     """One sentence when `found` is not the package `engine` of the folder `root`, else ''.
 
     The name is a common one: the working folder, PYTHONPATH or another distribution may have an `engine` too.
     """
-    file = Path(found.origin).resolve() if found is not None and found.origin else None
+    file = type(root)(found.origin).resolve() if found is not None and found.origin else None
     if file == root / "engine" / "__init__.py":
         return ""
     return (

@@ -1,7 +1,9 @@
-"""Log lines of the server process: one format, on stderr, without control characters."""
+"""Log lines of the server process: one format, on stderr, without control characters; nobody waits for the reader."""
 
 import logging
 import re
+
+from engine.logs.handler import DroppingHandler, standard_error
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 # A stranger's text must not start a line of its own or move the terminal's cursor; a traceback keeps its lines.
@@ -23,9 +25,15 @@ class CleanFormatter(logging.Formatter):
 
 def set_up_logging(level: str) -> None:
     """Configure the root logger; `level` is one of settings.LOG_LEVELS."""
-    handler = logging.StreamHandler()
+    handler = DroppingHandler(standard_error())
     handler.setFormatter(CleanFormatter(FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.getLogger("sse_starlette").setLevel(logging.WARNING)  # at debug it writes out every chunk
+
+
+def flush_logs() -> None:
+    """Write what was logged before something else is written to stderr."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()

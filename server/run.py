@@ -1,7 +1,7 @@
 """The life of the server process: bind, load, serve, drain, end.
 
-SIGTERM (Ctrl-Break on Windows) drains: new requests hear 503, running ones get `drain_s` seconds. SIGINT (Ctrl-C)
-ends everything at once. A second signal of either kind does not wait for anything.
+SIGTERM (Ctrl-Break on Windows) and SIGHUP drain: new requests hear 503, running ones get `drain_s` seconds. SIGINT
+(Ctrl-C) ends everything at once. A second signal of any kind does not wait for anything.
 """
 
 import asyncio
@@ -9,7 +9,8 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
@@ -18,11 +19,14 @@ from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
 from engine.errors import BundleError, HexserveError
+from server import signals
 from server.app import create_app
 from server.engine_seam import EngineLike
 from server.http.guard.keys import KeyRing
 from server.http.in_flight import InFlight
+from server.http.open_files import ACCEPTED_AT_ONCE, AcceptFailures
 from server.http.uvicorn_protocol import protocol_factory
+from server.logs import flush_logs
 from server.settings import Settings, listed
 
 _log = logging.getLogger("hexserve")
@@ -51,16 +55,34 @@ def bind(host: str, port: int) -> socket.socket:
 
 def run(settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    return asyncio.run(_serve(settings, keys, make_engine, listener))
+    code = asyncio.run(_serve_once(settings, keys, make_engine, listener))
+    signals.ignore()
+    return code
+
+
+async def _serve_once(
+    settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket
+) -> int:
+    code = await _serve(settings, keys, make_engine, listener)
+    signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
+    return code
 
 
 async def _serve(
     settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket
 ) -> int:
+    asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     engine = make_engine()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
     server = DrainingServer(create_app(settings, engine, keys, in_flight), in_flight, settings)
+    with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit):
+        return await _until_ended(server, engine, settings, listener)
+
+
+async def _until_ended(
+    server: "DrainingServer", engine: RunnableEngine, settings: Settings, listener: socket.socket
+) -> int:
     serving = asyncio.create_task(server.serve([listener]))
     loading = asyncio.create_task(engine.start())
     ending = asyncio.create_task(server.ending.wait())
@@ -85,6 +107,7 @@ def _exit_code(failure: BaseException | None) -> int:
         return ENDED
     if not isinstance(failure, HexserveError):
         raise failure
+    flush_logs()
     print(f"error: {failure}", file=sys.stderr)
     return UNUSABLE if isinstance(failure, BundleError) else BROKEN
 
@@ -109,6 +132,7 @@ class DrainingServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             log_config=None,
+            backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=CONNECTIONS_END_S,
         )
         super().__init__(config)
@@ -117,6 +141,17 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = settings.drain_s
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; asyncio takes one number for the queue of connections and for how many it accepts at once."""
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(BACKLOG)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Not uvicorn's to do: signals have to be heeded until the engine has ended too."""
+        yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by Python between two instructions of the main thread: only wakes the loop."""

@@ -106,7 +106,7 @@ class Service:
             for stream in streams:
                 stream.abort()
             if isinstance(error, ContextLengthExceeded):
-                error.param = param
+                raise error.named(param) from None
             raise
         watch = self.metrics.watch(params.choices, limit)
         if self.caller is not None:

@@ -20,6 +20,7 @@ from engine.genie.config import is_genie_folder
 from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
 from engine.sources.lock import exclusive
+from engine.sources.publish import remove_stale
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
@@ -35,7 +36,7 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
     """
     if source == DEMO:
         return _compiled(demo_folder(), DEMO, cache, quant or DEMO_QUANT)
-    folder = Path(source).expanduser()
+    folder = _expanded(source)
     if not folder.exists():
         raise BundleError(f"{source} does not exist; name a bundle folder, a Hugging Face folder or '{DEMO}'")
     if not folder.is_dir():
@@ -52,8 +53,27 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
     )
 
 
+def cache_folder(setting: str) -> Path:
+    """The folder that a setting names, the default one if empty. BundleError when it lies in a home that is none."""
+    return _expanded(setting) if setting else default_cache()
+
+
 def default_cache() -> Path:
-    """The platform's folder for files that can be made again."""
+    """The platform's folder for files that can be made again. BundleError when it would be in a home that is none."""
+    try:
+        return _platform_cache()
+    except RuntimeError:
+        raise BundleError("this account has no home folder: name a folder for the cache with cache_dir") from None
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BundleError(f"{path} names a home folder that does not exist") from None
+
+
+def _platform_cache() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "hexserve" / "bundles"
     if sys.platform == "darwin":
@@ -99,7 +119,8 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
                 _compile(folder, target, quant, name)
     except OSError as error:
-        raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise BundleError(f"the bundle cache {cache} cannot be used: {reason}; cache_dir names another") from error
     return target
 
 
@@ -114,6 +135,9 @@ def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
     # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
     arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
     command = module_command("engine.compile", arguments)
-    result = subprocess.run(command, env=child_environment(), check=False)
+    try:
+        result = subprocess.run(command, env=child_environment(), check=False)
+    finally:
+        remove_stale(target)  # a signal to us kills the compiler before it can remove its draft
     if result.returncode != 0 and not is_good(target):
         raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")

@@ -17,6 +17,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
+from engine.logs.handler import DroppingHandler, standard_error
 from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submit, Tokens, read_command
 from engine.qnn.chosen import as_variables
 from engine.qnn.failures import explain
@@ -38,7 +39,11 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
     os.environ.update(as_variables(config))
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[DroppingHandler(standard_error())],
+    )
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
     progress = Progress()
     threading.Thread(target=_receive, args=(commands, inbox, reports, progress), name="commands", daemon=True).start()

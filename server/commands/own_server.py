@@ -10,12 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType, MappingProxyType
-from typing import IO, NoReturn
+from types import MappingProxyType
+from typing import IO
 
 import httpx
 
 from engine.processes import child_environment, module_command, own_group
+from server import signals
 
 START_S = 900.0  # a checkpoint may have to be compiled first
 POLL_S = 0.1
@@ -109,16 +110,5 @@ def _ends_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    names = ("SIGTERM", "SIGHUP", "SIGBREAK")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
-    previous = {number: signal.signal(number, _unwind) for number in heeded}
-    try:
+    with signals.handled(signals.stop_signals(), signals.unwind):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _unwind(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)

@@ -1,4 +1,6 @@
-"""uvicorn's h11 protocol with two additions: a time limit on request headers, and refusals in OpenAI's envelope."""
+"""uvicorn's h11 protocol, and what it lacks: a time limit on request headers, refusals in OpenAI's envelope, answers to
+clients that close their side behind the request, and an end to connections whose framing is ambiguous.
+"""
 
 import asyncio
 import sys
@@ -9,6 +11,7 @@ from typing import Any, cast
 
 import h11
 import msgspec
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from server.http.errors import WireError
@@ -20,10 +23,20 @@ TOO_MANY = WireError(503, "The server has too many connections.", "server_error"
 TOO_SLOW = WireError(408, "The request headers did not arrive in time.")
 
 
+CLOSE = (b"connection", b"close")
+AMBIGUOUS = frozenset({b"content-length", b"transfer-encoding"})
+FIRST_PROBE_S, LONGEST_PROBE_S = 0.05, 5.0
+EVENT_STREAM = b"text/event-stream"
+COMMENT = b": \n\n"  # nothing, in an event stream
+
+
 class BoundedProtocol(H11Protocol):
     """One connection. `header_timeout_s` runs from the connection, and from the first byte of each later request.
 
     max_connections: beyond it a new one is answered 503 and closed; 0 = no limit.
+
+    A client that closes its side after its request may wait for the answer or be gone: TCP tells only when something is
+    sent to it. So it gets what means nothing, an interim response (102) or a comment, until the answer is complete.
     """
 
     def __init__(self, header_timeout_s: float, max_connections: int, **parts: Any) -> None:
@@ -31,6 +44,9 @@ class BoundedProtocol(H11Protocol):
         self._max_connections = max_connections
         self._header_timeout_s = header_timeout_s
         self._header_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self._streams_events = False
+        self._inner_app, self.app = self.app, self._noting_events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client connected."""
@@ -44,9 +60,28 @@ class BoundedProtocol(H11Protocol):
         super().data_received(data)
         self._watch_headers()
 
+    def handle_events(self) -> None:
+        """As uvicorn's. RFC 9112, 6.1: with both framings the connection must be closed after the answer."""
+        super().handle_events()
+        if self.cycle is not None and {name for name, _ in self.headers} >= AMBIGUOUS and CLOSE not in self.headers:
+            self.headers.append(CLOSE)  # the list that the request's scope has; its task has not begun
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's: true keeps our side open
+        """The client closed its side; true while an answer is owed to it."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self._speaks_http_1_0():
+            return False
+        if not self.conn.trailing_data[0]:
+            cycle.keep_alive = False
+        if self._probe_timer is None:
+            self._probe(FIRST_PROBE_S)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         self._stop_timer()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -54,6 +89,30 @@ class BoundedProtocol(H11Protocol):
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else MALFORMED.status
         self._refuse({431: TOO_LARGE, 501: UNKNOWN_TRANSFER}.get(hint, MALFORMED))
+
+    def _speaks_http_1_0(self) -> bool:
+        return self.conn.their_http_version == b"1.0"  # which knows no interim responses
+
+    def _probe(self, next_s: float) -> None:
+        """Send what means nothing, unless bytes that were sent are still on their way."""
+        self._probe_timer = None
+        if self.transport.is_closing() or self.cycle.response_complete:
+            return
+        if not self.transport.get_write_buffer_size():
+            if self.conn.our_state is h11.SEND_RESPONSE:
+                self.transport.write(self.conn.send(h11.InformationalResponse(status_code=102, headers=[])) or b"")
+            elif self._streams_events and self.conn.our_state is h11.SEND_BODY:
+                self.transport.write(self.conn.send(h11.Data(data=COMMENT)) or b"")
+        self._probe_timer = self.loop.call_later(next_s, self._probe, min(2 * next_s, LONGEST_PROBE_S))
+
+    async def _noting_events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kinds = [value for name, value in message.get("headers", []) if name.lower() == b"content-type"]
+                self._streams_events = any(kind.startswith(EVENT_STREAM) for kind in kinds)
+            await send(message)
+
+        await self._inner_app(scope, receive, noting)
 
     def _watch_headers(self) -> None:
         is_incomplete = self.conn.their_state is h11.IDLE and not self.transport.is_closing()

@@ -17,6 +17,7 @@ MAX_TOKENS = 2**31 - 1
 NotYet: TypeAlias = None  # the type of a field this version does not honour: only null is accepted
 
 Name = Annotated[str, StringConstraints(max_length=256)]
+RepetitionPenalty = Annotated[float, Field(ge=0.0001, le=10)]  # logits divided by much less are no float32 any more
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 MetadataText = Annotated[str, StringConstraints(max_length=512)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]

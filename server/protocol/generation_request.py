@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from server.protocol.fields import MAX_TOKENS, Body, Name, NotYet, TokenId, text_or_list
+from server.protocol.fields import MAX_TOKENS, Body, Name, NotYet, RepetitionPenalty, TokenId, text_or_list
 from server.protocol.structured_outputs import (
     GrammarText,
     OptionTexts,
@@ -59,7 +59,7 @@ class GenerationBody(Body):
     # Extensions with vLLM's names.
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None

@@ -16,6 +16,7 @@ from server.protocol.fields import (
     MetadataText,
     Name,
     NotYet,
+    RepetitionPenalty,
     TemplateOption,
     text_or_list,
     text_or_object,
@@ -213,7 +214,7 @@ class ResponsesRequest(Body):
     # Extensions with the names the chat route has.
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None

@@ -4,7 +4,10 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +21,8 @@ from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
+ROOT = Path(__file__).parents[2]
+DRAINING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 STREAM = {"model": NAME, "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
 
@@ -30,6 +35,7 @@ class LivingEngine(ScriptedEngine):
         self.may_load = asyncio.Event()
         self.failure: HexserveError | None = None
         self.closes = 0
+        self.closing: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         await self.may_load.wait()
@@ -39,6 +45,7 @@ class LivingEngine(ScriptedEngine):
 
     async def close(self) -> None:
         self.closes += 1
+        self.closing()
         self.state = EngineState.STOPPED
 
 
@@ -67,6 +74,7 @@ class Life:
 @pytest.fixture
 async def start() -> AsyncIterator[Callable[..., Life]]:
     lives: list[Life] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL) if sys.platform != "win32" else None  # nohup ignores it
 
     def start(loads: bool = True, **options: Any) -> Life:
         engine = LivingEngine()
@@ -80,16 +88,19 @@ async def start() -> AsyncIterator[Callable[..., Life]]:
         if not life.serving.done():
             life.serving.cancel()
         await life.client.aclose()
+    if before is not None:
+        signal.signal(signal.SIGHUP, before)
 
 
-async def test_sigterm_lets_running_streams_finish(start: Callable[..., Life]) -> None:
+@pytest.mark.parametrize("number", DRAINING)
+async def test_a_signal_lets_running_streams_finish(start: Callable[..., Life], number: signal.Signals) -> None:
     life = start()
     await life.ready()
     life.engine.hold(1)
     async with life.client.stream("POST", "/v1/chat/completions", json=STREAM) as answer:
         lines = answer.aiter_lines()
         await anext(lines)
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         await life.ready(503)
         refused = await life.client.post("/v1/chat/completions", json=STREAM)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
@@ -141,6 +152,26 @@ async def test_a_signal_while_loading(start: Callable[..., Life]) -> None:
     await life.ready(503)
     signal.raise_signal(signal.SIGINT)
     assert await life.end() == run.ENDED
+
+
+@pytest.mark.parametrize("number", [*DRAINING, signal.SIGINT])
+async def test_a_signal_while_the_engine_ends_changes_nothing(
+    start: Callable[..., Life], number: signal.Signals
+) -> None:
+    life = start()
+    await life.ready()
+    life.engine.closing = lambda: signal.raise_signal(number)
+    signal.raise_signal(signal.SIGTERM)
+    assert await life.end() == run.ENDED
+
+
+def test_the_second_signal_waits_for_no_thread() -> None:
+    command = [sys.executable, "-m", "tests.server.stuck_server"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdout.readline() == "ready\n"
+        while server.poll() is None:
+            server.send_signal(signal.SIGTERM)
+    assert server.returncode == run.ENDED
 
 
 @pytest.mark.parametrize(

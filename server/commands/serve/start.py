@@ -3,19 +3,21 @@
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
-from engine.sources.resolve import default_cache, resolve_bundle
+from engine.sources.resolve import cache_folder, resolve_bundle
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
+from server.http.open_files import bound_connections
 from server.logs import set_up_logging
 from server.run import UNUSABLE, RunnableEngine, bind, run
 from server.settings import Settings
+from server.signals import unwinding
 
 _log = logging.getLogger("hexserve")
 
@@ -36,10 +38,11 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # create_server appends the address
         print(f"error: cannot listen on {settings.host} port {settings.port}: {reason}", file=sys.stderr)
         return UNUSABLE
-    cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else default_cache()
     with listener:
         try:
-            folder = resolve_bundle(settings.engine.bundle, cache)
+            cache = cache_folder(settings.cache_dir)
+            with unwinding():
+                folder = resolve_bundle(settings.engine.bundle, cache)
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
@@ -48,6 +51,8 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         limits = _client_limits(found)
+        pipes = 2 * (limits.grammars.compilers + limits.templates.processes)
+        found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
         return run(found, keys, lambda: make_engine(found.engine, limits), listener)
 
 

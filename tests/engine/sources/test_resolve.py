@@ -15,7 +15,7 @@ from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
 from engine.sources import resolve
 from engine.sources.liveness import process_is_alive
-from engine.sources.resolve import bundle_key, compiler_stamps, default_cache, resolve_bundle
+from engine.sources.resolve import bundle_key, cache_folder, compiler_stamps, default_cache, resolve_bundle
 
 RESOLVE = "import sys; from pathlib import Path; from engine.sources.resolve import resolve_bundle as r; "
 
@@ -173,6 +173,24 @@ def test_cache_folder(
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv(variable, str(tmp_path))
     assert default_cache() == tmp_path / expected
+
+
+def test_no_home_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account that no file of accounts has, as in a container; a stranger's home that does not exist."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(BundleError, match="no home folder: name a folder for the cache with cache_dir"):
+        cache_folder("")
+    with pytest.raises(BundleError, match="~no-such-account/cache names a home folder that does not exist"):
+        cache_folder("~no-such-account/cache")
+    with pytest.raises(BundleError, match="~no-such-account/bundle names a home folder that does not exist"):
+        resolve_bundle("~no-such-account/bundle", Path("unused"))
+    assert cache_folder("/somewhere") == Path("/somewhere")
 
 
 def test_liveness() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from server.http.errors import RequestTimeout, bounded, dotted, echo, from_engin
 from server.protocol.chat_request import ChatRequest
 from server.protocol.completion_request import CompletionRequest
 from server.protocol.generation_request import GenerationBody
+from tests.server.scripted_engine import NAME
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
@@ -113,3 +115,20 @@ def test_lengths_are_bounded() -> None:
 def test_a_dotted_path() -> None:
     assert dotted(("messages", 0, "content", 1, "type")) == "messages[0].content[1].type"
     assert dotted(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "param"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}, "messages"),
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 100}, "prompt"),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 100}, "input"),
+    ],
+)
+async def test_the_overflow_sentence_speaks_of_the_routes_own_field(
+    client: httpx.AsyncClient, route: str, fields: dict[str, object], param: str
+) -> None:
+    answer = await client.post(route, json={"model": NAME, **fields})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert f" in the {param}, 100 in the completion). Please reduce the length of the {param} or" in error["message"]

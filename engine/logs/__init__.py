@@ -1,0 +1,1 @@
+"""How both processes write their log: nobody waits for who reads it."""

@@ -1,0 +1,54 @@
+"""How many connections there are files for, and what is said when there are fewer than asked."""
+
+import asyncio
+import errno
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.http import open_files
+from server.http.open_files import AcceptFailures, bound_connections, connections_within
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("asked", "files", "allowed"),
+    [(960, 0, 960), (960, 4096, 960), (960, 256, 152), (0, 256, 152), (0, 0, 0), (100, 256, 100), (960, 64, 8)],
+)
+def test_the_connections_that_there_are_files_for(asked: int, files: int, allowed: int) -> None:
+    assert connections_within(asked, files, pipes=8) == allowed
+
+
+def test_fewer_connections_than_asked_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(open_files, "raise_limit", lambda: 256)
+    assert bound_connections(960, 8) == 152
+    assert [record.getMessage() for record in caplog.records] == [
+        "max_connections is 152 instead of 960: this process may open 256 files (ulimit -n)"
+    ]
+    caplog.clear()
+    assert (bound_connections(100, 8), caplog.records) == (100, [])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_the_soft_limit_becomes_the_hard_one() -> None:
+    code = "from server.http.open_files import raise_limit; print(raise_limit())"
+    command = ["sh", "-c", 'ulimit -S -n 64; ulimit -H -n 300; exec "$@"', "sh", sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "300\n"
+
+
+async def test_files_that_run_out_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    handler, loop = AcceptFailures(), asyncio.get_running_loop()
+    for _ in range(3):
+        handler(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files"), "socket": None})
+    assert len(caplog.records) == 1 and "Too many open files" in caplog.text and caplog.records[0].exc_info is None
+
+
+async def test_other_failures_keep_their_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    AcceptFailures()(asyncio.get_running_loop(), {"message": "it broke", "exception": ValueError("no")})
+    assert caplog.records[0].levelno == logging.ERROR and caplog.records[0].exc_info is not None

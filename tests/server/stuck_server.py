@@ -1,0 +1,25 @@
+"""A server with a thread that never ends. Says "ready" when signals are its to heed."""
+
+import asyncio
+import threading
+
+from engine.config import EngineConfig
+from server.http.guard.keys import KeyRing
+from server.run import bind, run
+from server.settings import Settings
+from tests.server.scripted_engine import ScriptedEngine
+
+
+class StuckEngine(ScriptedEngine):
+    """An engine that asks a thread for what never comes."""
+
+    async def start(self) -> None:
+        asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+        print("ready", flush=True)
+
+    async def close(self) -> None:
+        """Nothing to end but the thread, which cannot be."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(Settings(EngineConfig("unused")), KeyRing(), StuckEngine, bind("127.0.0.1", 0)))
