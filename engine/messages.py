@@ -48,7 +48,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 class Counters(msgspec.Struct):
     """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
 
-    run_s: inside the graphs. relay_s: re-laying pools for variants of another width. copy_s: pages to and from the
+    run_s: inside the graphs. restride_s: re-laying pools for variants of another width. copy_s: pages to and from the
     host KV cache. step_s: whole steps, all of these included.
     """
 
@@ -68,7 +68,7 @@ class Counters(msgspec.Struct):
     generated_tokens: int = 0
     finished: int = 0
     run_s: float = 0.0
-    relay_s: float = 0.0
+    restride_s: float = 0.0
     copy_s: float = 0.0
     step_s: float = 0.0
 

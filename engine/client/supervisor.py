@@ -2,7 +2,7 @@
 
 When the worker dies the next one gets all unfinished requests again, with the tokens already delivered; streams go
 on as if nothing had happened. A worker that hangs (`engine/client/watchdog.py`) is killed, and has died. Which request
-is to blame is decided in `engine/client/recovery.py`.
+a death is charged to is decided in `engine/client/recovery.py`.
 """
 
 import asyncio

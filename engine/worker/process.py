@@ -18,7 +18,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
 from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submit, Tokens, read_command
-from engine.qnn.chosen import as_variables
+from engine.qnn.environment import as_variables
 from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
 from engine.worker.assembly import OpenRuntime, assemble, open_onnx

@@ -17,7 +17,7 @@ from tests.engine.grammar.small_tokens import inline_masks
 from tests.engine.worker.simulation import by_hand, fixed, free, simulate
 
 
-def test_kpi_counts_and_line() -> None:
+def test_counters_and_the_line_of_timings() -> None:
     world = simulate(fixed((8, 120)))
     world.submit("a", tuple(range(20)), 5)
     timings = None
@@ -113,9 +113,9 @@ def test_the_time_inside_the_graphs_is_neither_copies_nor_re_laying_nor_masks() 
     stats = world.loop.stats()
     assert world.scheduler.counters.prefix_hits == 592
     assert stats.run_s == stats.passes and observed == [1000.0] * stats.passes
-    assert stats.relay_s == 10.0 * stats.passes
+    assert stats.restride_s == 10.0 * stats.passes
     assert stats.copy_s == 34 * 1100.0  # of the 37 pages all but three went to the host cache and came back
-    assert stats.step_s == stats.run_s + stats.relay_s + stats.copy_s + 1.1e5 * stats.passes
+    assert stats.step_s == stats.run_s + stats.restride_s + stats.copy_s + 1.1e5 * stats.passes
 
 
 def test_every_counter_has_one_owner() -> None:
