@@ -1,4 +1,4 @@
-"""Every word that crosses between the server process and the worker, as MessagePack in frames (`engine/framing.py`).
+"""Every message between the server process and the worker: MessagePack in frames (`engine/framing.py`).
 
 The worker reads commands from standard input and writes reports to standard output; end of input means the parent is
 gone.

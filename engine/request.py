@@ -1,4 +1,4 @@
-"""What was asked and what comes back. Standard library only: both processes import this."""
+"""A request to the engine and what comes back: events, deltas, timings. Standard library only, for both processes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,7 +27,7 @@ class ThinkingBudget:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen; validated before it is built. Order of application: `engine/sampling/sampler.py`.
+    """How tokens are sampled; validated before it is built. Order of application: `engine/sampling/sampler.py`.
 
     temperature 0 is greedy. top_k 0 and top_p 1 are off. seed None draws one at submission.
     logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off);

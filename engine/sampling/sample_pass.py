@@ -1,4 +1,4 @@
-"""From a pass's logits to tokens for its sequences: scores, masks, sampling, and who has to wait or is lost."""
+"""From a pass's logits to tokens for its sequences: prompt log-probabilities, masks, sampling, failures."""
 
 from dataclasses import dataclass, field
 
@@ -67,7 +67,7 @@ def prepare(plan: StepPlan, masks: GrammarMasks) -> None:
 
 
 def wait_alone(plan: StepPlan, masks: GrammarMasks) -> None:
-    """Wait for a mask for a moment if every sequence of the pass does: there is no neighbour to keep waiting."""
+    """Wait a moment for masks if every sequence of the pass lacks its own: then no other sequence is delayed."""
     if all(
         segment.sampled_rows and segment.sequence.id in masks and not masks.is_ready(segment.sequence.id)
         for segment in plan.segments

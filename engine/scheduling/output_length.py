@@ -1,4 +1,4 @@
-"""How long answers will get, so that a pool does not take in more sequences than it can hold to their ends."""
+"""An estimate of how long answers get, so that a pool takes in only sequences that it can hold to their ends."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Who of a queue may take rows now. `held` are ids of sequences whose next token cannot be sampled yet."""
+"""Which sequences of a queue may take rows now. `held` are ids of sequences whose next token cannot be sampled yet."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -31,7 +31,7 @@ def kv_only_rows(prefills: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequenc
 
 
 def take_prefill(prefills: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
-    """In the order given each takes what it may of the rows that are left."""
+    """Share out `rows`: in the order given, each sequence takes up to its number from what is left."""
     taken = []
     for sequence, most in prefills:
         share = min(rows, most)

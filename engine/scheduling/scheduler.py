@@ -1,4 +1,4 @@
-"""The queues and the columns: decides what the next pass runs, and takes in what it came to."""
+"""The scheduler: its queues and columns, the plan of the next pass, and the commit of what the pass gave."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -24,7 +24,7 @@ PROMPT_LOGPROB_ROWS = 32
 
 
 class Scheduler:
-    """Owns every sequence and every page. `plan` reserves columns and promises nothing; `commit` makes it true."""
+    """Owns every sequence and every page. `plan` reserves columns and rows, `commit` takes in the tokens."""
 
     def __init__(self, shapes: ShapeTable, costs: CostTable, pools: list[PagePool], mode: Mode, rules: Rules) -> None:
         self.shapes = shapes
@@ -115,7 +115,7 @@ class Scheduler:
     # -- one step -----------------------------------------------------------------------------------------------
 
     def plan(self, held: Collection[str] = ()) -> StepPlan | None:
-        """Decide the next pass; None when nobody can run.
+        """Decide the next pass; None when no sequence can run.
 
         held: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
         """
@@ -197,7 +197,7 @@ class Scheduler:
                 pending.setdefault(key, sequence.rank)
 
     def _pending_keys(self) -> dict[PageKey, tuple[int, int]]:
-        """Pages that running prefills have yet to compute, and the rank of who computes them."""
+        """Pages that running prefills have yet to compute, and the rank of the sequence that computes them."""
         prefills = [s for pool in self._pools for s in pool.prefill_queue.values()]
         return {key: s.rank for s in prefills for key in s.keys[s.registered :]}
 
@@ -369,7 +369,7 @@ class Scheduler:
         return tuple(taken)
 
     def _register(self, sequence: Sequence, pool: PoolQueues) -> None:
-        """Let others find the pages that just became full of computed tokens."""
+        """Put the pages that just became full of computed tokens into the prefix cache."""
         full = sequence.computed // pool.pages.page_columns
         if not self.rules.prefix_cache or full <= sequence.registered:
             return

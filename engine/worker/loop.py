@@ -28,7 +28,7 @@ IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step came to: events of the sequences it moved, and the ones it lost."""
+    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed."""
 
     events: tuple[TokenEvent, ...]
     failures: tuple[Failed, ...] = ()
@@ -145,7 +145,7 @@ class EngineLoop:
         return tuple(failures)
 
     def _advance_masks(self, plan: StepPlan, updates: list[SequenceUpdate]) -> None:
-        """Let the next masks be computed while everything else goes on; let go of sequences that have ended."""
+        """Start computing the next masks; forget the masks of sequences that have ended."""
         for update in updates:
             if update.new_tokens and update.sequence.id in self._masks and not update.sequence.is_finished:
                 self._masks.advance(update.sequence.id, update.new_tokens)

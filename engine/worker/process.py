@@ -110,7 +110,7 @@ def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterato
 
 
 def _check(loop: EngineLoop) -> None:
-    """Nothing runs: a good moment to see whether the books balance."""
+    """Check the scheduler's invariants while nothing runs."""
     for violation in violations(loop.scheduler):
         log.error("invariant broken: %s", violation)
 

@@ -1,4 +1,4 @@
-"""What the chat template is told, and whether the prompt it makes lets the model reason."""
+"""The options of the chat template, and whether a rendered prompt lets the model reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Markers = tuple[str, str]  # what opens and what closes the reasoning, such as <
 def template_options(
     given: Mapping[str, Any] | None, effort: str | None, adds_prompt: bool | None = None
 ) -> dict[str, Any]:
-    """What the chat template is told. An effort is on or off for templates that know no degrees."""
+    """Options for the chat template. An effort is on or off for templates that know no degrees."""
     options: dict[str, Any] = {}
     if effort is not None:
         thinks = effort != "none"

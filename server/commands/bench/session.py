@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from server.commands.bench.answers import AnswerOutcome
-from server.commands.bench.calibrate import prepare
+from server.commands.bench.prepare import prepare
 from server.commands.bench.prompts import PromptSource
 from server.commands.bench.report import print_report, turn_line, write_json
 from server.commands.bench.rounds import BenchLoad, Book, TurnRecord, measure
@@ -21,7 +21,7 @@ from server.commands.own_server import ServerFailed, running_server
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Who is asked, and as whom. Without addresses a server of our own is started on `bundle`."""
+    """The servers to measure, with key and model. Without addresses a server of our own is started on `bundle`."""
 
     addresses: Sequence[str]
     bundle: str
