@@ -39,10 +39,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     bundle: str
     device: str
     max_tokens_per_sequence: int
-    pools: int
-    columns_per_pool: int
     variants: tuple[str, ...]
-    pool_bytes: int
 
 
 class Counters(msgspec.Struct):

@@ -34,7 +34,7 @@ def manifest() -> Manifest:
 
 
 def info(max_context: int = 100) -> EngineInfo:
-    ready = messages.Ready("folder", "CPU", max_context, 1, 1024, ("free",), 4096)
+    ready = messages.Ready("folder", "CPU", max_context, ("free",))
     return EngineInfo(NAME, 1_700_000_000, max_context, 1000, "CPU", FINGERPRINT, ready, manifest())
 
 
