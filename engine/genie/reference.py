@@ -38,12 +38,12 @@ class GenieAnswers:
 
 
 def genie_greedy(
-    bundle: Path, jobs: Sequence[Job], scratch: Path, heard: Callable[[int], None] = lambda passes: None
+    bundle: Path, jobs: Sequence[Job], scratch: Path, on_pass: Callable[[int], None] = lambda passes: None
 ) -> GenieAnswers:
     """Run jobs (prompt, most tokens), each on an empty cache. BundleError with Genie's last words when it fails.
 
-    Genie puts the BOS token of genie_config.json before every prompt by itself. heard: called with the number of passes
-    so far after each of them.
+    Genie puts the BOS token of genie_config.json before every prompt by itself. on_pass: called after each pass
+    with the number of passes so far.
     """
     jobs_file, answers = (scratch / f"genie_{name}.json" for name in ("jobs", "answers"))
     jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
@@ -56,7 +56,7 @@ def genie_greedy(
             words.append(line)
             if found := EXECUTED.search(line):
                 passes[found[1].decode()] += 1
-                heard(passes.total())
+                on_pass(passes.total())
     if child.returncode != 0:
         last = b"".join(words).decode(errors="replace")
         raise BundleError(f"libGenie cannot run {bundle} (exit code {child.returncode}): {last}")

@@ -28,7 +28,7 @@ class OutputLengthEstimate:
         return pages_for(tokens + max(1, rest) - 1, self._page_columns) - pages_for(tokens, self._page_columns)
 
     def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
-        """Pages to keep free when one more is let in: at least one for each of the others. None is kept out alone."""
+        """Pages to keep free when a sequence is admitted, at least one for each running one; 0 when none runs."""
         others = [max(1, self.growth(sequence)) for sequence in running]
         return self.growth(newcomer) + sum(others) if others else 0
 

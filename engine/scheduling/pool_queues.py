@@ -117,7 +117,8 @@ class PoolQueues:
     def load(self, keys: abc.Sequence[PageKey], known: abc.Sequence[int | None]) -> list[int]:
         """Order copies from the host cache into fresh pages; the pages of the whole known prefix.
 
-        known: of these keys, its pages acquired by the caller, who has also seen that there are enough fresh ones.
+        known: what `known` returned for these keys. The caller has acquired its pages and checked that there are enough
+        fresh ones.
         """
         offloaded = [key for key, page in zip(keys, known, strict=False) if page is None]
         for key in offloaded:

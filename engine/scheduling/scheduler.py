@@ -125,7 +125,7 @@ class Scheduler:
             return None
         self._reserve_decode_columns(pool)
         ready = without(pool.decode_queue, held)
-        if not ready and not pool.prefill_queue:  # the others gave their columns back
+        if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
         logprob_rows = PROMPT_LOGPROB_ROWS if ready else self.shapes.max_rows
         open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)

@@ -1,6 +1,6 @@
 """Keeps special tokens written by the caller from becoming control tokens. Pure string work.
 
-A template mixes its own control tokens with the caller's text, and afterwards nobody can tell whose is whose. So before
+A template mixes its own control tokens with the caller's text, and afterwards they cannot be told apart. So before
 rendering, a separator (a short run of private-use characters that the request does not contain) is put behind the first
 character of every special token inside the caller's strings, and inside every part of a special token at either
 end of a string, because a template may join strings. What is still whole after rendering came from the template.

@@ -75,9 +75,9 @@ async def measure(
     prompts: PromptSource,
     load: BenchLoad,
     book: Book,
-    tell: Callable[[TurnRecord], None],
+    on_turn: Callable[[TurnRecord], None],
 ) -> None:
-    """Fill `book`; `tell` is called after every turn."""
+    """Fill `book`; `on_turn` is called after every turn."""
     if load.prefix_tokens:
         for number in range(load.rounds):
             for server, target in enumerate(targets):
@@ -86,7 +86,7 @@ async def measure(
         record = TurnRecord(turn)
         book.turns.append(record)
         await _play(targets[turn.server], prompts, load, record)
-        tell(record)
+        on_turn(record)
 
 
 async def _measure_prefix(

@@ -1,4 +1,4 @@
-"""One run of `hexserve bench`: measure, tell of every turn, report what there is, also after Ctrl-C."""
+"""One run of `hexserve bench`: measure, print every turn, then report; also after Ctrl-C."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ def _name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    """Who is measured, with what. `wants_full_length`: answers run to their last token where every server can."""
+    """The servers, load and prompts of one run. `wants_full_length`: answers run to max_tokens if every server can."""
 
     console: Console
     targets: Sequence[BenchTarget]
