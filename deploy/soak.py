@@ -30,20 +30,20 @@ DEPLOY = Path(__file__).resolve().parent
 sys.path[:0] = [str(DEPLOY)]
 
 from soak_requests import KINDS, Asker, Lost  # noqa: E402
-from soak_verdict import Sample, drawing, verdict  # noqa: E402
+from soak_verdict import ProcessSample, drawing, verdict  # noqa: E402
 
 START_S, IDLE_S, SAMPLE_S = 120.0, 60.0, 0.5
 READY_TEXT = "serving "
 
 
 @dataclass
-class Book:
+class SoakRecord:
     """What happened: answers by kind, what was lost, samples, and when the worker was killed (seconds)."""
 
     began: float = field(default_factory=time.monotonic)
     done: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[ProcessSample] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
 
     def now(self) -> float:
@@ -60,13 +60,13 @@ def main() -> int:
         with log.open("w") as stream:
             server = subprocess.Popen(serve_command(options.bundle), stderr=stream, stdin=subprocess.DEVNULL)
             try:
-                book = asyncio.run(soak(options, server, address_in(log, server), console))
+                record = asyncio.run(soak(options, server, address_in(log, server), console))
             finally:
                 server.send_signal(signal.SIGTERM)
                 code = wait(server)
         if code != 0:
-            book.lost.append(f"the server ended with exit code {code}")
-    return tell(book, options, console)
+            record.lost.append(f"the server ended with exit code {code}")
+    return report(record, options, console)
 
 
 def parse() -> argparse.Namespace:
@@ -112,26 +112,28 @@ def wait(server: "subprocess.Popen[bytes]") -> int:
         return server.wait()
 
 
-async def soak(options: argparse.Namespace, server: "subprocess.Popen[bytes]", url: str, console: Console) -> Book:
+async def soak(
+    options: argparse.Namespace, server: "subprocess.Popen[bytes]", url: str, console: Console
+) -> SoakRecord:
     """Send everything, then wait until the server is idle and take a last sample."""
     limits = httpx.Limits(max_connections=options.clients + 4)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits, trust_env=False) as client:
         asker = Asker(client)
         await asker.learn()
-        book = Book()
-        sampling = asyncio.create_task(sample_for_ever(book, client, server))
+        record = SoakRecord()
+        sampling = asyncio.create_task(sample_for_ever(record, client, server))
         try:
-            await asyncio.wait_for(send_all(options, book, asker, server, console), 60 * options.minutes)
+            await asyncio.wait_for(send_all(options, record, asker, server, console), 60 * options.minutes)
         except TimeoutError:
             console.print(f"{options.minutes:g} minutes are over")
-        await settle(book, client)
+        await settle(record, client)
         sampling.cancel()
-        book.samples.append(await sample(book, client, server))
-    return book
+        record.samples.append(await sample(record, client, server))
+    return record
 
 
 async def send_all(
-    options: argparse.Namespace, book: Book, asker: Asker, server: "subprocess.Popen[bytes]", console: Console
+    options: argparse.Namespace, record: SoakRecord, asker: Asker, server: "subprocess.Popen[bytes]", console: Console
 ) -> None:
     """The mixture, `clients` at once, in the order of the seed."""
     drawn = random.Random(options.seed)
@@ -144,26 +146,26 @@ async def send_all(
         async def one_client() -> None:
             for number, name in todo:
                 if options.kill_every and number and number % options.kill_every == 0:
-                    kill_worker(book, server)
+                    kill_worker(record, server)
                 try:
                     await KINDS[name].ask(asker, random.Random(f"{options.seed}:{number}"))
-                    book.done[name] += 1
+                    record.done[name] += 1
                 except (Lost, httpx.HTTPError, KeyError, ValueError) as error:
-                    book.lost.append(f"request {number} ({name}): {type(error).__name__}: {error}")
+                    record.lost.append(f"request {number} ({name}): {type(error).__name__}: {error}")
                 progress.advance(bar)
 
         await asyncio.gather(*(one_client() for _ in range(options.clients)))
 
 
-def kill_worker(book: Book, server: "subprocess.Popen[bytes]") -> None:
+def kill_worker(record: SoakRecord, server: "subprocess.Popen[bytes]") -> None:
     """End the worker as a crash in a driver would."""
     for child in psutil.Process(server.pid).children():
         if "engine.worker" in " ".join(child.cmdline()):
             child.kill()
-            book.kills.append(book.now())
+            record.kills.append(record.now())
 
 
-async def settle(book: Book, client: httpx.AsyncClient) -> None:
+async def settle(record: SoakRecord, client: httpx.AsyncClient) -> None:
     """Until nothing runs; a request that never ends is a loss."""
     deadline = time.monotonic() + IDLE_S
     while time.monotonic() < deadline:
@@ -171,17 +173,17 @@ async def settle(book: Book, client: httpx.AsyncClient) -> None:
         if not gauges["vllm:num_requests_running"] and not gauges["vllm:num_requests_waiting"]:
             return
         await asyncio.sleep(SAMPLE_S)
-    book.lost.append(f"requests still ran {IDLE_S:g} s after the last client left")
+    record.lost.append(f"requests still ran {IDLE_S:g} s after the last client left")
 
 
-async def sample_for_ever(book: Book, client: httpx.AsyncClient, server: "subprocess.Popen[bytes]") -> None:
+async def sample_for_ever(record: SoakRecord, client: httpx.AsyncClient, server: "subprocess.Popen[bytes]") -> None:
     """A sample now and then, until cancelled."""
     while True:
-        book.samples.append(await sample(book, client, server))
+        record.samples.append(await sample(record, client, server))
         await asyncio.sleep(SAMPLE_S)
 
 
-async def sample(book: Book, client: httpx.AsyncClient, server: "subprocess.Popen[bytes]") -> Sample:
+async def sample(record: SoakRecord, client: httpx.AsyncClient, server: "subprocess.Popen[bytes]") -> ProcessSample:
     """What the server holds now: of its own process and of all its children together."""
     gauges = await read_gauges(client)
     root = psutil.Process(server.pid)
@@ -194,7 +196,7 @@ async def sample(book: Book, client: httpx.AsyncClient, server: "subprocess.Pope
             processes += 1
         except psutil.NoSuchProcess:
             continue
-    return Sample(book.now(), memory, files, threads, processes, int(gauges["hexserve:columns_used"]))
+    return ProcessSample(record.now(), memory, files, threads, processes, int(gauges["hexserve:columns_used"]))
 
 
 async def read_gauges(client: httpx.AsyncClient) -> Counter[str]:
@@ -207,22 +209,22 @@ async def read_gauges(client: httpx.AsyncClient) -> Counter[str]:
     return found
 
 
-def tell(book: Book, options: argparse.Namespace, console: Console) -> int:
+def report(record: SoakRecord, options: argparse.Namespace, console: Console) -> int:
     """Print the verdict and draw it; the exit code."""
-    console.print(", ".join(f"{count} {name}" for name, count in sorted(book.done.items())))
-    console.print(f"{len(book.kills)} kills of the worker, {book.now():.0f} s")
-    findings = [*book.lost[:20], *verdict(book.samples)]
+    console.print(", ".join(f"{count} {name}" for name, count in sorted(record.done.items())))
+    console.print(f"{len(record.kills)} kills of the worker, {record.now():.0f} s")
+    findings = [*record.lost[:20], *verdict(record.samples)]
     for finding in findings:
         console.print(f"FAIL {finding}", style="red", markup=False)
     if options.svg:
-        options.svg.write_text(drawing(book.samples, book.kills, sum(book.done.values())), encoding="utf-8")
-    first, last = book.samples[0], book.samples[-1]
+        options.svg.write_text(drawing(record.samples, record.kills, sum(record.done.values())), encoding="utf-8")
+    first, last = record.samples[0], record.samples[-1]
     console.print(
         f"memory {first.memory / 1e6:.0f} -> {last.memory / 1e6:.0f} MB, files {first.files} -> {last.files}, "
         f"threads {first.threads} -> {last.threads}, columns {first.columns} -> {last.columns}"
     )
-    sent = sum(book.done.values()) + len(book.lost)
-    console.print(f"{'FAILED' if findings else 'passed'}: {sent} requests, {len(book.lost)} lost")
+    sent = sum(record.done.values()) + len(record.lost)
+    console.print(f"{'FAILED' if findings else 'passed'}: {sent} requests, {len(record.lost)} lost")
     return int(bool(findings))
 
 

@@ -13,7 +13,7 @@ WIDTH, PANEL, MARGIN = 720, 130, 70
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ProcessSample:
     """At second `at`: bytes, open files, threads and processes of the server and all its children; columns in use."""
 
     at: float
@@ -24,7 +24,7 @@ class Sample:
     columns: int
 
 
-def verdict(samples: Sequence[Sample]) -> list[str]:
+def verdict(samples: Sequence[ProcessSample]) -> list[str]:
     """What grew, each in a sentence with its figures; the last sample was taken when nothing ran any more.
 
     Helper processes and thread pools fill in the beginning, so the second quarter is what the end is compared with; a
@@ -47,7 +47,7 @@ def verdict(samples: Sequence[Sample]) -> list[str]:
     return found
 
 
-CURVES: Mapping[str, Callable[[Sample], float]] = MappingProxyType(
+CURVES: Mapping[str, Callable[[ProcessSample], float]] = MappingProxyType(
     {
         "memory, MB": lambda sample: sample.memory / 1e6,
         "open files": lambda sample: sample.files,
@@ -57,7 +57,7 @@ CURVES: Mapping[str, Callable[[Sample], float]] = MappingProxyType(
 )
 
 
-def drawing(samples: Sequence[Sample], kills: Sequence[float], requests: int) -> str:
+def drawing(samples: Sequence[ProcessSample], kills: Sequence[float], requests: int) -> str:
     """An SVG document: a curve for each thing that could leak, and a mark where the worker was killed."""
     height = PANEL * len(CURVES) + 60
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))

@@ -24,7 +24,7 @@ class EngineConfig:
     be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
     cost_cache: folder of pass times, "" = none.
-    qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/chosen.py`; "" = none, and the package's libraries.
+    qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/environment.py`; "" = none, the package's libraries.
     """
 
     bundle: str

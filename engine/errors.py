@@ -82,12 +82,12 @@ class Busy(HexserveError):
 
     @classmethod
     def loading(cls) -> "Busy":
-        """What a request hears before the model is loaded."""
+        """The refusal of a request that comes before the model is loaded."""
         return cls("The model is still loading.", BusyReason.LOADING, retry_after_s=2.0)
 
     @classmethod
     def shutting_down(cls) -> "Busy":
-        """What a request hears that comes, or is not finished, when the server ends."""
+        """The refusal of a request that comes, or is not finished, when the server ends."""
         return cls("The server is shutting down.", BusyReason.SHUTTING_DOWN, retry_after_s=10.0)
 
 

@@ -1,4 +1,4 @@
-"""Every word that crosses between the server process and the worker, as MessagePack in frames (`engine/framing.py`).
+"""Every message between the server process and the worker: MessagePack in frames (`engine/framing.py`).
 
 The worker reads commands from standard input and writes reports to standard output; end of input means the parent is
 gone.
@@ -39,16 +39,13 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     bundle: str
     device: str
     max_tokens_per_sequence: int
-    pools: int
-    columns_per_pool: int
     variants: tuple[str, ...]
-    pool_bytes: int
 
 
 class Counters(msgspec.Struct):
     """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
 
-    run_s: inside the graphs. relay_s: re-laying pools for variants of another width. copy_s: pages to and from the
+    run_s: inside the graphs. restride_s: re-laying pools for variants of another width. copy_s: pages to and from the
     host KV cache. step_s: whole steps, all of these included.
     """
 
@@ -68,7 +65,7 @@ class Counters(msgspec.Struct):
     generated_tokens: int = 0
     finished: int = 0
     run_s: float = 0.0
-    relay_s: float = 0.0
+    restride_s: float = 0.0
     copy_s: float = 0.0
     step_s: float = 0.0
 

@@ -1,4 +1,4 @@
-"""What was asked and what comes back. Standard library only: both processes import this."""
+"""A request to the engine and what comes back: events, deltas, timings. Standard library only, for both processes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningBudget:
+class ThinkingBudget:
     """Most tokens between the tokens that open and those that close a reasoning block; `closing` is never empty.
 
     opening is empty when the prompt has opened the block; otherwise it must come within `opens_within` tokens.
@@ -27,11 +27,11 @@ class ReasoningBudget:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen; validated before it is built. Order of application: `engine/sampling/sampler.py`.
+    """How tokens are sampled; validated before it is built. Order of application: `engine/sampling/sampler.py`.
 
     temperature 0 is greedy. top_k 0 and top_p 1 are off. seed None draws one at submission.
     logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off);
-    prompt_logprobs the same for the tokens of the prompt. max_tokens 0 generates nothing: the prompt is only scored.
+    prompt_logprobs the same for the tokens of the prompt. max_tokens 0 generates nothing: only the prompt is computed.
     """
 
     max_tokens: int
@@ -44,11 +44,11 @@ class SamplingParams:
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
-    stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless ignore_eos was asked
+    stop_token_ids: tuple[int, ...] = ()  # includes the model's own end tokens unless the request has ignore_eos
     min_tokens: int = 0  # stop tokens are not sampled before this many, unless the grammar allows nothing else
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    reasoning: ReasoningBudget | None = None
+    thinking_budget: ThinkingBudget | None = None
     grammar: str | None = None  # llguidance's, serialised and known to compile; stop_token_ids has the end tokens
 
 

@@ -28,7 +28,7 @@ from server.settings import Settings, listed
 def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
     """The app that serves `engine` to callers with one of `keys` (all callers if it has none).
 
-    Whoever calls starts and closes the engine; with `in_flight` they can drain and end requests.
+    The caller starts and closes the engine, and drains or ends requests through `in_flight`.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(engine, settings.model_name)

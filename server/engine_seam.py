@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from engine.client.engine import EngineInfo, EngineState
 from engine.grammar.spec import GrammarSpec
 from engine.messages import Stats
-from engine.request import Delta, ReasoningBudget, Request
+from engine.request import Delta, Request, ThinkingBudget
 from engine.text.facts import TextFacts
 
 
@@ -59,7 +59,7 @@ class EngineLike(Protocol):
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt; of a longer one only the last `keep` tokens are used."""
 
-    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+    def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """A bound on reasoning as the model's tokens; None for a model that does not reason."""
 
     def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
@@ -78,7 +78,7 @@ class EngineLike(Protocol):
     def text_facts(self) -> TextFacts:
         """What the bundle says about its tokenizer."""
 
-    async def compile_grammar(self, wanted: GrammarSpec, param: str) -> str:
+    async def compile_grammar(self, spec: GrammarSpec, param: str) -> str:
         """The grammar of a form, for `SamplingParams`."""
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the generation routes share: admission, launch of a request's sequences, and answering or noticing who left."""
+"""What the generation routes share: admission, submitting a request's sequences, answers, clients that leave."""
 
 import asyncio
 import time

@@ -140,7 +140,7 @@ def test_every_folder_says_in_one_sentence_what_lives_there(folder: str) -> None
 
 def test_no_class_name_twice() -> None:
     found: dict[str, list[str]] = {}
-    for file in modules().values():
+    for file in [*modules().values(), *(f"deploy/{path.name}" for path in (ROOT / "deploy").glob("*.py"))]:
         for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(file)

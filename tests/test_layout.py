@@ -1,7 +1,11 @@
 """The fixed top level and the packages a newcomer expects."""
 
+import ast
+import re
 import subprocess
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -10,6 +14,9 @@ FILES = {
     *("pyproject.toml", "Dockerfile", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"),
     *(".gitignore", ".dockerignore", ".editorconfig", ".pre-commit-config.yaml", "MANIFEST.in"),
 }
+
+# What asyncio and uvicorn call by its name.
+CALLED_BY_NAME = {"pipe_data_received", "pipe_connection_lost", "process_exited", "send_400_response", "handle_exit"}
 
 
 def test_top_level() -> None:
@@ -27,3 +34,31 @@ def test_expected_packages() -> None:
     assert set(extras) == {"compile", "qnn", "hub", "bench", "dev"}
     assert any(line.startswith("onnxruntime-qnn>=2.7") for line in extras["qnn"])
     assert any(line.startswith("qai-hub-models-cli") for line in extras["hub"])
+
+
+def test_nothing_of_ours_is_dead() -> None:
+    """A function, class, field or constant whose name stands nowhere else: neither in the code nor in its tests."""
+    listed = subprocess.run(
+        ["git", "ls-files", "server", "engine", "tests", "deploy"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in listed if path.endswith(".py")}
+    said = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+    dead = [
+        f"{path}: {name}"
+        for path, text in texts.items()
+        if path.startswith(("server/", "engine/")) and not path.startswith("server/protocol/")
+        for name in defined(ast.parse(text))
+        if said[name] == 1 and name not in CALLED_BY_NAME
+    ]
+    assert dead == []
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if not (node.decorator_list or node.name.startswith("__")):  # a route; what Python calls
+                yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))

@@ -1,4 +1,4 @@
-"""A manifest against itself: what follows for a tensor's shape and type from its graph's rows and from the model.
+"""Checks a manifest against itself: the shape and type that each tensor must have, given its graph and the model.
 
 Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """

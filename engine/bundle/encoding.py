@@ -1,4 +1,4 @@
-"""Real numbers as a graph's tensors want them: float as it is, quantised as q = round(x / scale) + zero_point."""
+"""How a tensor stores real numbers: as floats, or quantised, q = round(x / scale) + zero_point."""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,7 @@ GRAPH_NAME = r"^(?:[A-Za-z]+_)?ar(\d+)_cl(\d+)_(\d+)_of_(\d+)$"
 
 
 class GraphKind(StrEnum):
-    """What a graph computes, told from its tensors (see `classify`)."""
+    """What a graph computes, told from its tensors by `engine/genie/tensors.py`."""
 
     LUT = "lut"  # input_ids -> hidden
     DECODER = "decoder"  # layers, with or without the embedding in front

@@ -30,7 +30,7 @@ class ShapeTable:
     """Either the fixed shapes of a bundle, or `free`: any rows up to max_rows and any past up to max_past.
 
     A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
-    to a 16th of the next power of two, so that no more than an eighth of it is in vain.
+    to a 16th of the next power of two, so that no more than an eighth of it is unused.
     prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
     """
 

@@ -1,6 +1,6 @@
 """Which pages of computed prefixes have a copy in the host KV cache: main memory that no graph is bound to.
 
-A prefix there is found again without being computed again, and makes no pass wider meanwhile.
+A prefix there need not be computed again, and it widens no pass, which the same prefix in a pool might.
 """
 
 from collections import OrderedDict
@@ -9,7 +9,7 @@ from engine.cache.prefix import PageKey
 
 
 class HostCache:
-    """Keys of at most `limit` pages, least recently used first. The runtime holds the bytes and does as this says."""
+    """Keys of at most `limit` pages, least recently used first. The bytes are the runtime's."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

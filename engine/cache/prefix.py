@@ -12,8 +12,9 @@ def page_keys(
 ) -> list[PageKey]:
     """One key per full page of `tokens`; a key covers every token up to the end of its page, and the salt.
 
-    `known` are the keys of the first pages, computed before with the same salt; they are taken as they are. Without
-    the salt (at most 64 bytes) nobody can ask, by time or by count, whether a prefix is cached (CVE-2025-46570).
+    `known` are the keys of the first pages, computed before with the same salt; they are taken as they are. A caller
+    that lacks the salt (at most 64 bytes) cannot find out, by time or by count, whether a prefix is cached
+    (CVE-2025-46570).
     """
     keys = list(known)
     for page in range(len(keys), len(tokens) // page_columns):

@@ -1,1 +1,1 @@
-"""The half of the engine that lives in the HTTP process: admission, streams of tokens, and the worker kept alive."""
+"""The half of the engine that lives in the HTTP process: admission, token streams, and the supervisor of the worker."""

@@ -1,4 +1,4 @@
-"""The limits on requests that wait or run, the reason when one is reached, and when to come back then."""
+"""Admission control: limits on waiting and running requests, the reason of a refusal, and when to try again."""
 
 import time
 from collections import deque

@@ -28,7 +28,7 @@ from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveEr
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
 from engine.isolation.helper_pool import HelperLimits
-from engine.request import ReasoningBudget, Request, RequestTimings, TokenEvent
+from engine.request import Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import ChatPrompt, PromptMaker
 from engine.text.rendering import decode_rendered, encode_request
@@ -194,13 +194,13 @@ class Engine:
         maker, limit = self._text(), self.info.max_context
         return await self._in_thread(lambda: self.check_ids(maker.text(text, limit, keep), "prompt"))
 
-    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+    def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
         markers = self.info.manifest.text.markers.get("reasoning")
         if markers is None:
             return None
         opening, closing = (self._text().tokenizer.encode(marker, allow_special=True) for marker in markers)
-        return ReasoningBudget(tokens, () if is_open else opening, closing)
+        return ThinkingBudget(tokens, () if is_open else opening, closing)
 
     def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
         """The bytes each token stands for, special tokens included."""
@@ -229,7 +229,7 @@ class Engine:
         specials = tuple(maker.tokenizer.special_tokens)
         return TextFacts(spec.bos_token, spec.eos_token, spec.add_bos, specials, maker.template_source)
 
-    async def compile_grammar(self, wanted: GrammarSpec, param: str) -> str:
+    async def compile_grammar(self, spec: GrammarSpec, param: str) -> str:
         """Compile the form of an answer in another process, for `SamplingParams.grammar`.
 
         Raises InvalidRequest naming `param` when it is invalid, too large or takes too long.
@@ -237,7 +237,7 @@ class Engine:
         if self._compiler_pool is None:
             self._text()
             raise InvalidRequest("This model has no end token: the form of its answers cannot be enforced.", param)
-        return await self._compiler_pool.compile(wanted, param)
+        return await self._compiler_pool.compile(spec, param)
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:
         """Return `ids` as a tuple; InvalidRequest unless all are token ids, ContextLengthExceeded when too many."""

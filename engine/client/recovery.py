@@ -1,4 +1,4 @@
-"""Requests between submission and their last token, and who is to blame when a worker dies. Pure bookkeeping."""
+"""Requests between submission and their last token, and which of them a dead worker is charged to. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class PendingRequest:
     tokens_since_death: int = 0
 
     def progress(self, token_ids: Iterable[int]) -> None:
-        """Take in new tokens. After enough of them since a death it was an innocent bystander, and starts afresh."""
+        """Take in new tokens. After enough of them since a death, that death was not its doing and no longer counts."""
         before = len(self.emitted)
         self.emitted.extend(token_ids)
         self.has_progressed = True
@@ -31,34 +31,34 @@ class PendingRequest:
 
     @property
     def is_suspect(self) -> bool:
-        """True when one more death would fail it and this worker has not yet shown that it survives the request."""
+        """True when one more death would fail it and it has no token yet from the worker that runs now."""
         return self.deaths == MOST_DEATHS - 1 and not self.has_progressed
 
 
 def next_to_send(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
     """Requests to give to the worker now: all unsent ones, unless there are suspects.
 
-    Requests that died together twice are tried one by one, each until its next token and before anything else is
-    sent, so that the third death names the poisonous one and the others live.
+    Requests that were charged twice are tried one by one, each until its next token and before anything else is sent:
+    so the third death is charged to the request that kills the worker, and to no other.
     """
-    everyone = list(pendings)
-    suspects = [pending for pending in everyone if pending.is_suspect]
+    unfinished = list(pendings)
+    suspects = [pending for pending in unfinished if pending.is_suspect]
     if not suspects:
-        return [pending for pending in everyone if not pending.is_sent]
+        return [pending for pending in unfinished if not pending.is_sent]
     return [] if any(suspect.is_sent for suspect in suspects) else suspects[:1]
 
 
 def charge_death(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
     """Count a death of the worker and make all requests unsent; returns those that died too often.
 
-    The suspect on trial takes the blame alone. Without one, every request the worker had takes it.
+    It counts against the suspect that the worker had, if there was one, else against every request that it had.
     """
-    everyone = list(pendings)
-    on_board = [pending for pending in everyone if pending.is_sent]
-    blamed = [pending for pending in on_board if pending.is_suspect] or on_board
-    for pending in blamed:
+    unfinished = list(pendings)
+    sent = [pending for pending in unfinished if pending.is_sent]
+    charged = [pending for pending in sent if pending.is_suspect] or sent
+    for pending in charged:
         pending.deaths += 1
         pending.tokens_since_death = 0
-    for pending in everyone:
+    for pending in unfinished:
         pending.is_sent = pending.has_progressed = False
-    return [pending for pending in blamed if pending.deaths >= MOST_DEATHS]
+    return [pending for pending in charged if pending.deaths >= MOST_DEATHS]

@@ -2,7 +2,7 @@
 
 When the worker dies the next one gets all unfinished requests again, with the tokens already delivered; streams go
 on as if nothing had happened. A worker that hangs (`engine/client/watchdog.py`) is killed, and has died. Which request
-is to blame is decided in `engine/client/recovery.py`.
+a death is charged to is decided in `engine/client/recovery.py`.
 """
 
 import asyncio
@@ -225,7 +225,7 @@ class Supervisor:
         return min(self._patience.longest_backoff_s, doubled)
 
     def _die(self, reason: str, unusable: BundleError | None = None) -> None:
-        """Give up. Who waits for the first worker is told the reason; later it is logged."""
+        """Give up: a `start` that still waits raises the reason, later it is logged."""
         self.death_reason = reason
         if self._lifecycle.may(EngineState.DEAD):
             self._lifecycle.move(EngineState.DEAD)

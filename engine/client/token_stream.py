@@ -1,4 +1,4 @@
-"""One request's stream of deltas: filled by the engine, read by whoever asked."""
+"""One request's stream of deltas: filled by the engine, read by whoever submitted the request."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the user asks of the compiler, as one frozen record.
+"""The arguments of one compilation, as one frozen record.
 
 Imported by the command line: nothing here may load another package. `checks.py` tells which combinations make sense.
 """

@@ -1,4 +1,4 @@
-"""The record that the stages of one compilation pass on, and what tells one kind of compilation from another."""
+"""The record that the stages of a compilation read and fill in, and the facts of one kind of bundle."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

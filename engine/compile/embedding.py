@@ -96,7 +96,7 @@ def table_encoding(slices: Iterable[Float32]) -> Encoding:
 
 
 def table_codes(slices: Iterable[Float32], encoding: Encoding) -> Iterator[NDArray[np.generic]]:
-    """The table's rows as codes."""
+    """Slices [rows, width] of a table as codes of the same shape."""
     for piece in slices:
         yield encoding.encode(piece.astype(np.float64))
 

@@ -40,7 +40,7 @@ class Muon(Optimizer):
 
 
 def orthogonal(batch: Tensor, rounds: int = 5) -> Tensor:
-    """Approximate the nearest orthogonal matrix of each by a Newton-Schulz iteration."""
+    """Approximate the nearest orthogonal matrix of each of [n, rows, columns] by a Newton-Schulz iteration."""
     linear, cubic, quintic = _QUINTIC
     tall = batch.shape[-2] > batch.shape[-1]
     current = batch.mT if tall else batch

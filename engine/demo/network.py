@@ -57,7 +57,7 @@ class Attention(nn.Module):
         self.k_norm = Norm(self._dim, shape.rms_norm_eps)
 
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """Attend from each position to itself and those before."""
+        """Attend from each position to itself and those before; hidden [batch, length, width] in and out."""
         batch, length, _ = hidden.shape
         heads = (batch, length, -1, self._dim)
         queries = _rotate(self.q_norm(self.q_proj(hidden).view(heads)).transpose(1, 2), rotation)
@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Transform each position by itself."""
+        """Transform each position of [..., width] by itself."""
         gated = functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden)
         return cast(Tensor, self.down_proj(gated))
 
@@ -95,7 +95,10 @@ class Layer(nn.Module):
         self.mlp = FeedForward(shape)
 
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], chosen: Tensor | None = None) -> Tensor:
-        """Add attention, then the feed-forward part, to the residual stream, of the chosen positions alone if given."""
+        """Add attention, then the feed-forward part, to [batch, length, width].
+
+        chosen: positions of the flattened batch; only their [positions, width] are returned, None = all.
+        """
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
         if chosen is not None:
             hidden = hidden.flatten(0, 1)[chosen]
@@ -118,7 +121,7 @@ class DemoNetwork(nn.Module):
             nn.init.zeros_(layer.mlp.down_proj.weight)
 
     def forward(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits at the chosen positions of the flattened batch."""
+        """Logits [chosen, vocab] at the chosen positions of the flattened batch `tokens` [batch, length]."""
         hidden = self.embed_tokens(tokens)
         rotation = _rotation(tokens.shape[1], self.shape)
         *lower, last = self.layers

@@ -139,7 +139,7 @@ def _compare(folder: Path) -> Iterator[Check]:
 
 
 def examine_bundle(folder: Path) -> Iterator[Check]:
-    """An NPU bundle: who made its binaries, whether they hold what they should, whether they load."""
+    """An NPU bundle: the QNN version that made its binaries, whether they match the manifest, whether they load."""
     try:
         manifest = load_manifest(folder)
         if manifest.npu is None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.graphs.onnx_qnn import HtpTarget, is_device
-from engine.qnn.chosen import VARIABLES as CHOSEN
+from engine.qnn.environment import VARIABLES as QNN_VARIABLES
 
 PACKAGES = ("hexserve", "onnxruntime", "onnxruntime-qnn", "numpy", "tokenizers", "onnx")
-VARIABLES = ("ADSP_LIBRARY_PATH", *CHOSEN, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")
+VARIABLES = ("ADSP_LIBRARY_PATH", *QNN_VARIABLES, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")
 # The part of the chip's name that tells its generation; the first match counts. Chips: soc_model, Hexagon version.
 CHIPS = (
     (("x2e", "x2 elite", "x2p", "x2 plus", "sc8480"), HtpTarget(88, 81)),

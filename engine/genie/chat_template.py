@@ -1,4 +1,4 @@
-"""The chat template of a Genie bundle, from wherever its era put it, as one Jinja text."""
+"""The chat template of a Genie bundle as one Jinja text. Each release of the format keeps it in another file."""
 
 import importlib
 import importlib.util

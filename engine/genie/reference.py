@@ -38,16 +38,16 @@ class GenieAnswers:
 
 
 def genie_greedy(
-    bundle: Path, jobs: Sequence[Job], scratch: Path, heard: Callable[[int], None] = lambda passes: None
+    bundle: Path, jobs: Sequence[Job], scratch: Path, on_pass: Callable[[int], None] = lambda passes: None
 ) -> GenieAnswers:
     """Run jobs (prompt, most tokens), each on an empty cache. BundleError with Genie's last words when it fails.
 
-    Genie puts the BOS token of genie_config.json before every prompt by itself. heard: called with the number of passes
-    so far after each of them.
+    Genie puts the BOS token of genie_config.json before every prompt by itself. on_pass: called after each pass
+    with the number of passes so far.
     """
-    asked, answers = (scratch / f"genie_{name}.json" for name in ("jobs", "answers"))
-    asked.write_text(json.dumps(jobs), encoding="utf-8")
-    command = module_command("engine.genie.reference", *(str(path.resolve()) for path in (bundle, asked, answers)))
+    jobs_file, answers = (scratch / f"genie_{name}.json" for name in ("jobs", "answers"))
+    jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
+    command = module_command("engine.genie.reference", *(str(path.resolve()) for path in (bundle, jobs_file, answers)))
     passes: Counter[str] = Counter()
     words: deque[bytes] = deque(maxlen=LAST_LINES)
     with Popen(command, env=child_environment(search_path()), stdout=PIPE, stderr=STDOUT) as child:
@@ -56,7 +56,7 @@ def genie_greedy(
             words.append(line)
             if found := EXECUTED.search(line):
                 passes[found[1].decode()] += 1
-                heard(passes.total())
+                on_pass(passes.total())
     if child.returncode != 0:
         last = b"".join(words).decode(errors="replace")
         raise BundleError(f"libGenie cannot run {bundle} (exit code {child.returncode}): {last}")
@@ -103,9 +103,9 @@ class Genie:
             raise SystemExit(f"Genie's {step} failed with code {code}")
 
 
-def main(bundle: Path, asked: Path, answers: Path) -> None:
+def main(bundle: Path, jobs_file: Path, answers: Path) -> None:
     """Run the jobs from inside the bundle, as Genie's paths are relative to the working folder."""
-    jobs = json.loads(asked.read_text(encoding="utf-8"))
+    jobs = json.loads(jobs_file.read_text(encoding="utf-8"))
     os.chdir(bundle)
     config = json.loads(Path("genie_config.json").read_text(encoding="utf-8"))
     config["dialog"]["sampler"] = GREEDY

@@ -69,7 +69,8 @@ def meaning(name: str) -> Meaning:
 def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
     """The kind of a graph from the names of its tensors.
 
-    The last part's output counts as logits only under that name; see `parts` for those that name it otherwise.
+    The last part's output counts as logits only under that name; `engine/genie/parts.py` knows exports that name it
+    otherwise.
     """
     taken, given = [_role(name) for name in inputs], [_role(name) for name in outputs]
     caches = [role in (Role.KEY, Role.VALUE) for role in given]

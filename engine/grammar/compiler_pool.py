@@ -1,4 +1,4 @@
-"""Grammars are compiled in processes of their own: a spec that takes too long costs its own request and nobody else.
+"""Grammars are compiled in processes of their own: a spec that takes too long fails its own request and no other.
 
 Each compiler compiles one grammar at a time, so no spec waits behind another while a compiler is free; one that
 overruns its time is killed. One that died or was stopped says nothing about the spec: a new one is asked once more.

@@ -91,12 +91,15 @@ class GrammarMasks:
         return frozenset(sequence_id for sequence_id, entry in self._sequences.items() if entry.is_late)
 
     def guess(self, sequence_id: str, guesses: tuple[int, ...]) -> None:
-        """Prepare masks behind guesses as well."""
+        """Compute the masks behind these guesses as well."""
         entry = self._sequences[sequence_id]
         entry.work = self._steps.submit(_behind, entry.work, guesses)
 
     def take(self, sequence_id: str) -> tuple[Forbidden | None, ...] | None:
-        """The masks of a sequence's rows; None when they are not there yet. GrammarFailed when there will be none."""
+        """A mask [V] for each of a sequence's sampled rows, true = forbidden; None when they are not computed yet.
+
+        Raises GrammarFailed when there will be none.
+        """
         entry = self._sequences[sequence_id]
         if not entry.work.done():
             entry.is_late = True

@@ -17,7 +17,13 @@ from engine.bundle.manifest import Manifest
 from engine.errors import BundleError
 from engine.graphs.onnx_library import ort
 from engine.graphs.onnx_sessions import Provider
-from engine.qnn.chosen import OPTIONS_VARIABLE, chosen_folder, chosen_options, chosen_packages, library_name
+from engine.qnn.environment import (
+    OPTIONS_VARIABLE,
+    configured_folder,
+    configured_op_packages,
+    configured_options,
+    library_name,
+)
 from engine.qnn.library import MISSING, PACKAGE
 
 log = logging.getLogger("hexserve.worker")
@@ -69,8 +75,8 @@ def run_options(target: HtpTarget, machine: str | None = None, extra: str | None
         options = {"htp_performance_mode": "burst", "rpc_control_latency": "100"}
     else:
         options = {"soc_model": str(target.soc_model), "htp_arch": str(target.htp_arch)}
-    added = chosen_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
-    packages = chosen_packages(os.environ) if extra is None else ""
+    added = configured_options(os.environ.get(OPTIONS_VARIABLE, "") if extra is None else extra)
+    packages = configured_op_packages(os.environ) if extra is None else ""
     if packages:
         options["op_packages"] = packages
     refused = EMULATOR_REFUSES & added.keys() if not is_device(machine) else set()
@@ -120,8 +126,8 @@ def _package() -> Any:
 
 
 def _backend() -> str:
-    """Path of QnnHtp, in the chosen folder or in the package."""
-    folder = chosen_folder(os.environ)
+    """Path of QnnHtp, in the configured folder or in the package."""
+    folder = configured_folder(os.environ)
     return str(folder / library_name("QnnHtp") if folder is not None else _package().get_qnn_htp_path())
 
 

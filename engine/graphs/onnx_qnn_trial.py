@@ -25,7 +25,7 @@ from engine.graphs.qnn_checks import check_binaries
 from engine.processes import child_environment, module_command
 from engine.qnn.binary import BinaryInfo
 from engine.qnn.bound import as_bound
-from engine.qnn.chosen import VARIABLES
+from engine.qnn.environment import VARIABLES
 from engine.qnn.failures import explain
 from engine.qnn.library import package_version
 from engine.qnn.reader import check_age, describe_binary, runtime_version
@@ -95,8 +95,8 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
     names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)})
     stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
     hashes = [manifest.files[name].sha256 for name in names]
-    chosen = [os.environ.get(name, "") for name in VARIABLES]
-    runtime = (ort.__version__, package_version(), device_name(), chosen)
+    settings = [os.environ.get(name, "") for name in VARIABLES]
+    runtime = (ort.__version__, package_version(), device_name(), settings)
     facts = (str(folder.resolve()), stamps, hashes, runtime)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
 

@@ -1,4 +1,4 @@
-"""What a manifest promises against what the binaries hold. onnxruntime itself compares sizes in bytes only."""
+"""Compares what a manifest says of its context binaries with what they hold. onnxruntime compares sizes only."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """A pattern (case does not matter) in an error text, and what it means for whoever reads it."""
+    """A pattern (case does not matter) in an error text, and the sentence that explains it to a user."""
 
     pattern: str
     meaning: str

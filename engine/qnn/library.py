@@ -1,4 +1,4 @@
-"""Where the QNN libraries lie: in a chosen folder, else in the onnxruntime-qnn package. Imports nothing of it."""
+"""Where the QNN libraries lie: in a configured folder, else in the onnxruntime-qnn package. Imports nothing of it."""
 
 import importlib.metadata
 import importlib.util
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from engine.errors import BundleError
-from engine.qnn.chosen import chosen_folder, library_name
+from engine.qnn.environment import configured_folder, library_name
 
 PACKAGE = "onnxruntime_qnn"
 DISTRIBUTION = "onnxruntime-qnn"
@@ -14,8 +14,8 @@ MISSING = "this needs Qualcomm's runtime libraries: pip install 'hexserve[qnn]'"
 
 
 def library_folder() -> Path:
-    """The folder with the QNN libraries, the chosen one or the package's; BundleError when there is none."""
-    return chosen_folder(os.environ) or package_folder()
+    """The folder with the QNN libraries, the configured one or the package's; BundleError when there is none."""
+    return configured_folder(os.environ) or package_folder()
 
 
 def package_folder() -> Path:
@@ -27,10 +27,10 @@ def package_folder() -> Path:
 
 
 def library_path(stem: str) -> Path:
-    """Path of a library such as QnnSystem or Genie: what a chosen folder lacks, the package has, or BundleError."""
-    chosen, name = chosen_folder(os.environ), library_name(stem)
-    if chosen is not None and (chosen / name).is_file():
-        return chosen / name
+    """Path of a library such as QnnSystem or Genie: what a configured folder lacks, the package has, or BundleError."""
+    configured, name = configured_folder(os.environ), library_name(stem)
+    if configured is not None and (configured / name).is_file():
+        return configured / name
     folder = package_folder()
     found = sorted(folder.rglob(name))
     if not found:

@@ -11,7 +11,7 @@ class LayoutError(Exception):
 
 
 def read(layout: str, address: int) -> tuple[int | float, ...]:
-    """Little-endian fields (`struct` letters) at an address. Whoever calls owns the risk of a wrong address."""
+    """Little-endian fields (`struct` letters) at an address. A wrong address may crash the process."""
     if address == 0:
         raise LayoutError("a null pointer")
     raw = ctypes.string_at(address, struct.calcsize("<" + layout))

@@ -14,8 +14,8 @@ import msgspec
 from engine.errors import BundleError
 from engine.processes import child_environment, module_command
 from engine.qnn.binary import BinaryInfo
-from engine.qnn.chosen import FOLDER_VARIABLE
 from engine.qnn.describe import REFUSED
+from engine.qnn.environment import FOLDER_VARIABLE
 from engine.qnn.library import library_folder, package_version
 
 TIMEOUT_S = 300.0

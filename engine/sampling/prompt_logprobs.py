@@ -11,9 +11,9 @@ from engine.scheduling.plan import StepPlan
 ROWS_AT_ONCE = 16  # bounds the scratch memory; a vocabulary is up to 256 thousand wide
 
 
-def score(logits: Floats, tokens: Sequence[int], alternatives: int) -> list[TokenLogprob] | BadLogits:
+def token_logprobs(logits: Floats, tokens: Sequence[int], alternatives: int) -> list[TokenLogprob] | BadLogits:
     """One entry per row of logits [R, V] for the token of that row; BadLogits if a row holds no number."""
-    scored: list[TokenLogprob] = []
+    found: list[TokenLogprob] = []
     for start in range(0, len(tokens), ROWS_AT_ONCE):
         rows = logits[start : start + ROWS_AT_ONCE]
         top = rows.max(axis=1, keepdims=True)
@@ -23,29 +23,31 @@ def score(logits: Floats, tokens: Sequence[int], alternatives: int) -> list[Toke
         for row, token, normaliser in zip(rows, tokens[start:], normalisers.tolist(), strict=False):
             ids = top_ids(row, alternatives).tolist() if alternatives else ()
             top_entries = tuple((i, max(UNLIKELY, float(row[i]) - normaliser)) for i in ids)
-            scored.append(TokenLogprob(token, max(UNLIKELY, float(row[token]) - normaliser), top_entries))
-    return scored
+            found.append(TokenLogprob(token, max(UNLIKELY, float(row[token]) - normaliser), top_entries))
+    return found
 
 
-def take_scores(plan: StepPlan, logits: Floats) -> tuple[Floats, dict[str, BadLogits]]:
+def take_prompt_logprobs(plan: StepPlan, logits: Floats) -> tuple[Floats, dict[str, BadLogits]]:
     """Note the log-probabilities of a pass's prompt tokens with their sequences. `logits` [R, V]: all logit rows.
 
     Returns the logits [S, V] of the rows that are sampled, and by id the sequences whose rows held no number.
     """
     bad: dict[str, BadLogits] = {}
-    if not any(segment.scored for segment in plan.segments):
+    if not any(segment.logprob_tokens for segment in plan.segments):
         return logits, bad
     left = []
     place = 0
     for segment in plan.segments:
-        middle, end = place + len(segment.scored), place + segment.logit_rows
-        if segment.scored:
+        middle, end = place + len(segment.logprob_tokens), place + segment.logit_rows
+        if segment.logprob_tokens:
             sequence = segment.sequence
-            found = score(logits[place:middle], segment.scored, sequence.request.params.prompt_logprobs or 0)
+            found = token_logprobs(
+                logits[place:middle], segment.logprob_tokens, sequence.request.params.prompt_logprobs or 0
+            )
             if isinstance(found, BadLogits):
                 bad[sequence.id] = found
             else:
-                sequence.prompt_scores += found
+                sequence.prompt_logprobs += found
         left.append(logits[middle:end])
         place = end
     return np.concatenate(left), bad

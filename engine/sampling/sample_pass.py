@@ -1,10 +1,10 @@
-"""From a pass's logits to tokens for its sequences: scores, masks, sampling, and who has to wait or is lost."""
+"""From a pass's logits to tokens for its sequences: prompt log-probabilities, masks, sampling, failures."""
 
 from dataclasses import dataclass, field
 
 from engine.grammar.masks import Forbidden, GrammarMasks
 from engine.grammar.matching import GrammarFailed
-from engine.sampling.prompt_logprobs import take_scores
+from engine.sampling.prompt_logprobs import take_prompt_logprobs
 from engine.sampling.sampler import BadLogits, Floats, RowContext, SampledToken, sample
 from engine.scheduling.plan import Segment, StepPlan
 
@@ -28,13 +28,13 @@ class PassSamples:
 
 
 def sample_pass(plan: StepPlan, logits: Floats, masks: GrammarMasks) -> PassSamples:
-    """Note prompt scores and sample a token from each of the other logit rows [R, V].
+    """Note the log-probabilities of prompt tokens and sample a token from each of the other logit rows [R, V].
 
     Whatever is wrong with one sequence leaves its neighbours alone.
     """
     samples = PassSamples()
-    logits, unscorable = take_scores(plan, logits)
-    samples.lost |= {sequence_id: str(bad) for sequence_id, bad in unscorable.items()}
+    logits, not_finite = take_prompt_logprobs(plan, logits)
+    samples.lost |= {sequence_id: str(bad) for sequence_id, bad in not_finite.items()}
     rows: list[RowContext] = []
     places: list[int] = []  # of these rows in the logits
     sampled: list[Segment] = []
@@ -67,7 +67,7 @@ def prepare(plan: StepPlan, masks: GrammarMasks) -> None:
 
 
 def wait_alone(plan: StepPlan, masks: GrammarMasks) -> None:
-    """Wait for a mask for a moment if every sequence of the pass does: there is no neighbour to keep waiting."""
+    """Wait a moment for masks if every sequence of the pass lacks its own: then no other sequence is delayed."""
     if all(
         segment.sampled_rows and segment.sequence.id in masks and not masks.is_ready(segment.sequence.id)
         for segment in plan.segments
@@ -95,7 +95,7 @@ def _contexts(segment: Segment, forbidden: tuple[Forbidden | None, ...]) -> list
     """What the sampler must know for each sampled row; later rows take the guesses before them as generated."""
     sequence = segment.sequence
     params, completion = sequence.request.params, sequence.tokens[sequence.prompt_tokens :]
-    prompt = sequence.prompt_kinds if params.repetition_penalty != 1.0 else ()
+    prompt = sequence.distinct_prompt_tokens if params.repetition_penalty != 1.0 else ()
     guesses = segment.guesses
     return [
         RowContext(params, sequence.seed, prompt, [*completion, *guesses[:index]], forbidden[index])

@@ -2,7 +2,7 @@
 
 0. tokens that the grammar does not allow get -infinity, which no later step takes back
 1. logit bias; stop tokens forbidden while fewer than min_tokens were generated, unless the grammar allows no others;
-   a spent reasoning budget leaves one token
+   a spent thinking budget leaves one token
 2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
 3. temperature 0 (below 1e-5): the largest logit, lowest id first among equals
 4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
@@ -110,7 +110,7 @@ def _is_adjusted(row: RowContext) -> bool:
         or params.frequency_penalty
         or params.presence_penalty
         or row.index < params.min_tokens
-        or params.reasoning is not None
+        or params.thinking_budget is not None
     )
 
 
@@ -136,7 +136,7 @@ def _adjust_row(values: Floats, row: RowContext) -> None:
     if (params.frequency_penalty or params.presence_penalty) and row.completion:
         used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
         values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
-    forced = None if params.reasoning is None else forced_token(params.reasoning, row.completion)
+    forced = None if params.thinking_budget is None else forced_token(params.thinking_budget, row.completion)
     if forced is not None and (row.forbidden is None or not row.forbidden[forced]):
         values[:] = -np.inf
         values[forced] = 0.0

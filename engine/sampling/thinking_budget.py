@@ -5,10 +5,10 @@ A pure function of the completion so far, so that it holds for guesses, preempti
 
 from collections.abc import Sequence
 
-from engine.request import ReasoningBudget
+from engine.request import ThinkingBudget
 
 
-def forced_token(budget: ReasoningBudget, completion: Sequence[int]) -> int | None:
+def forced_token(budget: ThinkingBudget, completion: Sequence[int]) -> int | None:
     """The token that must come next, None while the model is free."""
     start = _start(budget, completion)
     if start is None or len(completion) - start < budget.tokens:
@@ -23,7 +23,7 @@ def forced_token(budget: ReasoningBudget, completion: Sequence[int]) -> int | No
     return closing[0]
 
 
-def _start(budget: ReasoningBudget, completion: Sequence[int]) -> int | None:
+def _start(budget: ThinkingBudget, completion: Sequence[int]) -> int | None:
     """Where the reasoning begins: at once if the prompt opened it, else behind the opening tokens."""
     if not budget.opening:
         return 0

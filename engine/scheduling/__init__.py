@@ -1,1 +1,1 @@
-"""Who runs next. Pure: no clock, no arrays, no I/O."""
+"""Which sequences the next pass serves, with how many rows each. Pure: no clock, no arrays, no I/O."""

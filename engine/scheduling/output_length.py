@@ -1,4 +1,4 @@
-"""How long answers will get, so that a pool does not take in more sequences than it can hold to their ends."""
+"""An estimate of how long answers get, so that a pool takes in only sequences that it can hold to their ends."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ class OutputLengthEstimate:
         return pages_for(tokens + max(1, rest) - 1, self._page_columns) - pages_for(tokens, self._page_columns)
 
     def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
-        """Pages to keep free when one more is let in: at least one for each of the others. None is kept out alone."""
+        """Pages to keep free when a sequence is admitted, at least one for each running one; 0 when none runs."""
         others = [max(1, self.growth(sequence)) for sequence in running]
         return self.growth(newcomer) + sum(others) if others else 0
 

@@ -13,8 +13,8 @@ class Segment:
 
     tokens: one per row. first_position: of the first row; the rest follow. pages: of the columns already
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
-    logit_rows: how many of the last rows need logits. scored: the known prompt tokens that follow the first of those
-    rows and whose log-probability is reported; from each of the other logit rows a token is sampled.
+    logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
+    prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
     """
 
     sequence: Sequence
@@ -24,12 +24,12 @@ class Segment:
     past_columns: int
     targets: tuple[int, ...]
     logit_rows: int
-    scored: tuple[int, ...] = ()
+    logprob_tokens: tuple[int, ...] = ()
 
     @property
     def sampled_rows(self) -> int:
         """Logit rows from which a token is sampled: the last ones; 0 while a prompt is computed."""
-        return self.logit_rows - len(self.scored)
+        return self.logit_rows - len(self.logprob_tokens)
 
     @property
     def guesses(self) -> tuple[int, ...]:

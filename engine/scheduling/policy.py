@@ -59,7 +59,7 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
 
     Which may run, where the gap of a pass is its price times the passes it takes to serve every decode once:
 
-    1. Nobody decodes: every shape.
+    1. No sequence decodes: every shape.
     2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take
        longer, with the least gap there is. What prefill adds never lengthens the gap over that bound.
     3. The same, but the last passes had no room for prefill: also those with up to twice the least gap, and those

@@ -1,4 +1,4 @@
-"""One pool and the sequences that live in it: queues, pages, width, and the copies to and from the host cache."""
+"""One pool and the sequences whose keys it holds: queues, pages, width, copies to and from the host cache."""
 
 from collections import abc
 from collections.abc import Iterator
@@ -14,7 +14,10 @@ from engine.scheduling.sequence import Sequence, SequenceStatus
 
 
 class PoolQueues:
-    """A pass serves one pool. All share `host_cache` and `moves`; moves are carried out before the next pass."""
+    """One pool: its pages, queues and width. A pass serves one pool.
+
+    host_cache, moves: shared by all pools; moves are appended here and carried out before the next pass.
+    """
 
     def __init__(
         self, index: int, pages: PagePool, shapes: ShapeTable, host_cache: HostCache, moves: list[PageMove]
@@ -33,11 +36,11 @@ class PoolQueues:
 
     @property
     def population(self) -> int:
-        """Sequences that live here."""
+        """How many sequences hold pages of this pool."""
         return len(self.prefill_queue) + len(self.decode_queue)
 
     def running(self) -> Iterator[Sequence]:
-        """Those sequences."""
+        """The sequences that hold pages of this pool."""
         yield from self.prefill_queue.values()
         yield from self.decode_queue.values()
 
@@ -114,7 +117,8 @@ class PoolQueues:
     def load(self, keys: abc.Sequence[PageKey], known: abc.Sequence[int | None]) -> list[int]:
         """Order copies from the host cache into fresh pages; the pages of the whole known prefix.
 
-        known: of these keys, its pages acquired by the caller, who has also seen that there are enough fresh ones.
+        known: what `known` returned for these keys. The caller has acquired its pages and checked that there are enough
+        fresh ones.
         """
         offloaded = [key for key, page in zip(keys, known, strict=False) if page is None]
         for key in offloaded:

@@ -1,4 +1,4 @@
-"""Who of a queue may take rows now. `held` are ids of sequences whose next token cannot be sampled yet."""
+"""Which sequences of a queue may take rows now. `held` are ids of sequences whose next token cannot be sampled yet."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,17 +10,17 @@ def without(queue: Mapping[str, Sequence], held: Collection[str]) -> list[Sequen
     return [sequence for sequence_id, sequence in queue.items() if sequence_id not in held]
 
 
-def open_rows(queue: Iterable[Sequence], held: Collection[str], scored: int) -> list[tuple[Sequence, int]]:
+def open_rows(queue: Iterable[Sequence], held: Collection[str], logprob_rows: int) -> list[tuple[Sequence, int]]:
     """Rows each prefill may take, oldest first. The last one would yield the next token, so a held one leaves it.
 
-    scored: most rows in all whose prompt tokens are scored.
+    logprob_rows: most rows in all that the log-probabilities of prompt tokens are read from.
     """
     found = []
     for sequence in sorted(queue, key=lambda s: s.rank):
         rows = sequence.rows_wanted - (sequence.id in held)
-        if not sequence.is_scored:
-            rows = min(rows, scored)
-            scored -= rows
+        if not sequence.has_prompt_logprobs:
+            rows = min(rows, logprob_rows)
+            logprob_rows -= rows
         found.append((sequence, rows))
     return found
 
@@ -31,7 +31,7 @@ def kv_only_rows(prefills: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequenc
 
 
 def take_prefill(prefills: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
-    """In the order given each takes what it may of the rows that are left."""
+    """Share out `rows`: in the order given, each sequence takes up to its number from what is left."""
     taken = []
     for sequence, most in prefills:
         share = min(rows, most)

@@ -1,4 +1,4 @@
-"""What a scheduler is told once, when it is built."""
+"""The fixed settings of a scheduler."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The queues and the columns: decides what the next pass runs, and takes in what it came to."""
+"""The scheduler: its queues and columns, the plan of the next pass, and the commit of what the pass gave."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -20,11 +20,11 @@ from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
-SCORED_ROWS = 32
+PROMPT_LOGPROB_ROWS = 32
 
 
 class Scheduler:
-    """Owns every sequence and every page. `plan` reserves columns and promises nothing; `commit` makes it true."""
+    """Owns every sequence and every page. `plan` reserves columns and rows, `commit` takes in the tokens."""
 
     def __init__(self, shapes: ShapeTable, costs: CostTable, pools: list[PagePool], mode: Mode, rules: Rules) -> None:
         self.shapes = shapes
@@ -59,9 +59,9 @@ class Scheduler:
         self._waiting[request.id] = sequence
         return sequence
 
-    def abort(self, request_id: str) -> Sequence | None:
+    def abort(self, sequence_id: str) -> Sequence | None:
         """Forget a request and free its columns; None if it is not here."""
-        sequence = self.find(request_id)
+        sequence = self.find(sequence_id)
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORT)
         return sequence
@@ -72,12 +72,12 @@ class Scheduler:
             pool.pages.trim(0)
         self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self._host_cache.clear())
 
-    def find(self, request_id: str) -> Sequence | None:
+    def find(self, sequence_id: str) -> Sequence | None:
         """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
-        if request_id in self._waiting:
-            return self._waiting[request_id]
+        if sequence_id in self._waiting:
+            return self._waiting[sequence_id]
         for pool in self._pools:
-            found = pool.prefill_queue.get(request_id) or pool.decode_queue.get(request_id)
+            found = pool.prefill_queue.get(sequence_id) or pool.decode_queue.get(sequence_id)
             if found is not None:
                 return found
         return None
@@ -115,7 +115,7 @@ class Scheduler:
     # -- one step -----------------------------------------------------------------------------------------------
 
     def plan(self, held: Collection[str] = ()) -> StepPlan | None:
-        """Decide the next pass; None when nobody can run.
+        """Decide the next pass; None when no sequence can run.
 
         held: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
         """
@@ -125,10 +125,10 @@ class Scheduler:
             return None
         self._reserve_decode_columns(pool)
         ready = without(pool.decode_queue, held)
-        if not ready and not pool.prefill_queue:  # the others gave their columns back
+        if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
-        scored = SCORED_ROWS if ready else self.shapes.max_rows
-        open_prefills = open_rows(pool.prefill_queue.values(), held, scored)
+        logprob_rows = PROMPT_LOGPROB_ROWS if ready else self.shapes.max_rows
+        open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
         share = self._share(pool, len(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
@@ -188,7 +188,7 @@ class Scheduler:
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running:
                 return
-            sequence.learn_keys(len(sequence.tokens), self._pools[0].pages.page_columns)
+            sequence.extend_keys(len(sequence.tokens), self._pools[0].pages.page_columns)
             if self.rules.prefix_cache and self._prefix_is_coming(sequence, pending):
                 continue
             if not self._admit_one(sequence):
@@ -197,7 +197,7 @@ class Scheduler:
                 pending.setdefault(key, sequence.rank)
 
     def _pending_keys(self) -> dict[PageKey, tuple[int, int]]:
-        """Pages that running prefills have yet to compute, and the rank of who computes them."""
+        """Pages that running prefills have yet to compute, and the rank of the sequence that computes them."""
         prefills = [s for pool in self._pools for s in pool.prefill_queue.values()]
         return {key: s.rank for s in prefills for key in s.keys[s.registered :]}
 
@@ -299,7 +299,9 @@ class Scheduler:
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._pools[sequence.pool].pages.page_columns
         start, end = sequence.computed, sequence.computed + rows
-        scored = () if sequence.is_scored else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
+        known = (
+            () if sequence.has_prompt_logprobs else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
+        )
         sampled = 1 + len(draft) if end == len(sequence.tokens) else 0
         columns = [
             sequence.pages[i // page_columns] * page_columns + i % page_columns for i in range(start, end + len(draft))
@@ -311,8 +313,8 @@ class Scheduler:
             pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
             past_columns=start,
             targets=tuple(columns),
-            logit_rows=len(scored) + sampled,
-            scored=tuple(scored),
+            logit_rows=len(known) + sampled,
+            logprob_tokens=tuple(known),
         )
 
     # -- the parts of commit ------------------------------------------------------------------------------------
@@ -367,11 +369,11 @@ class Scheduler:
         return tuple(taken)
 
     def _register(self, sequence: Sequence, pool: PoolQueues) -> None:
-        """Let others find the pages that just became full of computed tokens."""
+        """Put the pages that just became full of computed tokens into the prefix cache."""
         full = sequence.computed // pool.pages.page_columns
         if not self.rules.prefix_cache or full <= sequence.registered:
             return
-        sequence.learn_keys(full * pool.pages.page_columns, pool.pages.page_columns)
+        sequence.extend_keys(full * pool.pages.page_columns, pool.pages.page_columns)
         for page in range(sequence.registered, full):
             pool.pages.register(sequence.pages[page], sequence.keys[page])
         sequence.registered = full

@@ -27,7 +27,7 @@ MOVES: dict[SequenceStatus, frozenset[SequenceStatus]] = {
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Progress of one request. The scheduler is its only writer; times and `prompt_scores` are the loop's.
+    """Progress of one request. The scheduler is its only writer; times and `prompt_logprobs` are the loop's.
 
     tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
     in columns pages[i // 16] * 16 + i % 16. resumed: how many tokens an earlier
@@ -46,7 +46,7 @@ class Sequence:
     registered: int = 0
     last_served: int = -1
     finish: FinishReason | None = None
-    prompt_scores: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
     # Facts for `RequestTimings`: seconds on the caller's clock, then counts.
     arrived_s: float = 0.0
     started_s: float | None = None
@@ -58,7 +58,7 @@ class Sequence:
     passes: int = 0
     pass_rows: int = 0
     resumed: int = 0
-    _kinds: "array[int] | None" = None
+    _distinct: "array[int] | None" = None
 
     @property
     def id(self) -> str:
@@ -71,11 +71,11 @@ class Sequence:
         return self.status is SequenceStatus.FINISHED
 
     @property
-    def prompt_kinds(self) -> "array[int]":
-        """The different tokens of the prompt as int64; found once, because a prompt may be long."""
-        if self._kinds is None:
-            self._kinds = array("q", sorted(set(self.request.prompt_ids)))
-        return self._kinds
+    def distinct_prompt_tokens(self) -> "array[int]":
+        """The distinct tokens of the prompt as int64; computed once, because a prompt may be long."""
+        if self._distinct is None:
+            self._distinct = array("q", sorted(set(self.request.prompt_ids)))
+        return self._distinct
 
     @property
     def prompt_tokens(self) -> int:
@@ -93,23 +93,23 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
-    def is_scored(self) -> bool:
-        """Nothing of the prompt has to be scored any more; an earlier worker scored it before its first token."""
-        needs_scores = self.request.params.prompt_logprobs is not None and not self.resumed
-        return not needs_scores or len(self.prompt_scores) == self.prompt_tokens - 1
+    def has_prompt_logprobs(self) -> bool:
+        """Whether no log-probability of a prompt token is missing; an earlier worker sent them with its first token."""
+        needs_them = self.request.params.prompt_logprobs is not None and not self.resumed
+        return not needs_them or len(self.prompt_logprobs) == self.prompt_tokens - 1
 
     @property
     def first_logit_row(self) -> int:
         """Index of the first token whose row must be computed, because something is read from its logits."""
-        return len(self.tokens) - 1 if self.is_scored else len(self.prompt_scores)
+        return len(self.tokens) - 1 if self.has_prompt_logprobs else len(self.prompt_logprobs)
 
     @property
     def rank(self) -> tuple[int, int]:
         """Order of service: priority, then arrival. The greatest rank is the first to give its columns back."""
         return (self.request.priority, self.order)
 
-    def learn_keys(self, tokens: int, page_columns: int) -> None:
-        """Know the keys of the full pages among the first `tokens` tokens."""
+    def extend_keys(self, tokens: int, page_columns: int) -> None:
+        """Compute the prefix keys of the full pages among the first `tokens` tokens."""
         if len(self.keys) < tokens // page_columns:
             self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.request.cache_salt)
 

@@ -71,9 +71,9 @@ class Run:
 
 
 def drive(
-    policy: Policy, load: SimulatedLoad, host_ms: float, tell: Callable[[int], None] = lambda tokens: None
+    policy: Policy, load: SimulatedLoad, host_ms: float, on_tokens: Callable[[int], None] = lambda tokens: None
 ) -> Run:
-    """Play a load to its end. Each pass costs its own time and `host_ms`; `tell` gets the new tokens of each."""
+    """Play a load to its end. Each pass costs its own time and `host_ms`; `on_tokens` gets the new tokens of each."""
     run, now_s, in_vain = Run(), 0.0, 0
     coming = [(start_s, client, 0) for client, start_s in enumerate(load.starts_s)]
     heapq.heapify(coming)
@@ -95,7 +95,7 @@ def drive(
             turn = job.number - job.client * load.requests + 1
             if turn < load.requests:
                 heapq.heappush(coming, (now_s, job.client, turn))
-        tell(len(done.tokens))
+        on_tokens(len(done.tokens))
     run.seconds, run.preemptions = now_s, policy.preemptions
     return run
 

@@ -60,7 +60,7 @@ class Fusion:
         return tokens
 
     def _decode(self, front: RequestProgress | None) -> tuple[tuple[int, int], ...]:
-        """The next token of who was in front when the pass was planned."""
+        """The next token of the request that was in front when the pass was planned."""
         if front is None:
             return ()
         tokens = front.advance(1)

@@ -1,4 +1,4 @@
-"""Who asks for what, and when."""
+"""The load of a simulation: its clients, when they come, and the requests they send."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How far the other policies have got with one request."""
+"""Progress of one request under the policies that hexserve's scheduler is compared with."""
 
 from dataclasses import dataclass
 

@@ -108,7 +108,7 @@ def _version() -> str:
 
 
 def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
-    """The cached bundle of a checkpoint; made by whoever gets the lock first, awaited by the others."""
+    """The cached bundle of a checkpoint; the process that gets the lock first compiles it, other ones wait."""
     target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name))}"
     if is_good(target):
         return target

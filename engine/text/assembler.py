@@ -62,8 +62,8 @@ class TextAssembler:
     def _stopped(self, event: TokenEvent, text: str, used_tokens: int) -> Delta:
         logprobs = tuple(self._text_logprob(entry) for entry in event.logprobs[:used_tokens])
         used = event.token_ids[:used_tokens]
-        scored = self._prompt_logprobs(event)
-        return Delta(text, used, logprobs, FinishReason.STOP, self._matched, event.timings, scored)
+        prompt_logprobs = self._prompt_logprobs(event)
+        return Delta(text, used, logprobs, FinishReason.STOP, self._matched, event.timings, prompt_logprobs)
 
     def _prompt_logprobs(self, event: TokenEvent) -> tuple[TextLogprob, ...]:
         return tuple(self._text_logprob(entry) for entry in event.prompt_logprobs)

@@ -51,7 +51,7 @@ class PromptMaker:
     def text(self, text: str, max_context: int, keep: int | None = None) -> tuple[int, ...]:
         """Token ids of a plain prompt, with BOS where the model wants it.
 
-        Special tokens in it are control tokens: who sends plain prompts has applied the template himself.
+        Special tokens in it are control tokens: a client that sends plain prompts has applied the template itself.
         Raises ContextLengthExceeded by characters before tokenising. With `keep` only the last tokens are used, the
         BOS among them.
         """

@@ -1,6 +1,6 @@
 """Keeps special tokens written by the caller from becoming control tokens. Pure string work.
 
-A template mixes its own control tokens with the caller's text, and afterwards nobody can tell whose is whose. So before
+A template mixes its own control tokens with the caller's text, and afterwards they cannot be told apart. So before
 rendering, a separator (a short run of private-use characters that the request does not contain) is put behind the first
 character of every special token inside the caller's strings, and inside every part of a special token at either
 end of a string, because a template may join strings. What is still whole after rendering came from the template.
@@ -19,7 +19,7 @@ OWN_KEYS = frozenset({"role", "type"})  # the server validates their values
 
 
 class SpecialTokenGuard:
-    """The special tokens of one vocabulary, ready to be fenced off."""
+    """The special tokens of one vocabulary, and how to break them apart in text of the caller."""
 
     def __init__(self, special_tokens: Collection[str]) -> None:
         ordered = sorted((token for token in special_tokens if token), key=len, reverse=True)
@@ -29,7 +29,7 @@ class SpecialTokenGuard:
         self._longest = len(ordered[0]) if ordered else 0
 
     def protect(self, value: Any, separator: str) -> Any:
-        """A copy of messages or tools with every string of the caller fenced; roles and types stay."""
+        """A copy of messages or tools with every special token in it broken apart; roles and types stay."""
         return _map_strings(value, lambda text, is_key: self._protect_text(text, separator, is_key), 0)
 
     def _protect_text(self, text: str, separator: str, is_key: bool) -> str:

@@ -72,10 +72,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         bundle=manifest.name,
         device=runtime.device,
         max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
-        pools=config.pools,
-        columns_per_pool=scheduler.rules.capacity.columns,
         variants=variants,
-        pool_bytes=config.pools * scheduler.rules.capacity.columns * manifest.kv_bytes_per_token,
     )
     return Assembled(loop, runtime, ready)
 

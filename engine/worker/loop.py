@@ -28,7 +28,7 @@ IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step came to: events of the sequences it moved, and the ones it lost."""
+    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed."""
 
     events: tuple[TokenEvent, ...]
     failures: tuple[Failed, ...] = ()
@@ -52,10 +52,10 @@ class EngineLoop:
         if request.params.grammar is not None:
             self._masks.open(request.id, request.params.grammar, emitted)
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, sequence_id: str) -> None:
         """Forget a request; unknown ids are ignored."""
-        self.scheduler.abort(request_id)
-        self._masks.forget(request_id)
+        self.scheduler.abort(sequence_id)
+        self._masks.forget(sequence_id)
 
     def step(self, begin: Callable[[float], None] = lambda _: None) -> StepReport:
         """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask.
@@ -77,15 +77,15 @@ class EngineLoop:
             logits = self.runtime.run(batch)
         except PassFailed as error:
             lost = self.scheduler.fail(plan)
-            self._tell_masks(plan, [])
+            self._advance_masks(plan, [])
             return StepReport((), tuple(Failed(sequence.id, str(error)) for sequence in lost))
         left = self._clock()
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
         wait_alone(plan, self._masks)
         samples = sample_pass(plan, logits, self._masks)
-        failures = self._drop_spoiled(plan, batch, samples.lost)
+        failures = self._drop_failed(plan, batch, samples.lost)
         updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
-        self._tell_masks(plan, updates)
+        self._advance_masks(plan, updates)
         self._keep(plan, batch, updates)
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
@@ -128,24 +128,24 @@ class EngineLoop:
         moved = self._clock()
         self.runtime.lay_out(plan.pool, plan.shape)
         self._counters.copy_s += moved - began
-        self._counters.relay_s += self._clock() - moved
+        self._counters.restride_s += self._clock() - moved
 
-    def _drop_spoiled(self, plan: StepPlan, batch: PackedBatch, lost: Mapping[str, str]) -> tuple[Failed, ...]:
+    def _drop_failed(self, plan: StepPlan, batch: PackedBatch, lost: Mapping[str, str]) -> tuple[Failed, ...]:
         """End the sequences that sampling lost, or whose new keys or values are not finite: none may reach the pool."""
         first = batch.shape.rows - plan.rows_used
-        damaged = set(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
+        non_finite = set(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
         failures = []
         for segment, start in zip(plan.segments, batch.starts, strict=True):
             reason = lost.get(segment.sequence.id)
-            if reason is None and not damaged.isdisjoint(range(start, start + len(segment.tokens))):
+            if reason is None and not non_finite.isdisjoint(range(start, start + len(segment.tokens))):
                 reason = "the graph returned keys or values that are not finite"
             if reason is not None:
                 self.scheduler.drop(segment.sequence)
                 failures.append(Failed(segment.sequence.id, reason))
         return tuple(failures)
 
-    def _tell_masks(self, plan: StepPlan, updates: list[SequenceUpdate]) -> None:
-        """Let the next masks be computed while everything else goes on; let go of sequences that have ended."""
+    def _advance_masks(self, plan: StepPlan, updates: list[SequenceUpdate]) -> None:
+        """Start computing the next masks; forget the masks of sequences that have ended."""
         for update in updates:
             if update.new_tokens and update.sequence.id in self._masks and not update.sequence.is_finished:
                 self._masks.advance(update.sequence.id, update.new_tokens)
@@ -193,7 +193,7 @@ class EngineLoop:
             self._counters.generated_tokens += len(update.new_tokens)
             self._counters.finished += sequence.finish is not None
             tokens = sampled[sequence.id][: len(update.new_tokens)]
-            events.append(_event(update, tokens, now_s, tuple(sequence.prompt_scores) if is_first else ()))
+            events.append(_event(update, tokens, now_s, tuple(sequence.prompt_logprobs) if is_first else ()))
         return events
 
 

@@ -19,7 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
 from engine.logs.handler import DroppingHandler, standard_error
 from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submit, Tokens, read_command
-from engine.qnn.chosen import as_variables
+from engine.qnn.environment import as_variables
 from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
 from engine.worker.assembly import OpenRuntime, assemble, open_onnx
@@ -115,7 +115,7 @@ def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterato
 
 
 def _check(loop: EngineLoop) -> None:
-    """Nothing runs: a good moment to see whether the books balance."""
+    """Check the scheduler's invariants while nothing runs."""
     for violation in violations(loop.scheduler):
         log.error("invariant broken: %s", violation)
 

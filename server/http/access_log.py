@@ -38,22 +38,22 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        walk = _RequestLog(scope, receive, send)
+        logged = _RequestLog(scope, receive, send)
         try:
-            await self._app(scope, walk.receive, walk.send)
+            await self._app(scope, logged.receive, logged.send)
         except Exception:  # the server process's one broad handler
-            _log.exception("request %s failed inside the server", walk.request_id)
-            if walk.status:
+            _log.exception("request %s failed inside the server", logged.request_id)
+            if logged.status:
                 raise  # the answer has begun: only closing the connection tells the client
-            await walk.send_internal_error()
+            await logged.send_internal_error()
         finally:
-            self._answered(*walk.label(self._routes))
+            self._answered(*logged.label(self._routes))
             if self._logs_access:
-                _access.info("%s", walk.line())
+                _access.info("%s", logged.line())
 
 
 class _RequestLog:
-    """One request on its way through the app."""
+    """What is logged of one request. Passes its messages on, and notes status, time and a client that leaves."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.status = 0

@@ -48,7 +48,7 @@ class Refusal(HTTPException):
 
 
 class ClientLeft(Exception):
-    """The client closed its connection: there is nobody to answer."""
+    """The client closed its connection; no answer can be sent."""
 
 
 class RequestTimeout(HexserveError):

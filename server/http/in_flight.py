@@ -1,4 +1,4 @@
-"""The HTTP requests that generate now: how many there are, waiting until they are done, and ending them."""
+"""The HTTP requests that generate now: counting them, waiting until they are done, ending them."""
 
 import asyncio
 from typing import Protocol

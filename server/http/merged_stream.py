@@ -47,7 +47,7 @@ class MergedStream:
         in_flight.enter(self)
 
     async def deltas(self) -> list[ChoiceDelta]:
-        """At least one arrival; raises what ended the stream once everything before it was handed out."""
+        """The deltas that have arrived, at least one. A failure is raised once every delta before it was returned."""
         while not self._deltas:
             if self._failure is not None:
                 raise self._failure

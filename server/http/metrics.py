@@ -82,7 +82,7 @@ class EngineCollector:
             ("hexserve:graph_switches", "Passes with another variant than the one before.", stats.variant_switches),
             ("hexserve:restrides", "Times the pool was laid out anew for another variant.", stats.restrides),
             ("hexserve:run_seconds", "Time inside the graphs.", stats.run_s),
-            ("hexserve:relay_seconds", "Time re-laying pools for variants of another width.", stats.relay_s),
+            ("hexserve:restride_seconds", "Time re-laying pools for variants of another width.", stats.restride_s),
             ("hexserve:copy_seconds", "Time copying pages to and from the host KV cache.", stats.copy_s),
             ("hexserve:step_seconds", "Time of whole engine steps.", stats.step_s),
             ("hexserve:worker_restarts", "Workers that died and were replaced.", self._engine.restarts),

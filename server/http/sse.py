@@ -20,7 +20,7 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class ChunkWriter(Protocol):
-    """Turns what arrived into the chunks of one route, and counts."""
+    """Turns the deltas of one request into the chunks of its route, and counts tokens."""
 
     @property
     def finished(self) -> bool:

@@ -1,1 +1,1 @@
-"""From a body of the protocol to what the engine is asked; what cannot be honoured is refused here."""
+"""From a body of the protocol to the engine's parameters; what cannot be honoured is refused here."""

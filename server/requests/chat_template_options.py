@@ -1,10 +1,10 @@
-"""What the chat template is told, and whether the prompt it makes lets the model reason."""
+"""The options of the chat template, and whether a rendered prompt lets the model reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.request import ReasoningBudget
+from engine.request import ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import refuse
 
@@ -16,7 +16,7 @@ Markers = tuple[str, str]  # what opens and what closes the reasoning, such as <
 def template_options(
     given: Mapping[str, Any] | None, effort: str | None, adds_prompt: bool | None = None
 ) -> dict[str, Any]:
-    """What the chat template is told. An effort is on or off for templates that know no degrees."""
+    """Options for the chat template. An effort is on or off for templates that know no degrees."""
     options: dict[str, Any] = {}
     if effort is not None:
         thinks = effort != "none"
@@ -47,12 +47,12 @@ def thinking_after(prompt: Sequence[int], engine: EngineLike) -> Thinking:
     return Thinking(markers, is_opened(end, markers), end.rstrip().endswith(markers[1]))
 
 
-def thinking_budget(tokens: int | None, thinking: Thinking, engine: EngineLike) -> ReasoningBudget | None:
+def thinking_budget(tokens: int | None, thinking: Thinking, engine: EngineLike) -> ThinkingBudget | None:
     """The bound on reasoning of a request, None for no bound; raises Refusal for a model that does not reason."""
     param = "thinking_token_budget"
     if tokens is None:
         return None
-    budget = engine.reasoning_budget(tokens, thinking.is_open)
+    budget = engine.thinking_budget(tokens, thinking.is_open)
     if budget is None:
         raise refuse(f"'{param}' is not supported: this model does not reason.", param, "unsupported_parameter")
     return budget

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from engine.client.engine import EngineInfo
-from engine.request import ReasoningBudget, SamplingParams
+from engine.request import SamplingParams, ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import echo, refuse
 from server.protocol.chat_request import ChatRequest
@@ -39,7 +39,7 @@ class GenerationParams:
     min_tokens: int
     logprobs: int | None
     prompt_logprobs: int | None = None
-    reasoning: ReasoningBudget | None = None
+    thinking_budget: ThinkingBudget | None = None
     keep: int | None = None  # of a longer prompt only this many last tokens are used
     grammar: str | None = None
 
@@ -61,7 +61,7 @@ class GenerationParams:
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
-            reasoning=self.reasoning,
+            thinking_budget=self.thinking_budget,
             grammar=self.grammar,
         )
 

@@ -37,7 +37,7 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
     prompt = await until_left(request, engine.chat_prompt(messages, tools, options, params.keep))
     thinking = thinking_after(prompt, engine)
-    params = replace(params, reasoning=thinking_budget(body.thinking_token_budget, thinking, engine))
+    params = replace(params, thinking_budget=thinking_budget(body.thinking_token_budget, thinking, engine))
     params = await until_left(request, service.constrained(params, form, thinking))
     envelope = replace(service.envelope("chatcmpl", model), names_tier=body.service_tier is not None)
     stream = service.launch(envelope, [prompt], params, "messages")

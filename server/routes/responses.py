@@ -42,7 +42,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         form = chat_form(chat, calls)
         prompt = await until_left(request, engine.chat_prompt(template_items(body), tools, options))
         thinking = thinking_after(prompt, engine)
-        params = replace(params, reasoning=thinking_budget(body.thinking_token_budget, thinking, engine))
+        params = replace(params, thinking_budget=thinking_budget(body.thinking_token_budget, thinking, engine))
         params = await until_left(request, service.constrained(params, form, thinking))
     envelope = service.envelope("resp", model)
     stream = service.launch(envelope, [prompt], params, "input")

@@ -29,7 +29,7 @@ class Echo:
 
 
 class TextChoice:
-    """`alternatives` None = no logprobs."""
+    """One choice of a completion, delta by delta. `alternatives` None = no logprobs."""
 
     def __init__(self, alternatives: int | None, echo: Echo | None = None) -> None:
         self._lists = None if alternatives is None else CompletionLists(alternatives)
@@ -80,7 +80,7 @@ class TextChoice:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Of `made` choices of each prompt the `shown` likeliest per token, best first."""
+    """`best_of`: of `made` choices of each prompt the `shown` likeliest per token, best first."""
 
     made: int
     shown: int

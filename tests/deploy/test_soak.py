@@ -29,7 +29,7 @@ def samples(judge: ModuleType, count: int = 80, **last: float) -> list[object]:
     for at in range(count):
         share = max(0.0, (at - count / 2) / (count / 2 - 1))
         found.append(
-            judge.Sample(at=float(at), **{key: value + share * last.get(key, 0) for key, value in flat.items()})
+            judge.ProcessSample(at=float(at), **{key: value + share * last.get(key, 0) for key, value in flat.items()})
         )
     return found
 

@@ -21,7 +21,7 @@ from engine.grammar.tool_formats import HERMES
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sources.resolve import default_cache, resolve_bundle
 from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
-from tests.engine.grammar.shapes import closed, draw, record
+from tests.e2e.shapes import closed, draw, record
 
 AT_ONCE = 24
 MAX_TOKENS = 250

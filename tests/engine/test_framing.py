@@ -41,7 +41,7 @@ REPORTS = st.one_of(
     st.builds(Tokens, st.lists(EVENTS, max_size=3).map(tuple), st.just(Stats(passes=3))),
     st.builds(Failed, st.text(), st.text()),
     st.builds(Fatal, st.text(), st.booleans()),
-    st.just(Ready("b", "CPU", 1, 2, 3, ("ar1_cl2",), 4)),
+    st.just(Ready("b", "CPU", 1, ("ar1_cl2",))),
 )
 COMMANDS = st.one_of(
     st.builds(Abort, st.text()),

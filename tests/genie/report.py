@@ -30,7 +30,7 @@ QUESTIONS: tuple[str, ...] = SCRIPT_MODULE.QUESTIONS
 def report(command: Sequence[str], known: tuple[list[list[int]], GenieAnswers], monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the script's main with answers that Genie gave to the same jobs before."""
 
-    def genie_greedy(bundle: Path, jobs: list[tuple[list[int], int]], scratch: Path, heard: object) -> GenieAnswers:
+    def genie_greedy(bundle: Path, jobs: list[tuple[list[int], int]], scratch: Path, on_pass: object) -> GenieAnswers:
         assert jobs == [(prompt, COUNT) for prompt in known[0]]
         return known[1]
 

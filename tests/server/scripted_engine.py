@@ -13,7 +13,7 @@ from engine.client.engine import EngineInfo, EngineState
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
 from engine.grammar.tool_formats import HERMES
-from engine.request import Delta, FinishReason, ReasoningBudget, Request, RequestTimings, TextLogprob
+from engine.request import Delta, FinishReason, Request, RequestTimings, TextLogprob, ThinkingBudget
 from engine.text.facts import TextFacts
 from engine.text.template_options import check_options
 
@@ -34,7 +34,7 @@ def manifest() -> Manifest:
 
 
 def info(max_context: int = 100) -> EngineInfo:
-    ready = messages.Ready("folder", "CPU", max_context, 1, 1024, ("free",), 4096)
+    ready = messages.Ready("folder", "CPU", max_context, ("free",))
     return EngineInfo(NAME, 1_700_000_000, max_context, 1000, "CPU", FINGERPRINT, ready, manifest())
 
 
@@ -173,10 +173,10 @@ class ScriptedEngine:
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         return self._words(text, "prompt", keep)
 
-    def reasoning_budget(self, tokens: int, is_open: bool) -> ReasoningBudget | None:
+    def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         if "reasoning" not in self.info.manifest.text.markers:
             return None
-        return ReasoningBudget(tokens, () if is_open else (30,), (31,))
+        return ThinkingBudget(tokens, () if is_open else (30,), (31,))
 
     def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:
         return (*(f"<{token_id}>".encode() for token_id in ids[:-1]), self.prompt_end or f"<{ids[-1]}>".encode())
@@ -197,8 +197,8 @@ class ScriptedEngine:
     def text_facts(self) -> TextFacts:
         return TextFacts("<s>", "<end>", True, ("<s>", "<end>"), "{{ messages }}")
 
-    async def compile_grammar(self, wanted: GrammarSpec, param: str) -> str:
-        self.forms.append((wanted, param))
+    async def compile_grammar(self, spec: GrammarSpec, param: str) -> str:
+        self.forms.append((spec, param))
         return "a grammar"
 
     def check_ids(self, ids: Sequence[int], param: str) -> tuple[int, ...]:

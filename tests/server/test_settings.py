@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.config import EngineConfig
-from engine.qnn.chosen import VARIABLES, as_variables
+from engine.qnn.environment import VARIABLES, as_variables
 from server.settings import ENGINE_BOUNDS, RENAMED, Settings, SettingsError, load_settings, options, variable_name
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"

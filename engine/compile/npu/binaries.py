@@ -1,4 +1,4 @@
-"""Running context jobs and telling what went wrong in words."""
+"""Runs the jobs that make context binaries, and turns their failures into sentences."""
 
 import re
 import subprocess

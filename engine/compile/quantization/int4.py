@@ -28,7 +28,7 @@ class Int4Blocks:
 
 
 def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Int4Blocks:
-    """Blocks of `block` inputs share a scale; a last block that is not full is padded with zeros."""
+    """Quantise [outputs, inputs]: `block` inputs share a scale; a last block that is not full is padded with zeros."""
     outputs, inputs = weight.shape
     if inputs % block:
         weight = np.pad(weight, ((0, 0), (0, -inputs % block)))

@@ -17,7 +17,7 @@ CLIPS = np.linspace(1.05, 0.6, 16, dtype=np.float32)
 
 
 def int4_columns(weight: Float32, block: int) -> Columns:
-    """Blocks of `block` inputs share a scale; scales [outputs, blocks] are 1 to 16 times the output's smallest.
+    """Quantise [outputs, inputs]: `block` inputs share a scale, which is 1 to 16 times the smallest of its output.
 
     That form (low power block quantisation) is what the HTP multiplies without leaving integers: when a context binary
     is made, the 16th part of an output's largest scale becomes the output's scale and the rest small integers.

@@ -1,4 +1,4 @@
-"""What the load asks for: made-up prompts of a chosen length, or the lines of a file. Same seed, same prompts."""
+"""The prompts of the load: made-up prompts of a chosen length, or the lines of a file. Same seed, same prompts."""
 
 import random
 import secrets

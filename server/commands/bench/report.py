@@ -39,7 +39,7 @@ def print_report(console: Console, targets: Sequence[BenchTarget], book: Book) -
 
 
 def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
-    """One line per finished turn, for those who watch."""
+    """One line per finished turn, printed while the load runs."""
     level = levels([record])[0]
     name = f"{targets[record.turn.server].name} " if len(targets) > 1 else ""
     refused = ", ".join(f"{count} {name}" for name, count in level.outcomes.items() if count)

@@ -1,4 +1,4 @@
-"""Runs the load: which server is asked when, and every client's requests one after the other."""
+"""Runs the load: the order of servers, and every client's requests one after the other."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ class BenchLoad:
 
 @dataclass(frozen=True, slots=True)
 class BenchTurn:
-    """One server's go: `server` is its place in the list of targets."""
+    """One server under one number of clients; `server` is its place in the list of targets."""
 
     clients: int
     round: int
@@ -45,7 +45,7 @@ class TurnRecord:
 
 @dataclass(slots=True)
 class PrefixRecord:
-    """One prefix asked for the first time, and asked again with other endings."""
+    """One prefix sent for the first time, and sent again with other endings."""
 
     server: int
     cold: MeasuredAnswer | None = None
@@ -75,9 +75,9 @@ async def measure(
     prompts: PromptSource,
     load: BenchLoad,
     book: Book,
-    tell: Callable[[TurnRecord], None],
+    on_turn: Callable[[TurnRecord], None],
 ) -> None:
-    """Fill `book`; `tell` hears of every finished turn."""
+    """Fill `book`; `on_turn` is called after every turn."""
     if load.prefix_tokens:
         for number in range(load.rounds):
             for server, target in enumerate(targets):
@@ -86,7 +86,7 @@ async def measure(
         record = TurnRecord(turn)
         book.turns.append(record)
         await _play(targets[turn.server], prompts, load, record)
-        tell(record)
+        on_turn(record)
 
 
 async def _measure_prefix(

@@ -1,4 +1,4 @@
-"""One run of `hexserve bench`: measure, tell of every turn, report what there is, also after Ctrl-C."""
+"""One run of `hexserve bench`: measure, print every turn, then report; also after Ctrl-C."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from server.commands.bench.answers import AnswerOutcome
-from server.commands.bench.calibrate import prepare
+from server.commands.bench.prepare import prepare
 from server.commands.bench.prompts import PromptSource
 from server.commands.bench.report import print_report, turn_line, write_json
 from server.commands.bench.rounds import BenchLoad, Book, TurnRecord, measure
@@ -21,7 +21,7 @@ from server.commands.own_server import ServerFailed, running_server
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Who is asked, and as whom. Without addresses a server of our own is started on `bundle`."""
+    """The servers to measure, with key and model. Without addresses a server of our own is started on `bundle`."""
 
     addresses: Sequence[str]
     bundle: str
@@ -60,7 +60,7 @@ def _name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BenchSession:
-    """Who is measured, with what. `wants_full_length`: answers run to their last token where every server can."""
+    """The servers, load and prompts of one run. `wants_full_length`: answers run to max_tokens if every server can."""
 
     console: Console
     targets: Sequence[BenchTarget]

@@ -50,7 +50,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class PrefixEffect:
-    """Median time to the first token of a prefix never seen before, and of one asked before."""
+    """Median time to the first token of a prefix never seen before, and of one sent before."""
 
     server: int
     cold_s: float | None
@@ -125,7 +125,7 @@ def _comparison(clients: int, server: int, pairs: Sequence[tuple[Level, Level]])
 
 
 def prefix_effects(records: Sequence[PrefixRecord]) -> list[PrefixEffect]:
-    """One per server that was asked."""
+    """One per server that was measured."""
     return [
         _prefix_effect(server, [record for record in records if record.server == server])
         for server in sorted({record.server for record in records})

@@ -32,7 +32,7 @@ class BenchTarget:
 
     @property
     def model(self) -> str:
-        """The model asked; empty until it is given or found."""
+        """Name of the model; empty until it is given or found."""
         return self._client.model
 
     async def close(self) -> None:

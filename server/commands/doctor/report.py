@@ -1,4 +1,4 @@
-"""The checks printed as they finish, and written to a file when asked."""
+"""The checks printed as they finish, and written to a file if one is named."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The rates of all policies as bars, for people who would rather look than read: one SVG of any size. Pure."""
+"""The rates of all policies as bars in one SVG of any size. Pure."""
 
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring

@@ -91,7 +91,7 @@ def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
             )
 
 
-def play(scenario: Scenario, device: Device, clients: int, tell: Callable[[int], None]) -> list[Figures]:
+def play(scenario: Scenario, device: Device, clients: int, on_tokens: Callable[[int], None]) -> list[Figures]:
     """Every policy under the same load; the first is what the others are compared with."""
     config = EngineConfig(
         "", pools=scenario.pools, max_gap_ms=scenario.max_gap_ms, reserve_tokens=scenario.reserve_tokens
@@ -103,7 +103,7 @@ def play(scenario: Scenario, device: Device, clients: int, tell: Callable[[int],
     }
     found: list[Figures] = []
     for name, policy in policies.items():
-        run = drive(policy, scenario.load(clients), scenario.host_ms, tell)
+        run = drive(policy, scenario.load(clients), scenario.host_ms, on_tokens)
         found.append(figures(clients, name, run, found[0] if found else None))
     return found
 

@@ -1,4 +1,4 @@
-"""Who sent a request, as the routes see it."""
+"""The caller of a request: its name, its rate limits and the salt of its cached prefixes."""
 
 import ipaddress
 from dataclasses import dataclass

@@ -106,7 +106,7 @@ class Account:
 class Limiter:
     """The accounts of all callers. Those with nothing running are forgotten, longest idle first, beyond `remembered`.
 
-    Whoever is forgotten starts with full buckets again; with keys there are never more callers than keys.
+    A caller that is forgotten starts with full buckets again; with keys there are never more callers than keys.
     """
 
     def __init__(self, rates: Rates, clock: Callable[[], float], remembered: int = MAX_REMEMBERED) -> None:
@@ -125,7 +125,7 @@ class Limiter:
         return len(self._busy)
 
     def enter(self, caller: str) -> Denial | None:
-        """Let a request of `caller` in; who was let in must `leave`."""
+        """Let a request of `caller` in, or say why not; each that was let in must `leave`."""
         now = self._clock()
         account = self._busy.get(caller) or self._idle.pop(caller, None) or Account(self.rates, now)
         denial = account.denial(now)

@@ -200,7 +200,7 @@ def main() -> None:
     if how == "hang":
         (folder / f"hung.{os.getpid()}").touch()
         threading.Event().wait()
-    send(Ready("tiny", "scripted", 4096, 1, 4096, ("free",), 0))
+    send(Ready("tiny", "scripted", 4096, ("free",)))
     if how == "mute":
         threading.Event().wait()
     if how == "stop":

@@ -1,4 +1,4 @@
-"""Blame: the poisonous request is found, the others live. Against a worker that dies whenever it meets the poison."""
+"""Charging deaths: a worker dies whenever it has a poisonous request; that one is found, the others live."""
 
 from random import Random
 
@@ -14,9 +14,9 @@ def pendings(count: int) -> dict[str, PendingRequest]:
     return {str(i): PendingRequest(Request(str(i), (1,), SamplingParams(1))) for i in range(count)}
 
 
-def send(open_flights: dict[str, PendingRequest]) -> list[str]:
+def send(unfinished: dict[str, PendingRequest]) -> list[str]:
     """Send what may be sent; their ids."""
-    sent = next_to_send(open_flights.values())
+    sent = next_to_send(unfinished.values())
     for pending in sent:
         pending.is_sent = True
     return [pending.request.id for pending in sent]
@@ -24,59 +24,59 @@ def send(open_flights: dict[str, PendingRequest]) -> list[str]:
 
 @given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.randoms())
 def test_only_the_poisonous_requests_fail(count: int, poison: set[int], random: Random) -> None:
-    open_flights = pendings(count)
+    unfinished = pendings(count)
     poisonous = {str(i) for i in poison if i < count}
     failed, deaths, passes = set(), 0, 0
-    while open_flights:
-        send(open_flights)
-        aboard = [flight_id for flight_id, pending in open_flights.items() if pending.is_sent]
-        if poisonous & set(aboard):
-            for flight_id in aboard:  # some others may get a token out before the worker dies
-                open_flights[flight_id].has_progressed |= flight_id not in poisonous and random.random() < 0.5
+    while unfinished:
+        send(unfinished)
+        sent_ids = [request_id for request_id, pending in unfinished.items() if pending.is_sent]
+        if poisonous & set(sent_ids):
+            for request_id in sent_ids:  # some others may get a token out before the worker dies
+                unfinished[request_id].has_progressed |= request_id not in poisonous and random.random() < 0.5
             deaths += 1
-            for pending in charge_death(open_flights.values()):
+            for pending in charge_death(unfinished.values()):
                 failed.add(pending.request.id)
-                del open_flights[pending.request.id]
+                del unfinished[pending.request.id]
             continue
         passes += 1
-        for flight_id in aboard:
-            open_flights[flight_id].has_progressed = True
+        for request_id in sent_ids:
+            unfinished[request_id].has_progressed = True
             if random.random() < 0.1 or passes > 100:
-                del open_flights[flight_id]
+                del unfinished[request_id]
     assert failed == poisonous
     assert deaths == (MOST_DEATHS + len(poisonous) - 1 if poisonous else 0)
 
 
 def test_three_deaths_fail_a_request_even_if_it_moves_on_between_them() -> None:
-    open_flights = pendings(1)
+    unfinished = pendings(1)
     for _ in range(MOST_DEATHS - 1):
-        assert send(open_flights) == ["0"]
-        open_flights["0"].has_progressed = True
-        assert charge_death(open_flights.values()) == []
-    send(open_flights)
-    open_flights["0"].has_progressed = True
-    assert charge_death(open_flights.values()) == [open_flights["0"]]
+        assert send(unfinished) == ["0"]
+        unfinished["0"].has_progressed = True
+        assert charge_death(unfinished.values()) == []
+    send(unfinished)
+    unfinished["0"].has_progressed = True
+    assert charge_death(unfinished.values()) == [unfinished["0"]]
 
 
-def test_who_was_not_aboard_is_not_to_blame() -> None:
-    open_flights = pendings(2)
-    open_flights["0"].is_sent = True
-    charge_death(open_flights.values())
-    assert [pending.deaths for pending in open_flights.values()] == [1, 0]
+def test_a_request_that_was_not_sent_is_not_charged() -> None:
+    unfinished = pendings(2)
+    unfinished["0"].is_sent = True
+    charge_death(unfinished.values())
+    assert [pending.deaths for pending in unfinished.values()] == [1, 0]
 
 
 def test_suspects_are_tried_one_at_a_time_before_fresh_requests() -> None:
-    open_flights = pendings(4)
-    for flight_id in "012":
-        open_flights[flight_id].deaths = MOST_DEATHS - 1
-    assert send(open_flights) == ["0"]
-    assert send(open_flights) == []
-    open_flights["0"].has_progressed = True
-    assert send(open_flights) == ["1"]
-    del open_flights["1"]
-    assert send(open_flights) == ["2"]
-    open_flights["2"].has_progressed = True
-    assert send(open_flights) == ["3"]
+    unfinished = pendings(4)
+    for request_id in "012":
+        unfinished[request_id].deaths = MOST_DEATHS - 1
+    assert send(unfinished) == ["0"]
+    assert send(unfinished) == []
+    unfinished["0"].has_progressed = True
+    assert send(unfinished) == ["1"]
+    del unfinished["1"]
+    assert send(unfinished) == ["2"]
+    unfinished["2"].has_progressed = True
+    assert send(unfinished) == ["3"]
 
 
 def test_a_long_healthy_stream_is_not_failed_by_the_poison_of_others() -> None:

@@ -1,4 +1,4 @@
-"""Life and death of workers: restarts, blame, states, teardown. The workers are scripted processes."""
+"""Life and death of workers: restarts, charged deaths, states, teardown. The workers are scripted processes."""
 
 import asyncio
 import json

@@ -10,7 +10,7 @@ import pytest
 from engine.client.worker_process import WorkerProcess, exit_text
 from engine.messages import Ready, Report, Tokens, frame
 
-READY = Ready("b", "CPU", 1, 1, 1, (), 0)
+READY = Ready("b", "CPU", 1, ())
 GUARD_S = 30.0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.prompt_lookup import PromptLookup
-from engine.request import FinishReason, ReasoningBudget, Request, SamplingParams
+from engine.request import FinishReason, Request, SamplingParams, ThinkingBudget
 from tests.engine.grammar.small_tokens import END, grammar, inline_masks
 from tests.engine.worker.simulation import VOCAB, by_hand, fixed, free, simulate
 
@@ -24,7 +24,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "min_tokens": {"min_tokens": 6, "stop_token_ids": tuple(range(1, VOCAB))},
     "logprobs": {"logprobs": VOCAB},
     "prompt_logprobs": {"prompt_logprobs": VOCAB},
-    "reasoning": {"reasoning": ReasoningBudget(2, (), (41, 42, 43))},
+    "thinking_budget": {"thinking_budget": ThinkingBudget(2, (), (41, 42, 43))},
     "grammar": {"grammar": grammar(), "stop_token_ids": (END,)},
     "max_tokens": {"max_tokens": 0},
 }

@@ -10,9 +10,9 @@ from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import expected_token
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, TokenLogprob
-from engine.sampling.prompt_logprobs import score
+from engine.sampling.prompt_logprobs import token_logprobs
 from engine.sampling.sampler import BadLogits
-from engine.scheduling.scheduler import SCORED_ROWS
+from engine.scheduling.scheduler import PROMPT_LOGPROB_ROWS
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, simulate
 
 HIGH = 10.0 - math.log(math.exp(10.0) + VOCAB - 1)
@@ -49,7 +49,7 @@ def test_every_length_against_chunks_and_pages(length: int, max_tokens: int) -> 
     assert world.finishes["a"] is FinishReason.LENGTH
 
 
-def test_a_likely_prompt_scores_high() -> None:
+def test_a_likely_prompt_has_high_logprobs() -> None:
     tokens = (3, *by_hand((3,), 20))
     world = simulate(free(16, 128))
     world.submit("a", tokens, 0, prompt_logprobs=1)
@@ -57,14 +57,14 @@ def test_a_likely_prompt_scores_high() -> None:
     assert [entry.logprob for entry in world.prompt_logprobs["a"]] == pytest.approx([HIGH] * 20, abs=1e-5)
 
 
-def test_a_known_prefix_is_scored_again_and_shared_otherwise() -> None:
+def test_a_known_prefix_has_its_logprobs_computed_again_and_shared_otherwise() -> None:
     world = simulate(fixed((8, 240)))
-    for name, kwargs in (("plain", {}), ("scored", {"prompt_logprobs": 1}), ("again", {})):
+    for name, kwargs in (("plain", {}), ("with", {"prompt_logprobs": 1}), ("again", {})):
         world.submit(name, prompt(50), 3, **kwargs)
         world.run()
-    check(world, "scored", prompt(50))
-    assert world.outputs["plain"] == world.outputs["scored"] == world.outputs["again"]
-    assert world.cached == {"plain": 0, "scored": 0, "again": 48}
+    check(world, "with", prompt(50))
+    assert world.outputs["plain"] == world.outputs["with"] == world.outputs["again"]
+    assert world.cached == {"plain": 0, "with": 0, "again": 48}
 
 
 def test_among_others_with_guesses_and_preemption() -> None:
@@ -89,7 +89,7 @@ def test_preempted_in_the_middle_of_its_prompt() -> None:
     for _ in range(7):
         world.step()
     young = world.scheduler.find("young")
-    assert young is not None and 0 < len(young.prompt_scores) < 59
+    assert young is not None and 0 < len(young.prompt_logprobs) < 59
     pool = world.scheduler._pools[0]
     world.scheduler._preempt(pool, young)
     world.run()
@@ -130,7 +130,7 @@ def test_a_row_without_numbers_fails_its_request_alone() -> None:
 def test_scores_are_the_log_softmax_of_torch() -> None:
     logits = np.random.default_rng(3).normal(scale=6, size=(37, 1000)).astype(np.float32)
     tokens = [int(i) for i in np.random.default_rng(4).integers(0, 1000, 37)]
-    found = score(logits, tokens, 3)
+    found = token_logprobs(logits, tokens, 3)
     assert not isinstance(found, BadLogits)
     expected = torch.log_softmax(torch.from_numpy(logits).double(), dim=1).numpy()
     for row, (token, entry) in enumerate(zip(tokens, found, strict=True)):
@@ -148,7 +148,7 @@ def test_scoring_takes_few_rows_of_a_pass_that_decodes() -> None:
     world.submit("plain", prompt(90, 9), 1)
     before = world.loop.stats().rows_used
     world.step()
-    assert world.loop.stats().rows_used - before == 1 + SCORED_ROWS + 90
+    assert world.loop.stats().rows_used - before == 1 + PROMPT_LOGPROB_ROWS + 90
     world.run()
     for name in ("a", "b"):
         check(world, name, prompt(100, 3))

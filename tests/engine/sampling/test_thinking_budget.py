@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.modes.prompt_lookup import PromptLookup
-from engine.request import ReasoningBudget, SamplingParams
+from engine.request import SamplingParams, ThinkingBudget
 from engine.sampling.sampler import RowContext, SampledToken, sample
 from engine.sampling.thinking_budget import forced_token
 from tests.engine.worker.simulation import by_hand, fixed, simulate
@@ -31,15 +31,15 @@ OPEN, CLOSE = (90,), (91, 92)
     ],
 )
 def test_what_is_forced(opening: tuple[int, ...], completion: list[int], forced: int | None) -> None:
-    assert forced_token(ReasoningBudget(3, opening, CLOSE), completion) == forced
+    assert forced_token(ThinkingBudget(3, opening, CLOSE), completion) == forced
 
 
 @pytest.mark.parametrize("budget", [0, 1, 7])
 def test_a_spent_budget_closes_and_neighbours_go_on(budget: int) -> None:
     world = simulate(fixed((4, 60), (8, 64)), mode=PromptLookup(), lookup_rows=2, columns=48)
     closing = (41, 42)
-    for name, limits in (("thinks", ReasoningBudget(budget, (), closing)), ("free", None), ("late", None)):
-        world.submit(name, (1, 2, 3), 25, reasoning=limits)
+    for name, limits in (("thinks", ThinkingBudget(budget, (), closing)), ("free", None), ("late", None)):
+        world.submit(name, (1, 2, 3), 25, thinking_budget=limits)
     world.run()
     free = by_hand((1, 2, 3), 25)
     assert world.outputs["free"] == world.outputs["late"] == free
@@ -52,7 +52,7 @@ def test_a_spent_budget_closes_and_neighbours_go_on(budget: int) -> None:
 def test_forced_tokens_are_drawn_at_any_temperature() -> None:
     logits = np.random.default_rng(1).normal(size=(1, 100)).astype(np.float32)
     for extra in ({}, {"top_k": 5}, {"top_p": 0.3}, {"min_p": 0.2}, {"repetition_penalty": 1.5}):
-        params = SamplingParams(9, temperature=2.0, reasoning=ReasoningBudget(1, (), CLOSE), logprobs=0, **extra)
+        params = SamplingParams(9, temperature=2.0, thinking_budget=ThinkingBudget(1, (), CLOSE), logprobs=0, **extra)
         pick = sample(logits, [RowContext(params, 3, (1,), (5,))])[0]
         assert isinstance(pick, SampledToken) and pick.token_id == 91
         assert pick.logprob is not None and -50 < pick.logprob.logprob < 0  # what the model thought of it

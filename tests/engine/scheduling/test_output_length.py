@@ -37,21 +37,21 @@ def test_growth(prompt: int, generated: int, max_tokens: int, pages: int) -> Non
 
 
 def test_reserved() -> None:
-    expectation = OutputLengthEstimate(100, CAPACITY, 16)
-    assert expectation.reserved(sequence(16, 0), []) == 0
-    assert expectation.reserved(sequence(16, 0), [sequence(16, 60), sequence(16, 300)]) == 7 + 3 + 1
+    estimate = OutputLengthEstimate(100, CAPACITY, 16)
+    assert estimate.reserved(sequence(16, 0), []) == 0
+    assert estimate.reserved(sequence(16, 0), [sequence(16, 60), sequence(16, 300)]) == 7 + 3 + 1
     assert OutputLengthEstimate(0, CAPACITY, 16).reserved(sequence(16, 0), [sequence(16, 60)]) == 1
 
 
 def test_it_follows_the_answers() -> None:
-    expectation = OutputLengthEstimate(100, CAPACITY, 16)
-    expectation.observe(300)
-    assert expectation.tokens == pytest.approx(110)
+    estimate = OutputLengthEstimate(100, CAPACITY, 16)
+    estimate.observe(300)
+    assert estimate.tokens == pytest.approx(110)
     for _ in range(200):
-        expectation.observe(40)
-    assert expectation.tokens == pytest.approx(40, abs=0.1)
-    expectation.observe(0)  # refused or left before the first token
-    assert expectation.tokens == pytest.approx(40, abs=0.1)
+        estimate.observe(40)
+    assert estimate.tokens == pytest.approx(40, abs=0.1)
+    estimate.observe(0)  # refused or left before the first token
+    assert estimate.tokens == pytest.approx(40, abs=0.1)
     nothing = OutputLengthEstimate(0, CAPACITY, 16)
     nothing.observe(99)
     assert nothing.tokens == 0

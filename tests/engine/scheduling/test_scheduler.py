@@ -320,7 +320,7 @@ def test_a_cached_prefix_goes_to_the_host_cache_and_comes_back() -> None:
     world.run()
     world.submit("short", prompt(10, 1), 20)
     world.run()
-    assert world.runtime.passes[-1].shape.past == 64  # the kept 600 columns cost this pass nothing
+    assert world.runtime.passes[-1].shape.past == 64  # the 600 cached columns cost this pass nothing
     world.submit("again", prompt(600, 5), 4)
     world.run()
     assert world.outputs["again"] == world.outputs["long"] == by_hand(prompt(600, 5), 4)

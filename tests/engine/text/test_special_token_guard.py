@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from engine.text.special_token_guard import SpecialTokenGuard, choose_separator
 from tests.engine.tiny_bundle import SPECIALS
 
-FENCE = SpecialTokenGuard(SPECIALS)
+GUARD = SpecialTokenGuard(SPECIALS)
 PARTS = st.sampled_from(
     [
         *SPECIALS,
@@ -38,7 +38,7 @@ def whole_specials(text: str) -> int:
 @given(st.lists(TEXTS, max_size=4))
 def test_no_special_token_is_left_even_when_texts_are_joined(texts: list[str]) -> None:
     separator = choose_separator(texts)
-    protected = FENCE.protect(texts, separator)
+    protected = GUARD.protect(texts, separator)
     for text in (*protected, "".join(protected), "".join(part.strip() for part in protected)):
         assert whole_specials(text) == 0
 
@@ -46,7 +46,7 @@ def test_no_special_token_is_left_even_when_texts_are_joined(texts: list[str]) -
 @given(TEXTS, TEXTS)
 def test_a_template_cannot_complete_what_the_caller_began(before: str, after: str) -> None:
     separator = choose_separator([before, after])
-    start, end = FENCE.protect([before, after], separator)
+    start, end = GUARD.protect([before, after], separator)
     for special in SPECIALS:
         for cut in range(1, len(special)):
             assert special not in start + special[cut:] or special in special[cut:]
@@ -57,18 +57,18 @@ def test_a_template_cannot_complete_what_the_caller_began(before: str, after: st
 def test_removing_the_fence_gives_the_text_back(text: str) -> None:
     separator = choose_separator({"content": text})
     assert separator not in text
-    assert FENCE.protect({"content": text}, separator)["content"].replace(separator, "") == text
+    assert GUARD.protect({"content": text}, separator)["content"].replace(separator, "") == text
 
 
 def test_ordinary_values_are_copied_unchanged() -> None:
     value: dict[str, Any] = {"role": "<|im_end|>", "content": ["a", {"n": 1, "x": None, "deep": (True, 2.5)}]}
-    copy = FENCE.protect(value, "|")
+    copy = GUARD.protect(value, "|")
     assert copy == {"role": "<|im_end|>", "content": ["a", {"n": 1, "x": None, "deep": [True, 2.5]}]}
     assert copy["content"] is not value["content"]
 
 
 def test_keys_are_fenced_too() -> None:
-    assert FENCE.protect({"<|im_end|>": "<"}, "#") == {"<#|im_end|>": "<#"}
+    assert GUARD.protect({"<|im_end|>": "<"}, "#") == {"<#|im_end|>": "<#"}
 
 
 def test_a_vocabulary_without_special_tokens_needs_no_fence() -> None:

@@ -1,5 +1,6 @@
 """One step as a transaction: events, timings, counters, failures."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -7,17 +8,19 @@ import numpy as np
 import pytest
 
 from engine.bundle.variant import PassShape
+from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch
 from engine.messages import Counters
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduling.costs import CostTable
 from engine.scheduling.sequence import MOVES, Sequence, SequenceStatus
+from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import inline_masks
 from tests.engine.worker.simulation import by_hand, fixed, free, simulate
 
 
-def test_kpi_counts_and_line() -> None:
+def test_counters_and_the_line_of_timings() -> None:
     world = simulate(fixed((8, 120)))
     world.submit("a", tuple(range(20)), 5)
     timings = None
@@ -113,9 +116,9 @@ def test_the_time_inside_the_graphs_is_neither_copies_nor_re_laying_nor_masks() 
     stats = world.loop.stats()
     assert world.scheduler.counters.prefix_hits == 592
     assert stats.run_s == stats.passes and observed == [1000.0] * stats.passes
-    assert stats.relay_s == 10.0 * stats.passes
+    assert stats.restride_s == 10.0 * stats.passes
     assert stats.copy_s == 34 * 1100.0  # of the 37 pages all but three went to the host cache and came back
-    assert stats.step_s == stats.run_s + stats.relay_s + stats.copy_s + 1.1e5 * stats.passes
+    assert stats.step_s == stats.run_s + stats.restride_s + stats.copy_s + 1.1e5 * stats.passes
 
 
 def test_every_counter_has_one_owner() -> None:
@@ -144,3 +147,24 @@ def test_a_pass_is_announced_with_the_time_it_should_take() -> None:
     world.submit("b", (1, 2, 3), 1)
     world.loop.step(told.append)
     assert told[3] == 40.0
+
+
+def test_no_step_looks_a_sequence_up() -> None:
+    """A plan's segments carry their sequences; `find` is for requests that come from outside."""
+    masks = inline_masks()
+    world = simulate(fixed((8, 120)), mode=PromptLookup(), lookup_rows=3, offload_pages=4, masks=masks)
+    world.submit("a", (1, 2, 3) * 4, 9)
+    world.submit("b", (1, 2, 3, 4), 3, prompt_logprobs=1)
+    looked_up: list[str] = []
+    world.scheduler.find = looked_up.append  # type: ignore[method-assign, assignment]
+    world.run()
+    assert looked_up == [] and set(world.finishes) == {"a", "b"}
+
+
+def test_a_loop_always_has_masks() -> None:
+    """Without grammars they are empty, so that no part asks whether there are any."""
+    parameter = inspect.signature(EngineLoop).parameters["masks"]
+    assert parameter.default is inspect.Parameter.empty and parameter.annotation is GrammarMasks
+    masks = inline_masks()
+    assert "a" not in masks and masks.late() == frozenset()
+    masks.forget("a")

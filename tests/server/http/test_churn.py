@@ -1,4 +1,4 @@
-"""Connections that come and go leave nothing behind (CVE-2026-9540): files, tasks, rows, guests, memory of callers."""
+"""Connections that come and go leave nothing behind (CVE-2026-9540): files, tasks, rows, requests, busy callers."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def server() -> Iterator[Served]:
 
 
 def limiter(server: Served) -> Limiter:
-    """The limiter of the app's guard: the layer inside the trail, which is inside Starlette's own outermost one."""
+    """The limiter of the app's guard: the layer inside the access log, which is inside Starlette's outermost one."""
     found: Any = server.app.middleware_stack
     while not isinstance(found, Guard):
         found = getattr(found, "app", None) or found._app
@@ -40,7 +40,7 @@ def limiter(server: Served) -> Limiter:
 
 
 def counts(server: Served) -> tuple[int, ...]:
-    """Open files, tasks, connections, guests of the requests in flight, sequences of the engine, busy callers."""
+    """Open files, tasks, connections, requests in flight, sequences of the engine, busy callers."""
     files = len(list(OPEN_FILES.iterdir())) if OPEN_FILES.exists() else 0
     service = server.app.state.service
     connections = len(server.server.server_state.connections)

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.request import ReasoningBudget
+from engine.request import ThinkingBudget
 from server.protocol.chat_answer import ChatCompletion
 from server.requests.chat_template_options import is_opened
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
@@ -51,5 +51,5 @@ async def test_what_the_template_is_told(client: httpx.AsyncClient, thinker: Scr
         {"reasoning_effort": "high", "enable_thinking": False, "thinking": True},
         {"thinking": True, "add_generation_prompt": False},
     ]
-    assert thinker.submitted[0][0].params.reasoning == ReasoningBudget(0, (30,), (31,))
-    assert thinker.submitted[1][0].params.reasoning is None
+    assert thinker.submitted[0][0].params.thinking_budget == ThinkingBudget(0, (30,), (31,))
+    assert thinker.submitted[1][0].params.thinking_budget is None

@@ -103,7 +103,7 @@ async def test_completions_take_the_same_fields(client: httpx.AsyncClient, engin
 async def test_what_cannot_be_compiled_is_a_400_that_names_the_field(
     client: httpx.AsyncClient, engine: ScriptedEngine
 ) -> None:
-    async def refuse(wanted: GrammarSpec, param: str) -> str:
+    async def refuse(spec: GrammarSpec, param: str) -> str:
         raise InvalidRequest(f"Invalid '{param}': no.", param, "invalid_value")
 
     engine.compile_grammar = refuse  # type: ignore[method-assign]
@@ -124,8 +124,8 @@ async def test_a_neighbour_is_answered_while_a_hostile_form_is_compiled(
 ) -> None:
     begun, finished = asyncio.Event(), asyncio.Event()
 
-    async def compile_grammar(wanted: GrammarSpec, param: str) -> str:
-        if isinstance(wanted.form, JsonSchema) and len(wanted.form.schema) > 10_000:
+    async def compile_grammar(spec: GrammarSpec, param: str) -> str:
+        if isinstance(spec.form, JsonSchema) and len(spec.form.schema) > 10_000:
             begun.set()
             await finished.wait()
         return "a grammar"
@@ -145,7 +145,7 @@ async def test_a_form_begins_behind_the_reasoning(client: httpx.AsyncClient, eng
     engine.think()
     for engine.prompt_end in (b"", b"<think>\n", b"<think>\n\n</think>\n\n"):
         await client.post(CHAT, json=HELLO | {"guided_regex": "a"})
-    assert [wanted for wanted, _ in engine.forms] == [
+    assert [spec for spec, _ in engine.forms] == [
         GrammarSpec(Regex("a"), "</think>", "<think>"),
         GrammarSpec(Regex("a"), "</think>"),
         GrammarSpec(Regex("a")),
@@ -153,7 +153,7 @@ async def test_a_form_begins_behind_the_reasoning(client: httpx.AsyncClient, eng
 
 
 async def test_a_large_grammar_for_many_choices_is_refused(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
-    async def compile_grammar(wanted: GrammarSpec, param: str) -> str:
+    async def compile_grammar(spec: GrammarSpec, param: str) -> str:
         return "x" * 5_000_000
 
     engine.compile_grammar = compile_grammar  # type: ignore[method-assign]

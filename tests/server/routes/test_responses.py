@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from engine.errors import PassFailed
-from engine.request import Delta, ReasoningBudget
+from engine.request import Delta, ThinkingBudget
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
@@ -159,7 +159,7 @@ async def test_reasoning_and_calls_are_items(client: httpx.AsyncClient, engine: 
     assert len({item["id"] for item in final["output"]} | {item.get("call_id") for item in final["output"]}) == 7
     assert final["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
     assert engine.options[0]["reasoning_effort"] == "high"
-    assert engine.submitted[0][0].params.reasoning == ReasoningBudget(9, (30,), (31,))
+    assert engine.submitted[0][0].params.thinking_budget == ThinkingBudget(9, (30,), (31,))
     whole = await respond(client, tools=[TOOL])
     unnamed = [{key: item[key] for key in item if key not in ("id", "call_id")} for item in whole["output"]]
     assert unnamed == [{key: item[key] for key in item if key not in ("id", "call_id")} for item in final["output"]]

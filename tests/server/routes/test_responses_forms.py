@@ -45,7 +45,7 @@ async def test_what_each_field_asks(
     fields, form, param = row
     answer = await client.post(PATH, json=HELLO | fields)
     assert answer.status_code == 200, answer.text
-    assert [(wanted, own_name(name)) for wanted, name in engine.forms] == [(GrammarSpec(form), param)]
+    assert [(spec, own_name(name)) for spec, name in engine.forms] == [(GrammarSpec(form), param)]
     assert engine.submitted[0][0].params.grammar == "a grammar"
     said = answer.json()
     ResponseAnswer.model_validate(said, strict=True)
@@ -66,7 +66,7 @@ async def test_nothing_to_enforce(client: httpx.AsyncClient, engine: ScriptedEng
 async def test_what_cannot_be_compiled_names_the_field_of_this_route(
     client: httpx.AsyncClient, engine: ScriptedEngine
 ) -> None:
-    async def refuse(wanted: GrammarSpec, param: str) -> str:
+    async def refuse(spec: GrammarSpec, param: str) -> str:
         raise InvalidRequest(f"Invalid '{param}': no", param, "invalid_value")
 
     engine.compile_grammar = refuse  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Delta, FinishReason, ReasoningBudget
+from engine.request import Delta, FinishReason, ThinkingBudget
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
 from server.writers.reasoning import ReasoningSplitter, Thought
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
@@ -113,7 +113,7 @@ async def test_a_prompt_that_opens_it_and_a_cut_text(client: httpx.AsyncClient, 
     assert (message["reasoning_content"], message["content"]) == ("Well, so", "")
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
-    assert thinker.submitted[0][0].params.reasoning == ReasoningBudget(7, (), (31,))
+    assert thinker.submitted[0][0].params.thinking_budget == ThinkingBudget(7, (), (31,))
 
 
 async def test_calls_after_thinking(client: httpx.AsyncClient, thinker: ScriptedEngine) -> None:

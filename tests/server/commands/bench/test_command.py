@@ -47,8 +47,8 @@ def test_two_servers_side_by_side() -> None:
 
 
 def test_failures_are_shown_and_set_the_status() -> None:
-    calibration = ["ok"] * 3
-    with serving(Script([*calibration, "busy", "midstream"])) as address:
+    preparing = ["ok"] * 3
+    with serving(Script([*preparing, "busy", "midstream"])) as address:
         result = bench(address, "--clients", "1", "--requests-per-client", "3")
     assert result.exit_code == 1
     assert "1/1/0/1" in result.output

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
-from server.commands.bench.calibrate import prepare
+from server.commands.bench.prepare import prepare
 from server.commands.bench.prompts import PromptSource
 from server.commands.bench.rounds import BenchLoad, BenchTurn, Book, TurnRecord, measure, turns
 from server.commands.bench.summary import comparisons, levels, prefix_effects
@@ -22,7 +22,7 @@ def test_servers_alternate() -> None:
 
 
 def run(scripts: Sequence[Script], load: BenchLoad, seed: int = 0) -> Book:
-    """Measure against scripted servers, without calibration."""
+    """Measure against scripted servers, without the requests that come before a load."""
 
     async def both(addresses: Sequence[str]) -> Book:
         book = Book()
@@ -132,7 +132,7 @@ def test_answers_come_in_even_when_the_run_is_stopped() -> None:
     assert level.tokens_per_second is not None
 
 
-async def test_calibration_measures_words_and_ignore_eos() -> None:
+async def test_preparing_measures_words_and_ignore_eos() -> None:
     with serving(Script()) as willing, serving(Script(knows_ignore_eos=False)) as other:
         targets = [BenchTarget("A", willing + "/v1/", "", "", 30), BenchTarget("B", other, "", "", 30)]
         length, runs_full = await prepare(targets[:1], True)

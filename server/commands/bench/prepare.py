@@ -1,4 +1,4 @@
-"""Asked once before the load: which model answers, how long its prompts are, and whether it takes ignore_eos."""
+"""Requests before the load: which model answers, how many tokens a prompt has, whether ignore_eos is taken."""
 
 import random
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ IGNORE_EOS = {"ignore_eos": True}
 async def prepare(targets: Sequence[BenchTarget], wants_full_length: bool) -> tuple[WordLength, bool]:
     """Find models, warm every server up and measure words against prompt tokens on the first one.
 
-    Returns that length and whether answers run to max_tokens. All servers must agree to that, or none is asked.
+    Returns that length and whether answers run to max_tokens. They do so only if every server takes ignore_eos.
     Raises Unreachable.
     """
     lengths = []

@@ -11,14 +11,14 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.graphs.onnx_qnn import HtpTarget, compile_options, run_options
-from engine.qnn.chosen import (
+from engine.qnn.environment import (
     FOLDER_VARIABLE,
     OPTIONS_VARIABLE,
     PACKAGES_VARIABLE,
     as_variables,
-    chosen_folder,
-    chosen_options,
-    chosen_packages,
+    configured_folder,
+    configured_op_packages,
+    configured_options,
     library_name,
 )
 from engine.qnn.library import library_folder, library_path, package_folder
@@ -44,12 +44,14 @@ def test_settings_become_variables_and_win_over_inherited_ones() -> None:
 
 
 def test_options_are_read_and_a_path_to_nothing_is_named() -> None:
-    assert chosen_options("a=1, b=2=3") == {"a": "1", "b": "2=3"}
-    assert chosen_options("backend_path=libQnnHtp.so") == {"backend_path": "libQnnHtp.so"}  # the loader looks for it
+    assert configured_options("a=1, b=2=3") == {"a": "1", "b": "2=3"}
+    assert configured_options("backend_path=libQnnHtp.so") == {
+        "backend_path": "libQnnHtp.so"
+    }  # the loader looks for it
     with pytest.raises(BundleError, match="must look like key=value"):
-        chosen_options("burst")
+        configured_options("burst")
     with pytest.raises(BundleError, match=r"HEXSERVE_QNN_OPTIONS: backend_path: there is no file /none/libQnnHtp\.so"):
-        chosen_options("backend_path=/none/libQnnHtp.so")
+        configured_options("backend_path=/none/libQnnHtp.so")
 
 
 def test_library_names() -> None:
@@ -58,11 +60,11 @@ def test_library_names() -> None:
 
 
 def test_a_folder_is_the_one_with_qnnhtp(tmp_path: Path) -> None:
-    assert chosen_folder({}) is None
+    assert configured_folder({}) is None
     with pytest.raises(BundleError, match=rf"HEXSERVE_QNN_LIBRARY_DIR: there is no {library_name('QnnHtp')} in"):
-        chosen_folder({FOLDER_VARIABLE: str(tmp_path)})
+        configured_folder({FOLDER_VARIABLE: str(tmp_path)})
     (tmp_path / library_name("QnnHtp")).touch()
-    assert chosen_folder({FOLDER_VARIABLE: str(tmp_path)}) == tmp_path
+    assert configured_folder({FOLDER_VARIABLE: str(tmp_path)}) == tmp_path
 
 
 def test_op_packages_reach_the_provider_and_wrong_ones_are_named(
@@ -76,9 +78,9 @@ def test_op_packages_reach_the_provider_and_wrong_ones_are_named(
     assert "op_packages" not in run_options(X_ELITE, extra="")  # the compiler's: its own binaries need none
     for wrong in ("Rope", f"Rope:{library}", f"Rope:{library}:I:HTP:more", f"Rope:{library}:", "a:b:c,oops"):
         with pytest.raises(BundleError, match="must look like type:path:interface"):
-            chosen_packages({PACKAGES_VARIABLE: wrong})
+            configured_op_packages({PACKAGES_VARIABLE: wrong})
     with pytest.raises(BundleError, match=r"HEXSERVE_QNN_OP_PACKAGES: there is no file /none/libOps\.so"):
-        chosen_packages({PACKAGES_VARIABLE: "Rope:/none/libOps.so:RopeInterface"})
+        configured_op_packages({PACKAGES_VARIABLE: "Rope:/none/libOps.so:RopeInterface"})
 
 
 def load(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -90,7 +92,7 @@ def load(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
-def test_the_libraries_come_from_the_chosen_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_libraries_come_from_the_configured_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime_qnn")
     folder = tmp_path / "qnn"
     folder.mkdir()

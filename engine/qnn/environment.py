@@ -1,7 +1,7 @@
-"""What the owner of a machine chose of the QNN runtime: a folder of libraries, op packages, provider options.
+"""QNN settings as environment variables: the folder of libraries, op packages, provider options.
 
-Every process that loads the libraries is another one, so the choices are environment variables, which all of them
-inherit. The server's settings of the same names become these variables in its worker.
+Several kinds of processes load the libraries, and all of them inherit environment variables. The server's settings of
+the same names become these variables in its worker.
 """
 
 import sys
@@ -31,7 +31,7 @@ def library_name(stem: str, platform: str = sys.platform) -> str:
     return f"{stem}.dll" if platform == "win32" else f"lib{stem}.so"
 
 
-def chosen_folder(environment: Mapping[str, str]) -> Path | None:
+def configured_folder(environment: Mapping[str, str]) -> Path | None:
     """The folder to take QNN libraries from, None = the package's. BundleError when it lacks QnnHtp."""
     text = environment.get(FOLDER_VARIABLE, "")
     if not text:
@@ -42,7 +42,7 @@ def chosen_folder(environment: Mapping[str, str]) -> Path | None:
     return folder.absolute()
 
 
-def chosen_options(text: str) -> dict[str, str]:
+def configured_options(text: str) -> dict[str, str]:
     """'a=1,b=2' as a dictionary. BundleError for anything else, or when backend_path is a path to nothing."""
     pairs = [item.partition("=") for item in text.split(",") if item.strip()]
     for key, equals, _ in pairs:
@@ -53,7 +53,7 @@ def chosen_options(text: str) -> dict[str, str]:
     return options
 
 
-def chosen_packages(environment: Mapping[str, str]) -> str:
+def configured_op_packages(environment: Mapping[str, str]) -> str:
     """The provider's `op_packages`, '' for none. BundleError for what the provider would silently leave out.
 
     type:path:interface[:target], separated by commas. type: of the operator; path: of the library; interface: its
