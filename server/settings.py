@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from engine.config import EngineConfig
+from engine.files.content import brief
 from server.http.guard.hosts import host_name
 from server.http.guard.origins import is_origin
-from server.http.guard.text_file import NotUtf8, read_text_file
+from server.http.guard.text_file import read_text_file
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
@@ -135,7 +136,7 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "max_context": Bounds("Most tokens of one sequence, prompt and answer; 0 = what the bundle allows.", 0),
         "max_running": Bounds("Most sequences that run at once.", 1),
         "pools": Bounds("Past-KV pools.", 1, 1024),
-        "pool_columns": Bounds("Columns (tokens) of one pool; 0 = from the bundle.", 0),
+        "pool_columns": Bounds("Columns (tokens) of one pool; 0 = from the bundle.", 0, 1 << 24),
         "reserve_tokens": Bounds(
             "First guess of an answer's length, for which columns are kept free while others run; 0 = none.",
             0,
@@ -243,7 +244,7 @@ def _refuse_former_name(key: str, shown: Callable[[str], str], origin: str = "")
 def _from_file(path: Path, known: Mapping[str, Option]) -> dict[str, Value]:
     try:
         table = tomllib.loads(read_text_file(path))
-    except (OSError, NotUtf8, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # NotUtf8, TOMLDecodeError, a number of too many digits
         raise SettingsError(f"settings file {path} cannot be read: {error}") from error
     except RecursionError:
         raise SettingsError(f"settings file {path} cannot be read: it is nested too deeply") from None
@@ -293,7 +294,7 @@ def _checked(option: Option, given: Value, origin: str) -> Value:
         given = float(given)
     bounds = option.bounds
     if type(given) is not option.kind:
-        shown = "" if bounds.is_secret else f", not {given!r}"
+        shown = "" if bounds.is_secret else f", not {brief(given)}"
         raise SettingsError(f"{origin} must be a {_kind_name(option.kind)}{shown}")
     if isinstance(given, str) and bounds.is_required and not given.strip():
         raise SettingsError(f"{origin} must not be empty")
@@ -303,9 +304,9 @@ def _checked(option: Option, given: Value, origin: str) -> Value:
         raise SettingsError(f"{origin} must be one of {', '.join(bounds.choices)}, not {given!r}")
     if not isinstance(given, str | bool):
         if bounds.low is not None and not given >= bounds.low:
-            raise SettingsError(f"{origin} must be at least {bounds.low:g}, not {given}")
+            raise SettingsError(f"{origin} must be at least {bounds.low:g}, not {brief(given)}")
         if bounds.high is not None and not given <= bounds.high:
-            raise SettingsError(f"{origin} must be at most {bounds.high:g}, not {given}")
+            raise SettingsError(f"{origin} must be at most {bounds.high:g}, not {brief(given)}")
         if given in (float("inf"), float("-inf")):
             raise SettingsError(f"{origin} must be finite")
     return given

@@ -5,20 +5,26 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 
 from collections.abc import Sequence
 
-from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
-from engine.bundle.tensor_names import is_scatter, place_of
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.tensor_names import Place, is_scatter, place_of
 from engine.errors import BundleError
 
-Form = tuple[str, tuple[int, ...]]  # type, "" = any; shape, where axes of length 1 do not count
+Form = tuple[str, tuple[int | str, ...]]  # type, "" = any; shape, where axes of length 1 do not count
+
+FREE_ROWS, FREE_LOGIT_ROWS, FREE_CONTEXT, FREE_PAST = "rows", "logit_rows", "context", "past"
 
 
 def check_contract(manifest: Manifest) -> None:
-    """For graphs of fixed shapes that hold all layers of a pass. BundleError names the graph and the tensor."""
+    """For graphs that hold all layers of a pass. BundleError names the graph and the tensor.
+
+    After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
+    """
     for spec in manifest.graphs:
         layers = set()
         for side, suffix, tensors in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
             for tensor in tensors:
                 place = place_of(tensor.name, suffix)
+                _check_head(manifest, spec, tensor, place)
                 layers |= {place.layer} if place is not None else set()
                 _check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix))
         if layers and layers != set(range(manifest.model.layers)):
@@ -28,9 +34,24 @@ def check_contract(manifest: Manifest) -> None:
             )
 
 
+def check_listed(manifest: Manifest) -> None:
+    """BundleError when a graph or binary is not among `files`: those exist, and their sizes and hashes are known."""
+    binaries = manifest.npu.binaries if manifest.npu else ()
+    for name in (*binaries, *(graph.file for graph in manifest.graphs)):
+        if name not in manifest.files:
+            raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
+
+
+def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: Place | None) -> None:
+    if place is not None and (place.head or 0) >= manifest.model.kv_heads:
+        raise BundleError(f"graph {spec.name} has the cache {tensor.name}, the model has {manifest.model.kv_heads}")
+
+
 def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str) -> Form | None:
     """None for a tensor of which nothing is known, such as a hidden state."""
-    model, rows, context = manifest.model, spec.rows or 0, spec.context or 0
+    model, context = manifest.model, spec.context or FREE_CONTEXT
+    free_rows = FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS
+    rows = spec.rows or free_rows
     known: dict[str, Form] = {
         "input_ids": ("int32", (rows,)),
         "attention_mask": ("", (rows, context)),
@@ -41,7 +62,8 @@ def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str
     place = place_of(tensor.name, suffix)
     if place is None:
         return known.get(tensor.name)
-    past = context if is_scatter(manifest.graphs) else context - rows
+    past = FREE_PAST if spec.rows is None or spec.context is None else spec.context - spec.rows
+    past = context if is_scatter(manifest.graphs) else past
     columns = past if suffix == "_in" else rows
     heads = model.kv_heads if place.head is None else 1
     shape = (heads, columns, model.head_dim) if place.side else (heads, model.head_dim, columns)

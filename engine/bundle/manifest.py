@@ -3,10 +3,33 @@
 import hashlib
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from engine.bundle.bounds import (
+    MAX_CACHE_BYTES_PER_TOKEN,
+    Axis,
+    Count,
+    Frequency,
+    Heads,
+    HeadSize,
+    Layers,
+    Name,
+    Part,
+    Rows,
+    Scale,
+    Text,
+    TokenId,
+    Tokens,
+    UnknownSize,
+    Vocabulary,
+)
 from engine.errors import BundleError
+from engine.files.content import one_line
+from engine.files.names import confined
+from engine.files.opening import MANIFEST_BYTES, is_regular, open_regular, read_bytes, shown
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -31,27 +54,27 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     Quantised tensors: real = scale * (q - zero_point), ONNX sign.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    scale: float | None = None
-    zero_point: int | None = None
+    name: Name
+    dtype: Name
+    shape: Annotated[tuple[Axis | Text, ...], Meta(max_length=8)]
+    scale: Scale | None = None
+    zero_point: Annotated[int, Meta(ge=-65536, le=65536)] | None = None
 
 
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive."""
 
-    name: str
-    file: str
+    name: Name
+    file: Name
     kind: GraphKind
-    part: int
-    parts: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    rows: int | None = None
-    context: int | None = None
-    first_layer: int | None = None
-    last_layer: int | None = None
+    part: Part
+    parts: Part
+    inputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=1 << 16)]
+    outputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=1 << 16)]
+    rows: Rows | None = None
+    context: Tokens | None = None
+    first_layer: Count | None = None
+    last_layer: Count | None = None
 
 
 class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,27 +83,27 @@ class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     The table is final: llama3, linear and longrope scaling are in it (longrope: chosen by the compiled context).
     """
 
-    kind: str
-    theta: float
-    rotary_dim: int
-    inverse_frequencies: tuple[float, ...]
-    factor: float = 1.0
+    kind: Name
+    theta: Annotated[float, Meta(gt=0, le=1e12)]
+    rotary_dim: HeadSize
+    inverse_frequencies: Annotated[tuple[Frequency, ...], Meta(max_length=2048)]
+    factor: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
 
 
 class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Geometry of the network."""
 
-    family: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocab: int
+    family: Name
+    layers: Layers
+    hidden: UnknownSize
+    heads: UnknownSize
+    kv_heads: Heads
+    head_dim: HeadSize
+    ffn: UnknownSize
+    vocab: Vocabulary
     rope: RopeSpec
     tied_head: bool = False
-    parameters: int = 0
+    parameters: Count = 0
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,21 +113,21 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_texts: what ends an answer beside `stop_ids`, where no single token stands for it.
     """
 
-    tokenizer: str
-    chat_template: str | None
-    stop_ids: tuple[int, ...]
-    bos_token: str | None = None
-    eos_token: str | None = None
+    tokenizer: Name
+    chat_template: Name | None
+    stop_ids: Annotated[tuple[TokenId, ...], Meta(max_length=4096)]
+    bos_token: Text | None = None
+    eos_token: Text | None = None
     add_bos: bool = False
-    markers: dict[str, tuple[str, str]] = {}
-    stop_texts: tuple[str, ...] = ()
+    markers: dict[Text, tuple[Text, Text]] = {}
+    stop_texts: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
 
 
 class FileEntry(msgspec.Struct, frozen=True):
     """Size in bytes and sha256 (hex) of one file of the bundle."""
 
-    bytes: int
-    sha256: str
+    bytes: Count
+    sha256: Name
 
 
 class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,10 +138,10 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     of `Manifest.parity` were measured on. not_genie: why Genie cannot run the bundle, "" when it can.
     """
 
-    soc_model: int
-    htp_arch: int
-    binaries: dict[str, tuple[str, ...]]
-    chains: dict[str, tuple[tuple[str, str], ...]] = {}
+    soc_model: Count
+    htp_arch: Count
+    binaries: dict[Name, tuple[Name, ...]]
+    chains: dict[Name, tuple[tuple[Name, Name], ...]] = {}
     sdk: str = ""
     parity_on: str = ""
     not_genie: str = ""
@@ -133,17 +156,17 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check."""
 
     format_version: int
-    name: str
-    target: str
-    quant: str
-    split: str
-    created: int
+    name: Name
+    target: Text
+    quant: Text
+    split: Text
+    created: Count
     model: ModelSpec
-    graphs: tuple[GraphSpec, ...]
-    kv_dtype: str
-    max_context: int
+    graphs: Annotated[tuple[GraphSpec, ...], Meta(max_length=4096)]
+    kv_dtype: Name
+    max_context: Tokens
     text: TextSpec
-    files: dict[str, FileEntry]
+    files: dict[Name, FileEntry]
     versions: dict[str, str]
     parity: dict[str, float] = {}
     source: str = ""
@@ -164,31 +187,82 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "uint16": 2, "uint8": 1, "int8": 1, "i
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read a bundle's manifest; BundleError names what is wrong with it."""
+    """Read a bundle's manifest; BundleError names what is wrong with it.
+
+    Its numbers are within their bounds, its files lie inside the folder, those it lists have the size it says.
+    """
     path = folder / MANIFEST_FILE
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=Manifest)
     except FileNotFoundError:
         raise BundleError(f"{folder} is not a bundle: it has no {MANIFEST_FILE}") from None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BundleError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+    except RecursionError:
+        raise BundleError(f"{path} cannot be read: it is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise BundleError(f"{path} cannot be read: {one_line(error)}") from error
     if manifest.format_version != FORMAT_VERSION:
         raise BundleError(
             f"{path} has format {manifest.format_version}, this version reads {FORMAT_VERSION}: compile it again"
         )
+    _check_model(path, manifest)
+    _check_names(folder, manifest)
     for name, entry in manifest.files.items():
         _check_file(folder, name, entry)
     return manifest
 
 
+def _check_model(path: Path, manifest: Manifest) -> None:
+    """What no bound of a single field can say."""
+    rope, head_dim = manifest.model.rope, manifest.model.head_dim
+    if rope.rotary_dim > head_dim or rope.rotary_dim % 2:
+        raise BundleError(
+            f"{path}: model.rope.rotary_dim must be even and at most head_dim ({head_dim}), it is {rope.rotary_dim}"
+        )
+    if len(rope.inverse_frequencies) != rope.rotary_dim // 2:
+        raise BundleError(
+            f"{path}: model.rope.inverse_frequencies must hold {rope.rotary_dim // 2} numbers, half of rotary_dim, "
+            f"it holds {len(rope.inverse_frequencies)}"
+        )
+    if manifest.kv_dtype not in ITEM_BYTES:
+        raise BundleError(f"{path}: kv_dtype must be one of {', '.join(ITEM_BYTES)}, it is {manifest.kv_dtype!r}")
+    if manifest.kv_bytes_per_token > MAX_CACHE_BYTES_PER_TOKEN:
+        raise BundleError(
+            f"{path}: layers, kv_heads and head_dim make {manifest.kv_bytes_per_token} bytes of cache a token, "
+            f"{MAX_CACHE_BYTES_PER_TOKEN} is the most"
+        )
+    for graph in manifest.graphs:
+        if graph.rows is not None and graph.context is not None and graph.context < graph.rows:
+            raise BundleError(f"{path}: graph {graph.name} has a context of {graph.context} for {graph.rows} rows")
+
+
+def _check_names(folder: Path, manifest: Manifest) -> None:
+    """Every file that the manifest names lies inside its folder."""
+    try:
+        for name in (*manifest.files, *files_used(manifest)):
+            confined(folder, name)
+    except OSError as error:
+        raise BundleError(f"manifest names a file outside the bundle: {shown(error)}") from error
+
+
+def files_used(manifest: Manifest) -> tuple[str, ...]:
+    """The files that serving opens by name; weights are named by the graph files."""
+    text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
+    template = (text.chat_template,) if text.chat_template is not None else ()
+    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template)
+
+
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise BundleError(f"manifest names a file outside the bundle: {name}")
-    if not path.is_file():
-        raise BundleError(f"bundle file {name} is missing from {folder}")
-    if path.stat().st_size != entry.bytes:
-        raise BundleError(f"bundle file {name} has {path.stat().st_size} bytes, its manifest says {entry.bytes}")
+    try:
+        if not is_regular(path):
+            raise BundleError(f"bundle file {name} is missing from {folder}, or is no regular file")
+        size = path.stat().st_size
+    except OSError as error:
+        raise BundleError(f"bundle file {name} cannot be read: {shown(error)}") from error
+    if size != entry.bytes:
+        raise BundleError(f"bundle file {name} has {size} bytes, its manifest says {entry.bytes}")
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
@@ -198,8 +272,8 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def describe_file(path: Path) -> FileEntry:
-    """Size and sha256 of a file."""
-    with path.open("rb") as stream:
+    """Size and sha256 of a regular file. OSError."""
+    with open_regular(path) as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return FileEntry(path.stat().st_size, digest)
 

@@ -1,6 +1,5 @@
 """A Hugging Face folder, read lazily: one tensor, or some rows of it, at a time, as float32."""
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,24 +11,24 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import CompileError
+from engine.files.content import brief, one_line
+from engine.files.content import read_json as read_json_file
+from engine.files.opening import INDEX_BYTES, JSON_BYTES, open_regular, shown
 
 Float32 = NDArray[np.float32]
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-MAX_JSON_BYTES = 64 * 1024 * 1024
 _ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
-def read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, object]:
     """An object from a JSON file; CompileError names the file."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise CompileError(f"{path} is larger than {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json_file(path, limit)
     except FileNotFoundError:
         raise CompileError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CompileError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
     if not isinstance(value, dict):
         raise CompileError(f"{path} must hold a JSON object")
     return value
@@ -37,7 +36,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 def read_optional_json(path: Path) -> dict[str, object]:
     """As `read_json`, empty when there is no such file."""
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if path.exists() else {}
 
 
 class Checkpoint:
@@ -55,12 +54,17 @@ class Checkpoint:
         assert ml_dtypes.bfloat16 is not None
         try:
             for name in sorted(set(self._home.values())) or [SINGLE_FILE]:
-                self._files[name] = self._stack.enter_context(safe_open(self._folder / name, framework="numpy"))
+                path = self._folder / name
+                open_regular(path).close()  # the library would wait for the writer of a pipe
+                self._files[name] = self._stack.enter_context(safe_open(path, framework="numpy"))
             if not self._home:
                 self._home = dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             self._stack.close()
-            raise CompileError(f"the weights in {self._folder} cannot be opened: {error}") from error
+            raise CompileError(f"{name} in {self._folder} cannot be opened: {shown(error)}") from error
+        except (SafetensorError, MemoryError) as error:
+            self._stack.close()
+            raise CompileError(f"{name} in {self._folder} cannot be opened: {one_line(error)}") from error
         return self
 
     def __exit__(self, *exit_info: object) -> None:
@@ -90,11 +94,11 @@ class Checkpoint:
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor as float32; CompileError when it is missing or has another shape."""
         self.require(name, shape)
-        return _as_float32(self._file(name).get_tensor(name))
+        return _finite(name, _as_float32(self._file(name).get_tensor(name)))
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
         """Rows start..stop of a matrix as float32."""
-        return _as_float32(self._slice(name)[start:stop])
+        return _finite(name, _as_float32(self._slice(name)[start:stop]))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a float type."""
@@ -118,22 +122,29 @@ class Checkpoint:
         try:
             return self._file(name).get_slice(name)
         except SafetensorError as error:
-            raise CompileError(f"tensor {name} cannot be read: {error}") from error
+            raise CompileError(f"tensor {name} cannot be read: {one_line(error)}") from error
 
 
 def _tensor_files(folder: Path) -> dict[str, str]:
     """Tensor name -> file name from the index; empty for a single file, whose own header tells."""
-    if (folder / SINGLE_FILE).is_file():
+    if (folder / SINGLE_FILE).exists():
         return {}
-    if not (folder / INDEX_FILE).is_file():
+    if not (folder / INDEX_FILE).exists():
         raise CompileError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE} (only safetensors can be read)")
-    table = read_json(folder / INDEX_FILE).get("weight_map")
+    table = read_json(folder / INDEX_FILE, INDEX_BYTES).get("weight_map")
     if not isinstance(table, Mapping) or not table:
         raise CompileError(f"{folder / INDEX_FILE} has no weight_map")
     for value in table.values():
         if not isinstance(value, str) or Path(value).name != value or not value.endswith(".safetensors"):
-            raise CompileError(f"{folder / INDEX_FILE} names {value!r}, which is not a safetensors file beside it")
+            raise CompileError(f"{folder / INDEX_FILE} names {brief(value)}, which is not a safetensors file beside it")
     return cast(dict[str, str], dict(table))
+
+
+def _finite(name: str, values: Float32) -> Float32:
+    """One NaN or infinity spoils every answer, and no limit of a comparison is passed by it."""
+    if not np.isfinite(values).all():
+        raise CompileError(f"tensor {name} holds numbers that are not finite")
+    return values
 
 
 def _as_float32(array: NDArray[Any]) -> Float32:

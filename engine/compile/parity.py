@@ -1,5 +1,6 @@
 """The last stage: the finished bundle is run with onnxruntime and compared with the float reference."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,17 +154,31 @@ class Parity:
 
 
 def compare_logits(reference: Float32, measured: Float32) -> Parity:
-    """Both [T, vocab]; CompileError when the graphs gave something that is no number."""
+    """Both [T, vocab]; CompileError when either side, or a figure of their comparison, is no finite number."""
+    if not np.isfinite(reference).all():
+        raise CompileError("the checkpoint itself gives logits that are not finite: its weights are damaged")
     if not np.isfinite(measured).all():
         raise CompileError("the compiled graphs gave logits that are not finite")
+    with np.errstate(all="ignore"):  # what overflows is found below
+        return _checked(_compared(reference, measured))
+
+
+def _compared(reference: Float32, measured: Float32) -> Parity:
     expected, found = _log_softmax(reference), _log_softmax(measured)
     divergence = np.sum(np.exp(expected) * (expected - found), axis=1)
     return Parity(
         tokens=len(reference),
         top1=float(np.mean(reference.argmax(axis=1) == measured.argmax(axis=1))),
         kl=float(max(divergence.mean(), 0.0)),
-        relative_error=float(np.abs(measured - reference).max() / np.abs(reference).max()),
+        relative_error=float(np.abs(measured - reference).max() / (np.abs(reference).max() or 1.0)),
     )
+
+
+def _checked(parity: Parity) -> Parity:
+    # A limit is never passed by what is no number.
+    if not all(map(math.isfinite, (parity.top1, parity.kl, parity.relative_error))):
+        raise CompileError(f"the comparison with the checkpoint gave no finite figures: {parity}")
+    return parity
 
 
 def bundle_logits(

@@ -33,11 +33,15 @@ def weights_stage(work: Compilation) -> None:
     work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
     work.graph_folder.mkdir(exist_ok=True)
     packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
-    for part in work.parts:
-        with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
-            work.packed.append(packer.pack(part, file))
-        if work.keeps_graphs:
-            work.files[part.data_file] = file.entry
+    try:
+        with np.errstate(over="raise", invalid="raise"):
+            for part in work.parts:
+                with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
+                    work.packed.append(packer.pack(part, file))
+                if work.keeps_graphs:
+                    work.files[part.data_file] = file.entry
+    except FloatingPointError:
+        raise CompileError(f"the checkpoint has weights too large to be stored as {work.arguments.quant}") from None
     check_all_used(work.checkpoint, work.network)
 
 
@@ -99,7 +103,8 @@ def float_logits(work: Compilation, texts: list[list[int]]) -> NDArray[np.float3
     """What the checkpoint itself says to texts: [all tokens, vocab]."""
     pieces = []
     for tokens in texts:
-        pieces.append(reference_logits(work.checkpoint, work.network, np.array(tokens)))
+        with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
+            pieces.append(reference_logits(work.checkpoint, work.network, np.array(tokens)))
         work.progress.advance(len(tokens))
     return np.concatenate(pieces)
 

@@ -9,6 +9,8 @@ from tokenizers import Tokenizer
 from engine.bundle.manifest import TextSpec
 from engine.compile.checkpoint import read_optional_json
 from engine.errors import CompileError
+from engine.files.content import brief, one_line
+from engine.files.opening import TEMPLATE_BYTES, TOKENIZER_BYTES, read_text, shown
 from engine.text.markers import END_OF_TURN, find_markers
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -19,12 +21,16 @@ TEMPLATE_FILE = "chat_template.jinja"
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged."""
     path = folder / TOKENIZER_FILE
-    if not path.is_file():
-        raise CompileError(f"{folder} has no {TOKENIZER_FILE} (only that form of tokenizer can be served)")
     try:
-        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        content = read_text(path, TOKENIZER_BYTES)
+    except FileNotFoundError:
+        raise CompileError(f"{folder} has no {TOKENIZER_FILE} (only that form of tokenizer can be served)") from None
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    try:
+        return Tokenizer.from_str(content)
     except Exception as error:  # the library raises exactly this class for every parse error
-        raise CompileError(f"{path} is not a tokenizer: {error}") from error
+        raise CompileError(f"{path} is not a tokenizer: {one_line(error)}") from error
 
 
 def write_text_files(source: Path, folder: Path, config: Mapping[str, object], vocab: int) -> TextSpec:
@@ -60,12 +66,16 @@ def write_text_files(source: Path, folder: Path, config: Mapping[str, object], v
 def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
     """The chat template: its own file first, else tokenizer_config.json (text, or a list with one named 'default')."""
     path = source / TEMPLATE_FILE
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
+    try:
+        return read_text(path, TEMPLATE_BYTES)
+    except FileNotFoundError:
+        pass  # then tokenizer_config.json may hold it
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
     value = settings.get("chat_template")
     if isinstance(value, list):
-        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-        value = named.get("default")
+        entries = (entry for entry in value if isinstance(entry, dict))
+        value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
     if value is not None and not isinstance(value, str):
         raise CompileError(f"{TOKENIZER_CONFIG}: chat_template must be a string or a list with a 'default'")
     return value
@@ -79,7 +89,7 @@ def _stop_ids(tokenizer: Tokenizer, template: str, declared: Iterable[object], e
             if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
                 found.add(item)
             elif item is not None:
-                raise CompileError(f"eos_token_id must be an integer or a list of them, it is {value!r}")
+                raise CompileError(f"eos_token_id must be an integer or a list of them, it is {brief(value)}")
     marks = [mark for mark in END_OF_TURN if mark in template]
     for mark in [*marks, eos]:
         identifier = tokenizer.token_to_id(mark) if mark else None

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import BundleError
+from engine.files.opening import TEMPLATE_BYTES, read_text, shown
 from engine.genie.json_fields import Fields, load_optional
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
-MAX_SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ KNOWN_TURNS = {
 def find_template(folder: Path) -> str | None:
     """Jinja text from its own file, tokenizer_config.json, metadata, prompt.json or sample_prompt.txt, else None."""
     path = folder / TEMPLATE_FILE
-    if path.is_file():
+    if path.exists():
         return _text(path)
     value = load_optional(folder / TOKENIZER_CONFIG).values.get("chat_template")
     if isinstance(value, list):
-        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-        value = named.get("default")
+        entries = (entry for entry in value if isinstance(entry, dict))
+        value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
     if isinstance(value, str):
         return value
     affixes = _from_metadata(read_metadata(folder)) or _from_prompt(load_optional(folder / "prompt.json"))
@@ -74,7 +74,7 @@ def read_metadata(folder: Path) -> Fields:
     yaml = importlib.import_module("yaml")
     try:
         value = yaml.safe_load(_text(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BundleError(f"{path} is not YAML: {error}") from error
     return Fields(value if isinstance(value, Mapping) else {}, "metadata.yaml: ")
 
@@ -128,7 +128,7 @@ def _from_prompt(prompt: Fields) -> Affixes | None:
 
 
 def _from_sample(path: Path) -> Affixes | None:
-    if not path.is_file() or path.stat().st_size > MAX_SAMPLE_BYTES:
+    if not path.exists():
         return None
     sample = _text(path)
     found = next((affixes for mark, affixes in KNOWN_TURNS.items() if mark in sample), None)
@@ -139,6 +139,6 @@ def _from_sample(path: Path) -> Affixes | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path} cannot be read: {error}") from error
+        return read_text(path, TEMPLATE_BYTES)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error

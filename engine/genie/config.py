@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import BundleError
+from engine.files.content import brief
+from engine.files.opening import is_regular
 from engine.genie.json_fields import Fields, load_fields
 
 CONFIG_FILE = "genie_config.json"
@@ -39,7 +41,7 @@ class GenieConfig:
 
 def is_genie_folder(folder: Path) -> bool:
     """Whether a folder is laid out for Genie."""
-    return (folder / CONFIG_FILE).is_file()
+    return is_regular(folder / CONFIG_FILE)
 
 
 def read_config(folder: Path) -> GenieConfig:
@@ -50,7 +52,7 @@ def read_config(folder: Path) -> GenieConfig:
     dialog = document.group("dialog")
     kind = dialog.text("type", "basic")
     if kind not in SERVED_DIALOGS:
-        raise BundleError(f"{CONFIG_FILE}: dialogs of type {kind!r} are not supported (supported: basic, ssd-q1)")
+        raise BundleError(f"{CONFIG_FILE}: dialogs of type {brief(kind)} are not supported (supported: basic, ssd-q1)")
     if isinstance(dialog.values.get("engine"), list):
         raise BundleError(f"{CONFIG_FILE}: dialog.engine is a list: several engines in one dialog are not supported")
     engine, context = dialog.group("engine"), dialog.group("context")
@@ -101,7 +103,7 @@ def _theta(back_end: Fields) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1.0 <= value <= 1e12:
-        raise BundleError(f"{CONFIG_FILE}: QnnHtp.rope-theta must be a number from 1 to 1e12, it is {value!r}")
+        raise BundleError(f"{CONFIG_FILE}: QnnHtp.rope-theta must be a number from 1 to 1e12, it is {brief(value)}")
     return float(value)
 
 

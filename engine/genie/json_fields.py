@@ -1,12 +1,11 @@
 """Typed look-ups in nested JSON of foreign files; every error names the file and the dotted key."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from engine.errors import BundleError
-
-MAX_BYTES = 64 * 1024 * 1024
+from engine.files.content import brief, read_json
+from engine.files.opening import JSON_BYTES, shown
 
 
 class Fields:
@@ -26,7 +25,7 @@ class Fields:
         if value is None:
             value = {}
         if not isinstance(value, Mapping):
-            raise BundleError(f"{self._name(key)} must be an object, it is {value!r}")
+            raise BundleError(f"{self._name(key)} must be an object, it is {brief(value)}")
         return Fields(value, self._name(key))
 
     def text(self, key: str, default: str) -> str:
@@ -35,7 +34,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise BundleError(f"{self._name(key)} must be a string, it is {value!r}")
+            raise BundleError(f"{self._name(key)} must be a string, it is {brief(value)}")
         return value
 
     def integer(self, key: str, low: int, high: int, default: int) -> int:
@@ -46,7 +45,7 @@ class Fields:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BundleError(f"{self._name(key)} must be an integer from {low} to {high}, it is {value!r}")
+            raise BundleError(f"{self._name(key)} must be an integer from {low} to {high}, it is {brief(value)}")
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:
@@ -55,7 +54,7 @@ class Fields:
         every: list[object] = value if isinstance(value, list) else [] if value is None else [value]
         items = [item for item in every if isinstance(item, int) and not isinstance(item, bool) and item >= -1]
         if len(items) < len(every):
-            raise BundleError(f"{self._name(key)} must be an integer or a list of them, it is {value!r}")
+            raise BundleError(f"{self._name(key)} must be an integer or a list of them, it is {brief(value)}")
         return tuple(item for item in items if item >= 0)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -71,14 +70,12 @@ class Fields:
         return f"{self._where}{key}" if self._where.endswith(" ") else f"{self._where}.{key}"
 
 
-def load_fields(path: Path) -> Fields:
+def load_fields(path: Path, limit: int = JSON_BYTES) -> Fields:
     """The JSON object in a file; BundleError when it cannot be read or is not one."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BundleError(f"{path.name} is larger than {MAX_BYTES} bytes")
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{path} cannot be read: {error}") from error
+        value = read_json(path, limit)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
     if not isinstance(value, dict):
         raise BundleError(f"{path} must hold a JSON object")
     return Fields(value, f"{path.name}: ")
@@ -86,4 +83,4 @@ def load_fields(path: Path) -> Fields:
 
 def load_optional(path: Path) -> Fields:
     """The same, empty when there is no such file."""
-    return load_fields(path) if path.is_file() else Fields({}, f"{path.name}: ")
+    return load_fields(path) if path.exists() else Fields({}, f"{path.name}: ")

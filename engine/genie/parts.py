@@ -21,6 +21,7 @@ TYPES = {
     **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN), REALS),
 }
 INTEGERS = {"uint8": 255, "uint16": 65535}
+MAX_SCALE = 1e30
 MASK_DEPTH = 20.0  # the shallowest export masks with -50; below this a masked column would still be heard
 
 
@@ -132,8 +133,12 @@ def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
     if encoding is not None and encoding.axis is not None:
         raise BundleError(f"tensor {tensor.name} has a scale for each channel; one scale for the tensor is expected")
     if tensor.dtype in INTEGERS:
-        if encoding is None or not encoding.scales[0] > 0 or not math.isfinite(encoding.scales[0]):
+        if encoding is None or (len(encoding.scales), len(encoding.offsets)) != (1, 1):
             raise BundleError(f"tensor {tensor.name} is {tensor.dtype} and has no scale")
+        if not 0 < encoding.scales[0] <= MAX_SCALE:
+            raise BundleError(
+                f"tensor {tensor.name} has the scale {encoding.scales[0]}; up to {MAX_SCALE:g} is possible"
+            )
         if not 0 <= -encoding.offsets[0] <= INTEGERS[tensor.dtype]:
             raise BundleError(f"tensor {tensor.name} cannot hold 0 (offset {encoding.offsets[0]})")
         depth = -encoding.offsets[0] * encoding.scales[0]

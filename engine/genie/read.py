@@ -12,8 +12,10 @@ from pathlib import Path
 
 from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, ModelSpec, NpuSpec, TensorSpec
 from engine.errors import BundleError
+from engine.files.names import confined
+from engine.files.opening import is_regular, shown
 from engine.genie.chat_template import read_metadata
-from engine.genie.config import GenieConfig, read_config
+from engine.genie.config import CONFIG_FILE, GenieConfig, read_config
 from engine.genie.json_fields import Fields, load_optional
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.rotary import genie_rope
@@ -101,10 +103,13 @@ def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
     for entry in config.binaries:
         relative = Path(entry.replace("\\", "/"))
         path = folder / relative
-        if relative.is_absolute() or ".." in relative.parts or not path.is_file():
-            path = folder / relative.name
-        if not path.is_file():
-            raise BundleError(f"{folder} has no {relative.name}, which ctx-bins names")
+        try:
+            if relative.is_absolute() or ".." in relative.parts or not is_regular(path):
+                path = folder / relative.name
+            if not is_regular(confined(folder, path.relative_to(folder).as_posix())):
+                raise BundleError(f"{folder} has no {relative.name}, which ctx-bins names")
+        except OSError as error:
+            raise BundleError(f"{CONFIG_FILE}: ctx-bins: {shown(error)}") from error
         if relative.name in found:
             raise BundleError(f"ctx-bins names {relative.name} twice")
         found[relative.name] = path

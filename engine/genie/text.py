@@ -6,6 +6,8 @@ from pathlib import Path
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError
+from engine.files.names import confined
+from engine.files.opening import TOKENIZER_BYTES, shown
 from engine.genie.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG, find_template
 from engine.genie.config import CONFIG_FILE, GenieConfig
 from engine.genie.json_fields import Fields, load_fields, load_optional
@@ -25,10 +27,15 @@ class GenieText:
 
 def read_text(folder: Path, config: GenieConfig) -> GenieText:
     """Read the text files; BundleError when the tokenizer is missing or larger than the vocabulary."""
-    path = folder / Path(config.tokenizer.replace("\\", "/")).name
-    if not path.is_file():
-        raise BundleError(f"{folder} has no {path.name}, which {CONFIG_FILE} names as tokenizer")
-    ids = token_ids(load_fields(path))
+    name = Path(config.tokenizer.replace("\\", "/")).name
+    try:
+        path = confined(folder, name)
+    except OSError as error:
+        raise BundleError(f"{CONFIG_FILE}: dialog.tokenizer.path: {shown(error)}") from error
+    if not path.exists():
+        raise BundleError(f"{folder} has no {name}, which {CONFIG_FILE} names as tokenizer")
+    tokenizer = load_fields(path, TOKENIZER_BYTES)
+    ids = token_ids(tokenizer)
     largest = max(ids.values(), default=-1)
     if config.vocabulary and largest >= config.vocabulary:
         raise BundleError(f"{path.name} gives token id {largest}, {CONFIG_FILE} says n-vocab {config.vocabulary}")
@@ -50,7 +57,7 @@ def read_text(folder: Path, config: GenieConfig) -> GenieText:
         stop_ids=tuple(sorted(stops)),
         bos_token=bos,
         eos_token=eos or next((names[number] for number in config.eos_ids if number in names), None),
-        add_bos=_adds_bos(settings, load_fields(path), bos),
+        add_bos=_adds_bos(settings, tokenizer, bos),
         markers=find_markers(template or ""),
         stop_texts=tuple(text for text in config.stop_sequences if text and text not in ids),
     )
@@ -64,7 +71,8 @@ def token_ids(tokenizer: Fields) -> dict[str, int]:
     if isinstance(vocabulary, Mapping):
         found |= {text: number for text, number in vocabulary.items() if isinstance(number, int)}
     elif isinstance(vocabulary, list):
-        found |= {entry[0]: number for number, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
+        entries = [entry[0] if isinstance(entry, list) and entry else None for entry in vocabulary]
+        found |= {text: number for number, text in enumerate(entries) if isinstance(text, str)}
     for entry in _entries(tokenizer.values.get("added_tokens")):
         text, number = entry.get("content"), entry.get("id")
         if isinstance(text, str) and isinstance(number, int):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from engine.files.opening import TOKENIZER_BYTES, read_text
+
 # Fuel is llguidance's own unit of work. Speeds it states: 50k/ms for the initial one, 14k/ms and 20k/ms for a step.
 INITIAL_FUEL = 20_000_000
 STEP_FUEL = 200_000
@@ -23,7 +25,7 @@ class GrammarFailed(Exception):
 def load_tokenizer(file: Path, vocab: int, end_ids: Sequence[int]) -> LLTokenizer:
     """llguidance's view of a tokenizer.json; GrammarFailed when it cannot read it. Takes seconds for 150k tokens."""
     try:
-        return LLTokenizer(file.read_text(encoding="utf-8"), n_vocab=vocab, eos_token=list(end_ids))
+        return LLTokenizer(read_text(file, TOKENIZER_BYTES), n_vocab=vocab, eos_token=list(end_ids))
     except (ValueError, OSError) as error:
         raise GrammarFailed(f"structured output is not possible with this model's tokenizer: {error}") from None
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine.bundle.check import check_contract
-from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
+from engine.bundle.check import check_contract, check_listed
+from engine.bundle.hashes import check_once
+from engine.bundle.manifest import Manifest, load_manifest
 from engine.errors import BundleError
 from engine.graphs.onnx_library import ort
 from engine.graphs.onnx_qnn import check_machine, device_name, qnn_provider
@@ -59,23 +60,11 @@ def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: 
     marker = cache / TRIAL_FOLDER / f"{trial_key(folder, manifest)}.json" if cache else None
     if marker is not None and marker.is_file():
         return
-    damaged = verify_hashes(folder, manifest)  # a damaged weight would load, run and answer wrongly
-    if damaged:
-        raise BundleError(
-            f"{damaged[0]} is damaged: its sha256 is not the manifest's; copy or compile the bundle again"
-        )
+    check_once(folder, manifest, cache)
     check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
     try_load(folder, command or module_command("engine.graphs.onnx_qnn_trial"))
     if marker is not None:
         _remember(marker, manifest.name)
-
-
-def check_listed(manifest: Manifest) -> None:
-    """BundleError when a graph or binary is no file of the bundle: those in `files` exist and lie inside its folder."""
-    assert manifest.npu is not None
-    for name in (*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)):
-        if name not in manifest.files:
-            raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
 
 
 def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[str, BinaryInfo]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from engine.bundle.manifest import GraphSpec, Manifest
 from engine.errors import BundleError
+from engine.files.names import confined
+from engine.files.opening import open_regular
 from engine.graphs.onnx_library import ort
 
 
@@ -31,7 +33,9 @@ def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[
     sessions = {}
     for graph in manifest.graphs:
         try:
-            session = provider.open(folder / graph.file)
+            path = confined(folder, graph.file)
+            open_regular(path).close()  # onnxruntime would wait for the writer of a pipe
+            session = provider.open(path)
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise BundleError(f"graph {graph.name} cannot be loaded: {str(error)[:300]}") from error
         _check_tensors(graph, session)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from engine.bundle.variant import PassShape, ShapeTable
+from engine.files.opening import MARKER_BYTES, read_bytes
 from engine.graphs.batch import PackedBatch
 from engine.graphs.runtime import Runtime
 
@@ -83,8 +84,8 @@ def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTa
 def load_times(path: Path) -> dict[PassShape, float] | None:
     """Times saved before; None when there are none or they cannot be read."""
     try:
-        saved = msgspec.json.decode(path.read_bytes(), type=list[tuple[int, int, float]])
-    except (OSError, msgspec.MsgspecError):
+        saved = msgspec.json.decode(read_bytes(path, MARKER_BYTES), type=list[tuple[int, int, float]])
+    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     return {PassShape(rows, past): milliseconds for rows, past, milliseconds in saved}
 

@@ -1,10 +1,10 @@
 """Reading config.json as what it is: an untrusted file. Every value is checked before anything is sized by it."""
 
-import math
 from collections.abc import Mapping
 from typing import cast
 
 from engine.errors import CompileError
+from engine.files.content import brief
 
 
 class ConfigFields:
@@ -24,28 +24,28 @@ class ConfigFields:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise CompileError(f"{self._path}: {key} must be an integer from {low} to {high}, it is {value!r}")
+            raise CompileError(f"{self._path}: {key} must be an integer from {low} to {high}, it is {brief(value)}")
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number from low to high, int or float."""
         value = self._present(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _between(value, low, high):
-            raise CompileError(f"{self._path}: {key} must be a number from {low} to {high}, it is {value!r}")
+            raise CompileError(f"{self._path}: {key} must be a number from {low} to {high}, it is {brief(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """A JSON boolean."""
         value = self._present(key, default)
         if not isinstance(value, bool):
-            raise CompileError(f"{self._path}: {key} must be true or false, it is {value!r}")
+            raise CompileError(f"{self._path}: {key} must be true or false, it is {brief(value)}")
         return value
 
     def text(self, key: str, default: str) -> str:
         """A JSON string."""
         value = self._present(key, default)
         if not isinstance(value, str):
-            raise CompileError(f"{self._path}: {key} must be a string, it is {value!r}")
+            raise CompileError(f"{self._path}: {key} must be a string, it is {brief(value)}")
         return value
 
     def numbers(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
@@ -55,7 +55,7 @@ class ConfigFields:
             raise CompileError(f"{self._path}: {key} must be a list of {count} numbers")
         for item in value:
             if isinstance(item, bool) or not isinstance(item, int | float) or not _between(item, low, high):
-                raise CompileError(f"{self._path}: {key} holds {item!r}, allowed are numbers from {low} to {high}")
+                raise CompileError(f"{self._path}: {key} holds {brief(item)}, allowed are numbers from {low} to {high}")
         return tuple(float(item) for item in value)
 
     def group(self, key: str) -> "ConfigFields | None":
@@ -64,7 +64,7 @@ class ConfigFields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise CompileError(f"{self._path}: {key} must be an object, it is {value!r}")
+            raise CompileError(f"{self._path}: {key} must be an object, it is {brief(value)}")
         return ConfigFields(cast(Mapping[str, object], value), f"{self._path}: {key}")
 
     def _present(self, key: str, default: object | None) -> object:
@@ -77,4 +77,4 @@ class ConfigFields:
 
 
 def _between(value: int | float, low: float, high: float) -> bool:
-    return math.isfinite(value) and low <= value <= high
+    return low <= value <= high  # false for NaN; an integer may be too large for a float

@@ -6,6 +6,7 @@ import msgspec
 
 from engine.bundle.manifest import ModelSpec
 from engine.errors import CompileError, UnsupportedModel
+from engine.files.content import brief
 from engine.models.config_fields import ConfigFields
 from engine.models.llama import LLAMA
 from engine.models.mistral import MISTRAL
@@ -47,22 +48,22 @@ def _family_of(config: ConfigFields) -> Family:
     listed = config.raw("architectures")
     names = listed if isinstance(listed, list) else []
     for name in names:
-        if name in FAMILIES:
+        if isinstance(name, str) and name in FAMILIES:
             return FAMILIES[name]
-    found = ", ".join(str(name) for name in names) or f"model_type {config.raw('model_type')!r}"
+    found = ", ".join(map(brief, names[:4])) or f"model_type {brief(config.raw('model_type'))}"
     raise UnsupportedModel(f"architecture {found} is not supported (supported: {', '.join(FAMILIES)})")
 
 
 def _refuse_unsupported(config: ConfigFields) -> None:
     activation = config.text("hidden_act", "silu")
     if activation not in _ACTIVATIONS:
-        raise UnsupportedModel(f"activation {activation!r} is not supported (supported: silu)")
+        raise UnsupportedModel(f"activation {brief(activation)} is not supported (supported: silu)")
     if config.raw("quantization_config") is not None:
         raise UnsupportedModel("a checkpoint that is quantised already (quantization_config) is not supported")
     layer_types = config.raw("layer_types")
     for kind in layer_types if isinstance(layer_types, list) else []:
         if kind not in _FULL_ATTENTION:
-            raise UnsupportedModel(f"layer type {kind!r} is not supported")
+            raise UnsupportedModel(f"layer type {brief(kind)} is not supported")
 
 
 def _geometry(config: ConfigFields, family: Family, max_position: int, compiled_context: int) -> ModelSpec:

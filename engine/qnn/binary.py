@@ -1,6 +1,11 @@
 """What a QNN context binary holds, as plain records that travel as JSON."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from engine.bundle.bounds import Axis, Count, Name, Text
 
 
 class QnnEncoding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -14,17 +19,17 @@ class QnnEncoding(msgspec.Struct, frozen=True, omit_defaults=True):
 class BinaryTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     """A graph input or output. dtype is numpy's name; data_format 0 is dense, anything else a private layout."""
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data_format: int = 0
+    name: Name
+    dtype: Name
+    shape: Annotated[tuple[Axis, ...], Meta(max_length=8)]
+    data_format: Count = 0
     encoding: QnnEncoding | None = None
 
 
 class BinaryGraph(msgspec.Struct, frozen=True):
     """One graph; tensors in the binary's own order, which differs between binaries."""
 
-    name: str
+    name: Name
     inputs: tuple[BinaryTensor, ...]
     outputs: tuple[BinaryTensor, ...]
 
@@ -35,9 +40,9 @@ class BinaryInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     library: the version of the QnnSystem library that read it.
     """
 
-    build_id: str
+    build_id: Text
     core_api: tuple[int, int, int]
     backend_id: int
-    soc: str
+    soc: Text
     graphs: tuple[BinaryGraph, ...]
     library: str = ""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from engine.bundle.manifest import TensorSpec
 from engine.errors import BundleError
+from engine.files.opening import read_bytes
 from engine.qnn.protobuf import ProtobufError, blob, fields, number
 
 DOMAIN = "com.microsoft"
@@ -75,7 +76,8 @@ def read_wrapper(path: Path) -> tuple[ContextNode, ...]:
     try:
         if path.stat().st_size > MAX_BYTES:
             return ()
-        graphs = [value for field, value in fields(path.read_bytes()) if field == 7 and isinstance(value, bytes)]
+        content = read_bytes(path, MAX_BYTES)
+        graphs = [value for field, value in fields(content) if field == 7 and isinstance(value, bytes)]
         nodes = [value for graph in graphs for field, value in fields(graph) if field == 1]
         return tuple(found for node in nodes if isinstance(node, bytes) for found in _context_node(node))
     except (OSError, ProtobufError, UnicodeDecodeError) as error:

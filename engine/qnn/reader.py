@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import BundleError
+from engine.files.opening import MANIFEST_BYTES, open_regular, read_bytes, shown
 from engine.processes import child_environment, module_command
 from engine.qnn.binary import BinaryInfo
 from engine.qnn.describe import REFUSED
@@ -30,9 +31,10 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
     command: what describes a file given as its last argument, () = `python -m engine.qnn.describe`.
     """
     try:
-        status = path.stat()
+        with open_regular(path) as stream:
+            status = os.fstat(stream.fileno())
     except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
     if not status.st_size:
         raise BundleError(f"{path.name} is empty")
     reader = (package_version(), os.environ.get(FOLDER_VARIABLE, ""))
@@ -101,8 +103,8 @@ def _ending(code: int) -> str:
 
 def _cached(path: Path) -> BinaryInfo | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BinaryInfo)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=BinaryInfo)
+    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 

@@ -8,6 +8,7 @@ import ctypes
 import mmap
 from pathlib import Path
 
+from engine.files.opening import open_regular
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from engine.qnn.memory import LayoutError, count, pointer, read, rows, text, unsigned
 
@@ -59,7 +60,7 @@ def read_binary(library: Path, path: Path) -> BinaryInfo:
         raise LayoutError(
             f"{library.name} has system interface {_dotted(version)}; {SYSTEM_INTERFACE_MAJOR}.x is known here"
         )
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as content:
+    with open_regular(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as content:
         view = (ctypes.c_char * len(content)).from_buffer(content)
         try:
             info = _binary_info(provider + 32, ctypes.addressof(view), len(content))

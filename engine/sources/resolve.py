@@ -13,9 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE
+from engine.bundle.hashes import remember
+from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
+from engine.files.opening import is_regular, shown
 from engine.genie.config import is_genie_folder
 from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
@@ -24,6 +26,7 @@ from engine.sources.publish import remove_stale
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
+COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
 _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
@@ -37,15 +40,23 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
     if source == DEMO:
         return _compiled(demo_folder(), DEMO, cache, quant or DEMO_QUANT)
     folder = _expanded(source)
+    try:
+        return _found(folder, source, cache, quant)
+    except OSError as error:
+        raise BundleError(f"{source} cannot be read: {shown(error)}") from error
+
+
+def _found(folder: Path, source: str, cache: Path, quant: str | None) -> Path:
+    """The bundle of an existing folder. Only regular files tell what it is, and OSError when they cannot be seen."""
     if not folder.exists():
         raise BundleError(f"{source} does not exist; name a bundle folder, a Hugging Face folder or '{DEMO}'")
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name a bundle folder, a Hugging Face folder or '{DEMO}'")
-    if (folder / MANIFEST_FILE).is_file():
+    if is_regular(folder / MANIFEST_FILE):
         return folder
     if is_genie_folder(folder):
         return convert_folder(folder, cache)
-    if (folder / "config.json").is_file():
+    if is_regular(folder / "config.json"):
         return _compiled(folder, folder.resolve().name, cache, quant or CHECKPOINT_QUANT)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
@@ -118,6 +129,7 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
             if not is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
                 _compile(folder, target, quant, name)
+                remember(target, load_manifest(target), cache / COSTS_FOLDER)
     except OSError as error:
         reason = error.strerror or error
         raise BundleError(f"the bundle cache {cache} cannot be used: {reason}; cache_dir names another") from error
@@ -139,5 +151,9 @@ def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
         result = subprocess.run(command, env=child_environment(), check=False)
     finally:
         remove_stale(target)  # a signal to us kills the compiler before it can remove its draft
-    if result.returncode != 0 and not is_good(target):
+    if is_good(target):
+        return
+    if result.returncode != 0:
         raise BundleError(f"{folder} could not be compiled (exit code {result.returncode}); the reason is above")
+    load_manifest(target)  # says what is wrong with what it wrote
+    raise BundleError(f"{folder} could not be compiled: the compiler wrote no bundle")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import BundleError, InvalidRequest
+from engine.files.opening import TEMPLATE_BYTES, read_text, shown
 
 MEMORY_BYTES = 1024**3  # of address space; a prompt as long as a request may make it takes a part of it
 TOO_MUCH_MEMORY = f"The chat template takes more than {MEMORY_BYTES // 1024**2} MiB of memory."
@@ -90,9 +91,9 @@ def too_slow(longest_s: float) -> str:
 def read_template(path: Path) -> str:
     """The text of a template file; BundleError when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path} cannot be read: {error}") from error
+        return read_text(path, TEMPLATE_BYTES)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
 
 
 def _decoded(body: bytes) -> dict[str, Any]:

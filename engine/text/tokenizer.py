@@ -16,8 +16,12 @@ import tokenizers
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError, InvalidRequest
+from engine.files.content import one_line
+from engine.files.names import confined
+from engine.files.opening import TOKENIZER_BYTES, read_text, shown
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+LARGEST_ID = (1 << 24) - 1
 _SPACE_MARK = "\u2581"
 
 
@@ -39,12 +43,8 @@ class Tokenizer:
 
         Raises BundleError when it cannot be used.
         """
-        try:
-            content = json.loads(serialized)
-            self._special_aware = tokenizers.Tokenizer.from_str(serialized)
-            self._special_blind = tokenizers.Tokenizer.from_str(serialized)
-        except Exception as error:  # the library raises bare Exception
-            raise BundleError(f"the tokenizer cannot be read: {error}") from error
+        self._special_aware, self._special_blind = _parsed(serialized), _parsed(serialized)
+        decoder = json.loads(serialized).get("decoder")
         for instance in (self._special_aware, self._special_blind):
             instance.no_truncation()
             instance.no_padding()
@@ -57,7 +57,7 @@ class Tokenizer:
         self._bytes = _token_table(
             self._special_aware.get_vocab(with_added_tokens=True),
             {token.content for token in added.values()},
-            _layout(content.get("decoder")),
+            _layout(decoder),
         )
         self.vocabulary = len(self._bytes)
         self.longest_token_chars = max((len(token.decode("utf-8", "replace")) for token in self._bytes), default=1)
@@ -68,9 +68,9 @@ class Tokenizer:
         """Read the tokenizer of a bundle; BundleError says what is wrong with it."""
         path = folder / spec.tokenizer
         try:
-            serialized = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BundleError(f"{path} cannot be read: {error}") from error
+            serialized = read_text(confined(folder, spec.tokenizer), TOKENIZER_BYTES)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {shown(error)}") from error
         markers = {marker for pair in spec.markers.values() for marker in pair}
         return cls(serialized, spec.bos_token, spec.add_bos, markers)
 
@@ -146,6 +146,15 @@ def check_unicode(text: str) -> None:
         raise InvalidRequest(f"The text is not valid Unicode: lone surrogate at character {error.start}.") from None
 
 
+def _parsed(serialized: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(serialized)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise BundleError(f"the tokenizer cannot be read: {one_line(error)}") from error
+
+
 def _special_pattern(tokens: tuple[tokenizers.AddedToken, ...]) -> re.Pattern[str] | None:
     """Longest first, as the library matches; a token that strips takes the white space beside it along."""
     ordered = sorted(tokens, key=lambda token: -len(token.content))
@@ -171,7 +180,10 @@ def _layout(decoder: Mapping[str, Any] | None) -> _Layout:
 
 def _token_table(vocabulary: Mapping[str, int], added: set[str], layout: _Layout) -> list[bytes]:
     """Bytes by token id. Ids without a token stay empty."""
-    table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    largest = max(vocabulary.values(), default=-1)
+    if largest > LARGEST_ID:
+        raise BundleError(f"the tokenizer gives token id {largest}, {LARGEST_ID} is the largest that is possible")
+    table = [b""] * (largest + 1)
     of_character = _byte_alphabet()
     for token, token_id in vocabulary.items():
         if token in added:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.bundle.check import check_contract, check_listed
+from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
+from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
 from engine.graphs.onnx_qnn import qnn_provider
@@ -78,10 +81,17 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
 
 
 def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
-    """What runs the bundle's graphs: the CPU, or for an NPU bundle the QNN provider once its binaries were tried."""
+    """What runs the bundle's graphs: the CPU, or for an NPU bundle the QNN provider once its binaries were tried.
+
+    Either way the files are what was compiled: their hashes were compared, now or at an earlier start.
+    """
+    memory = Path(config.cost_cache) if config.cost_cache else None
     if manifest.npu is None:
+        check_listed(manifest)
+        check_contract(manifest)
+        check_once(folder, manifest, memory)
         return cpu_provider(config.threads)
-    check_bundle(folder, manifest, Path(config.cost_cache) if config.cost_cache else None)
+    check_bundle(folder, manifest, memory)
     return qnn_provider(manifest)
 
 
@@ -109,7 +119,7 @@ def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassSha
         return {}
     if not config.cost_cache:
         return measure(runtime, time.perf_counter)
-    identity = (folder / MANIFEST_FILE).read_bytes()
+    identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES)
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
     times = load_times(path)
     if times is None:

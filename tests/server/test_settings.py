@@ -2,7 +2,9 @@
 
 import codecs
 import dataclasses
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,18 @@ def test_the_variables_of_the_qnn_runtime_are_settings(variable: str) -> None:
 def test_a_resolved_bundle_brings_its_cost_folder(tmp_path: Path) -> None:
     settings = load_settings({}, {}, None).with_bundle(tmp_path / "bundle", tmp_path)
     assert (settings.engine.bundle, settings.engine.cost_cache) == (str(tmp_path / "bundle"), str(tmp_path / "costs"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_a_settings_file_that_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in ((tmp_path / "pipe", "a named pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        with pytest.raises(SettingsError, match=f"cannot be read: it is {reason}, not a regular file"):
+            load_settings({}, {}, path)
+
+
+@pytest.mark.parametrize("value", ["0x" + "f" * 6000, "9" * 5000, "[" * 3000 + "]" * 3000])
+def test_a_settings_file_with_a_value_without_end(value: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(f"port = {value}")
+    with pytest.raises(SettingsError, match=r"^.{1,300}$"):
+        load_settings({}, {}, tmp_path / "settings.toml")

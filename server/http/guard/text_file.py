@@ -3,6 +3,8 @@
 import codecs
 from pathlib import Path
 
+from engine.files.opening import TEXT_BYTES, read_bytes
+
 ADVICE = "save it as UTF-8 without a byte order mark"
 MARKS = (
     (codecs.BOM_UTF8, "it begins with a UTF-8 byte order mark"),
@@ -19,7 +21,7 @@ class NotUtf8(ValueError):
 
 def read_text_file(path: Path) -> str:
     """The whole of a UTF-8 file. Raises NotUtf8, or OSError when it cannot be read."""
-    content = path.read_bytes()
+    content = read_bytes(path, TEXT_BYTES)
     for mark, finding in MARKS:
         if content.startswith(mark):
             raise NotUtf8(f"{finding}; {ADVICE}")

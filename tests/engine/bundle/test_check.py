@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from engine.bundle.check import check_contract
-from engine.bundle.manifest import Manifest
+from engine.bundle.check import check_contract, check_listed
+from engine.bundle.manifest import Manifest, load_manifest
 from engine.errors import BundleError
+from tests.bundles import Bundles
 from tests.engine.graphs.test_onnx_qnn import TWO, bundle
 
 
@@ -39,3 +40,24 @@ def test_one_that_does_not() -> None:
 def test_those_that_do(manifest: Manifest, message: str) -> None:
     with pytest.raises(BundleError, match=message):
         check_contract(manifest)
+
+
+def test_graphs_of_free_shapes(bundles: Bundles) -> None:
+    for layout in ("free", "none", "lut", "fixed", "same past"):
+        check_contract(load_manifest(bundles(layout)))
+    manifest = load_manifest(bundles("free"))
+    for changes, message in (
+        ({"head_dim": 32}, r"past_key_0_in is float32 \[2, 1, 16, 'past'\] in the manifest, .* \[2, 32, 'past'\]"),
+        ({"vocab": 1 << 20}, r"logits .* want numbers \['logit_rows', 1048576\]"),
+        ({"layers": 3}, "has caches of layers 0, 1, the manifest says that the model has 3"),
+    ):
+        model = msgspec.structs.replace(manifest.model, **changes)
+        with pytest.raises(BundleError, match=message):
+            check_contract(msgspec.structs.replace(manifest, model=model))
+
+
+def test_a_graph_that_is_no_listed_file(bundles: Bundles) -> None:
+    manifest = load_manifest(bundles("free"))
+    check_listed(manifest)
+    with pytest.raises(BundleError, match=r"uses free_1_of_2\.onnx, but does not list it"):
+        check_listed(msgspec.structs.replace(manifest, files={}))

@@ -1,6 +1,8 @@
 """What the compiler refuses, and what it says."""
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from engine.compile.arguments import Quant
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from engine.errors import CompileError
 
+INDEX = "model.safetensors.index.json"
 Build = Callable[..., tuple[Path, Manifest]]
 Damage = Callable[[Path], None]
 
@@ -42,6 +45,10 @@ def write(name: str, text: str) -> Damage:
     return lambda folder: (folder / name).write_text(text) and None
 
 
+def write_bytes(name: str, content: bytes) -> Damage:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
 def edit_tensors(change: Callable[[dict[str, Any]], None]) -> Damage:
     def damage(folder: Path) -> None:
         file = next(folder.glob("model-*.safetensors"))
@@ -67,8 +74,30 @@ def drop_norm(tensors: dict[str, Any]) -> None:
     del tensors["model.norm.weight"]
 
 
-INDEX = "model.safetensors.index.json"
+def fill(value: float) -> Callable[[dict[str, Any]], None]:
+    return lambda tensors: tensors.update({NORM: np.full(64, value, np.float32)})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "model.safetensors.index.json",
+        "model-00000.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ],
+)
+def test_pipes_are_refused_without_waiting(name: str, source: Path, build: Build) -> None:
+    (source / name).unlink()
+    os.mkfifo(source / name)
+    with pytest.raises(CompileError, match=f"{name}.*: it is a named pipe, not a regular file"):
+        build(source)
+
+
 NORM = "model.norm.weight"
+EMBEDDING = "model.embed_tokens.weight"
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no config": (remove("config.json"), "config.json is missing"),
     "config is no JSON": (write("config.json", "{"), "config.json cannot be read"),
@@ -88,6 +117,13 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "more layers than weights": (edit_config(num_hidden_layers=3), "model.layers.2"),
     "head missing": (edit_config(tie_word_embeddings=False), "no tensor lm_head.weight"),
     "eos is text": (edit_config(eos_token_id="x"), "eos_token_id"),
+    "a weight that is not finite": (edit_tensors(fill(np.nan)), f"tensor {NORM} holds numbers that are not finite"),
+    "a reference that overflows": (edit_tensors(fill(3e38)), "the checkpoint itself gives logits that are not finite"),
+    "architecture is a list": (edit_config(architectures=[["Qwen3ForCausalLM"]]), "architecture .* is not supported"),
+    "a number without end": (edit_config(rms_norm_eps=10**400), r"rms_norm_eps must be a number from .* of 1329 bits"),
+    "config is nested deeply": (write("config.json", "[" * 100_000), "config.json cannot be read: it is nested too"),
+    "half a character": (write("tokenizer_config.json", '{"chat_template": "\\ud800"}'), "a lone surrogate"),
+    "template is no UTF-8": (write_bytes("chat_template.jinja", b"\xff"), "it is not UTF-8"),
     "template is a number": (write("tokenizer_config.json", '{"chat_template": 3}'), "chat_template"),
 }
 
@@ -107,3 +143,14 @@ def test_four_bit_table_needs_whole_blocks(make_oracle: Callable[..., Any], buil
     _, source = make_oracle("Llama", hidden_size=72)
     with pytest.raises(CompileError, match="--embedding 4"):
         build(source, quant=Quant.INT4, embedding_bits=4)
+
+
+def test_a_list_of_templates_without_a_default_is_no_template(source: Path, build: Build) -> None:
+    write("tokenizer_config.json", '{"chat_template": [{"name": ["default"], "template": "x"}, 3]}')(source)
+    assert build(source)[1].text.chat_template is None
+
+
+def test_weights_too_large_for_their_type(source: Path, build: Build) -> None:
+    edit_tensors(lambda tensors: tensors.update({EMBEDDING: np.full((384, 64), 1e6, np.float32)}))(source)
+    with pytest.raises(CompileError, match="the checkpoint has weights too large to be stored as int4"):
+        build(source)

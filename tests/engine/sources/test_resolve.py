@@ -1,6 +1,7 @@
 """A source becomes a bundle folder: named, cached, compiled once, by a process of its own."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engine.bundle import hashes
 from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
 from engine.sources import resolve
@@ -30,7 +32,7 @@ def test_a_checkpoint_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, mo
     """The second call finds the first one's bundle; a damaged one is made again."""
     folder = resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32")
     assert load_manifest(folder).name == "tiny" and load_manifest(folder).quant == "fp32"
-    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "costs"] == [folder.name]
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
         assert resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32") == folder
@@ -85,7 +87,7 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_no_start(
     key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
     (tmp_path / f"tiny-int4-{key}.lock").write_text(str(os.getpid()))
     folder = resolve_bundle(str(tiny_checkpoint), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "costs"] == [folder.name]
 
 
 def test_who_waits_for_another_compilation_says_so_once(
@@ -231,3 +233,33 @@ def test_liveness_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("killed"))
     assert [process_is_alive(process_id) for process_id in (7, 8, 9, 10)] == [True, False, True, False]
     assert kernel.open_handles == 0
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (None, "the compiler wrote no bundle|has no manifest.json"),
+        ('{"parity": {"kl": null}}', "manifest.json cannot be read"),
+    ],
+)
+def test_what_a_compiler_wrote_is_checked_even_when_it_ends_well(
+    manifest: str | None, message: str, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiles(command: list[str], **_: object) -> SimpleNamespace:
+        if manifest is not None:
+            output = Path(json.loads(command[-1])["output"])
+            output.mkdir()
+            (output / "manifest.json").write_text(manifest)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", compiles)
+    with pytest.raises(BundleError, match=message):
+        resolve_bundle(str(tiny_checkpoint), tmp_path)
+
+
+def test_what_was_compiled_just_now_is_not_hashed_again(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = resolve_bundle(str(tiny_checkpoint), tmp_path)
+    monkeypatch.setattr(hashes, "verify_hashes", lambda *_: pytest.fail("read again"))
+    hashes.check_once(folder, load_manifest(folder), tmp_path / "costs")

@@ -2,12 +2,14 @@
 
 import logging
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from engine.bundle.manifest import load_manifest
+from engine.bundle.manifest import describe_file, load_manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.config import EngineConfig
 from engine.errors import BundleError
@@ -34,6 +36,13 @@ def test_pool_columns_and_context_follow_the_settings(bundles: Bundles) -> None:
     assert capacity(bundles, "fixed", CONFIG) == (112, 113)  # the widest past, in whole pages
 
 
+def rehash(folder: Path) -> None:
+    """Make the manifest say what the files are now."""
+    manifest = load_manifest(folder)
+    files = {name: describe_file(folder / name) for name in manifest.files}
+    save_manifest(folder, msgspec.structs.replace(manifest, files=files))
+
+
 def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stages = ["manifest", "shapes", "graphs and pools", "pass times", "scheduler"]
     with caplog.at_level(logging.DEBUG, "hexserve.worker"):
@@ -47,6 +56,7 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
     for path in bundles("fixed").iterdir():
         content = path.read_bytes()
         (tmp_path / path.name).write_bytes(bytes(len(content)) if path.suffix == ".onnx" else content)
+    rehash(tmp_path)
     with caplog.at_level(logging.DEBUG, "hexserve.worker"), pytest.raises(BundleError, match="cannot be loaded"):
         assemble(replace(CONFIG, bundle=str(tmp_path)))
     assert [record.message for record in caplog.records] == [f"start: {stage}" for stage in stages[:3]]
@@ -64,3 +74,15 @@ def test_deterministic_pins_one_shape(bundles: Bundles) -> None:
     manifest = load_manifest(bundles("same past"))
     shapes = choose_shapes(manifest, replace(CONFIG, deterministic=True))
     assert shapes.fixed == (PassShape(32, 96),)
+
+
+def test_a_damaged_weight_is_found_before_it_answers(bundles: Bundles, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(bundles("free"), folder)
+    assemble(replace(CONFIG, bundle=str(folder), cost_cache=str(tmp_path / "costs"))).runtime.close()
+    weights = folder / "part_1_of_2.data"
+    content = bytearray(weights.read_bytes())
+    content[1000] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(BundleError, match=r"part_1_of_2\.data is damaged: its sha256"):
+        assemble(replace(CONFIG, bundle=str(folder), cost_cache=str(tmp_path / "costs")))

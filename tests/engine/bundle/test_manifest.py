@@ -1,0 +1,74 @@
+"""A manifest is refused by the name of its field before anything is sized by it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.errors import BundleError
+from tests.engine.tiny_bundle import write_bundle
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model.layers", 0, r"Expected `int` >= 1 - at `\$\.model\.layers`"),
+        ("model.layers", 10**30, r"at `\$\.model\.layers`"),
+        ("model.head_dim", 2**31, r"Expected `int` <= 4096 - at `\$\.model\.head_dim`"),
+        ("model.vocab", 0, r">= 1 - at `\$\.model\.vocab`"),
+        ("max_context", 0, r">= 1 - at `\$\.max_context`"),
+        ("model.rope.rotary_dim", -64, r">= 2 - at `\$\.model\.rope\.rotary_dim`"),
+        ("model.rope.rotary_dim", 16, r"rotary_dim must be even and at most head_dim \(8\), it is 16"),
+        ("model.rope.inverse_frequencies", [1.0], r"must hold 4 numbers, half of rotary_dim, it holds 1"),
+        ("model.rope.factor", 0, r"> 0.* at `\$\.model\.rope\.factor`"),
+        ("kv_dtype", "float128", "kv_dtype must be one of float32"),
+        ("text.stop_ids", [-1], r">= 0 - at `\$\.text\.stop_ids"),
+        ("text.tokenizer", "../tokenizer.json", "outside the bundle: the name '../tokenizer.json' does not stay"),
+        ("text.chat_template", "/etc/passwd", "outside the bundle: the name '/etc/passwd' does not stay"),
+        ("graphs.0.file", "../model.onnx", "outside the bundle"),
+        ("parity", {"kl": None}, r"Expected `float`, got `null`"),
+    ],
+)
+def test_values_that_are_impossible(field: str, value: object, message: str, tmp_path: Path) -> None:
+    write_bundle(tmp_path)
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    holder: Any = document
+    *path, last = field.split(".")
+    for key in path:
+        holder = holder[int(key) if key.isdigit() else key]
+    holder[last] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(BundleError, match=message):
+        load_manifest(tmp_path)
+
+
+def test_caches_larger_than_any_models(tmp_path: Path) -> None:
+    write_bundle(tmp_path)
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    document["model"] |= {"layers": 1024, "kv_heads": 1024, "head_dim": 1024}
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(BundleError, match="make 8589934592 bytes of cache a token, 16777216 is the most"):
+        load_manifest(tmp_path)
+
+
+def test_deep_nesting(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"x":' + "[" * 100_000)
+    with pytest.raises(BundleError, match="cannot be read"):
+        load_manifest(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(BundleError, match="it is a named pipe, not a regular file"):
+        load_manifest(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    write_bundle(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "chat_template.jinja").symlink_to("/etc/hostname")
+    with pytest.raises(BundleError, match=r"'chat_template\.jinja' is a link to a place outside its folder"):
+        load_manifest(tmp_path)
