@@ -32,6 +32,8 @@ from server.settings import Settings, listed
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
 ENDED, BROKEN, UNUSABLE = 0, 1, 2  # exit codes
+# Longer than httpx (and so the OpenAI SDK) keeps an idle connection, 5 s: who closes first must not be the server.
+IDLE_CONNECTION_S = 20
 CONNECTIONS_END_S = 1  # for clients to read the last frame once nothing generates any more
 
 
@@ -134,6 +136,7 @@ class DrainingServer(uvicorn.Server):
             log_config=None,
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=CONNECTIONS_END_S,
+            timeout_keep_alive=IDLE_CONNECTION_S,
         )
         super().__init__(config)
         self.ending = asyncio.Event()

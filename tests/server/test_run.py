@@ -190,3 +190,9 @@ async def test_an_engine_that_does_not_start(
 def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         run.bind("127.0.0.1", taken.getsockname()[1])
+
+
+def test_clients_close_idle_connections_before_the_server_does(settings: Settings) -> None:
+    """Otherwise a request may meet a connection that is just being closed; httpx keeps one for 5 s."""
+    kept = httpx.Limits().keepalive_expiry
+    assert kept is not None and 2 * kept < run.IDLE_CONNECTION_S
