@@ -115,9 +115,12 @@ def _places(path: Path) -> dict[tuple[int, int], list[tuple[Operator, int]]]:
     operators = [*(get_operator(f"core/{name}")() for name in STOCK), Unmade(), Unreturned()]
     found: dict[tuple[int, int], list[tuple[Operator, int]]] = {}
     for operator in operators:
-        positions = (start for node in nodes for start, _ in operator.mutation_positions(node))
-        for occurrence, start in enumerate(positions):
-            found.setdefault(start, []).append((operator, occurrence))
+        positions = ((start, node) for node in nodes for start, _ in operator.mutation_positions(node))
+        for occurrence, (start, node) in enumerate(positions):
+            if (
+                parso.tree.search_ancestor(node, "decorator") is None
+            ):  # slots and frozen are speed and the type checker's
+                found.setdefault(start, []).append((operator, occurrence))
     return found
 
 

@@ -97,6 +97,11 @@ class Runs:
                 return mutant, os.waitstatus_to_exitcode(status) == 0, now - began
             time.sleep(0.02)
 
+    def end(self) -> None:
+        """Kill what still runs: each has a process group of its own, which Ctrl-C does not reach."""
+        for pid in self.started:
+            os.killpg(pid, signal.SIGKILL)
+
 
 def _run_tests(mutant: Mutant, tests: Sequence[str]) -> None:
     """The child's whole life."""
@@ -115,12 +120,12 @@ def _run_tests(mutant: Mutant, tests: Sequence[str]) -> None:
     os._exit(int(code))
 
 
-def limits(mutants: Iterable[Mutant]) -> dict[str, float]:
+def limits(mutants: Iterable[Mutant], runs: Runs) -> dict[str, float]:
     """By folder the seconds that its tests may take. SystemExit when one fails on the code as it is."""
     wanted: dict[str, set[str]] = {}
     for mutant in mutants:
         wanted.setdefault(mutant.folder, set()).update(mutant.tests)
-    runs, left, found = Runs(), dict(wanted), dict[str, float]()
+    left, found = dict(wanted), dict[str, float]()
     while left or runs.started:
         while left and len(runs.started) < AT_ONCE:
             folder, tests = left.popitem()
@@ -132,29 +137,29 @@ def limits(mutants: Iterable[Mutant]) -> dict[str, float]:
     return found
 
 
-def survivors(mutants: Sequence[Mutant]) -> list[Mutant]:
+def survivors(mutants: Sequence[Mutant], runs: Runs) -> list[Mutant]:
     """The mutants that no test noticed."""
-    limit_of = limits(mutants)
-    runs, left, found = Runs(), list(mutants), list[Mutant]()
+    limit_of = limits(mutants, runs)
+    left, found = list(mutants), list[Mutant]()
     while left or runs.started:
         while left and len(runs.started) < AT_ONCE:
             mutant = left.pop()
             runs.start(mutant, mutant.tests, limit_of[mutant.folder])
         mutant, passed, _ = runs.finished()
         found += [mutant] if passed else []
-        print("." if not passed else "S", end="", flush=True)
+        print(f"\nunnoticed: {mutant.path}:{mutant.line}" if passed else ".", end="\n" if passed else "", flush=True)
     print()
     return found
 
 
-def report(mutants: Sequence[Mutant], unnoticed: Sequence[Mutant]) -> float:
+def report(mutants: Sequence[Mutant], missed: Sequence[Mutant]) -> float:
     """Print a table by folder and the survivors; the share that was noticed, in per cent."""
-    drawn, lost = (Counter(mutant.folder for mutant in part) for part in (mutants, unnoticed))
+    drawn, lost = (Counter(mutant.folder for mutant in part) for part in (mutants, missed))
     for folder, count in sorted(drawn.items()):
         print(f"{folder:24}{count:6} mutants{count - lost[folder]:6} noticed{1 - lost[folder] / count:8.1%}")
-    share = 100.0 * (1 - len(unnoticed) / len(mutants))
-    print(f"{'all':24}{len(mutants):6} mutants{len(mutants) - len(unnoticed):6} noticed{share:7.1f}%\n")
-    for mutant in sorted(unnoticed, key=lambda mutant: (mutant.path, mutant.line)):
+    share = 100.0 * (1 - len(missed) / len(mutants))
+    print(f"{'all':24}{len(mutants):6} mutants{len(mutants) - len(missed):6} noticed{share:7.1f}%\n")
+    for mutant in sorted(missed, key=lambda mutant: (mutant.path, mutant.line)):
         print(f"{mutant.path}:{mutant.line}\n    {mutant.before}\n    {mutant.after}")
     return share
 
@@ -163,4 +168,9 @@ if __name__ == "__main__":
     for module in SLOW_IMPORTS:
         import_module(module)
     drawn = [Mutant(**fields) for fields in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))]
-    sys.exit(report(drawn, survivors(drawn)) < float(sys.argv[2]))
+    forked = Runs()
+    try:
+        unnoticed = survivors(drawn, forked)
+    finally:
+        forked.end()
+    sys.exit(report(drawn, unnoticed) < float(sys.argv[2]))

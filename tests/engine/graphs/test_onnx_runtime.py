@@ -15,7 +15,7 @@ from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.graphs.onnx_sessions import cpu_provider
+from engine.graphs.onnx_sessions import cpu_provider, load_sessions
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import LAYOUTS, Bundles
 from tests.engine.worker.simulation import sequence_of
@@ -354,3 +354,23 @@ def test_unfinished_business_is_an_error_of_ours(bundles: Bundles) -> None:
         runtime.non_finite_rows(np.arange(1))
     with pytest.raises(AssertionError, match="before run"):
         runtime.keep(0, np.arange(1), np.arange(1))
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize(
+    ("lie", "told"), [("type", "its manifest says int64"), ("missing", "has an unknown"), ("more", "has no .* another")]
+)
+def test_every_lie_about_tensors_is_named(bundles: Bundles, tmp_path: Path, side: str, lie: str, told: str) -> None:
+    for file in bundles("free").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    manifest = load_manifest(tmp_path)
+    graph = manifest.graphs[0]
+    *others, last = getattr(graph, side)
+    specs = {
+        "type": (*others, msgspec.structs.replace(last, dtype="int64")),
+        "missing": tuple(others),
+        "more": (*others, last, msgspec.structs.replace(last, name="another")),
+    }[lie]
+    graphs = (msgspec.structs.replace(graph, **{side: specs}), *manifest.graphs[1:])
+    with pytest.raises(BundleError, match=f"{graph.name} .*{told}"):
+        load_sessions(tmp_path, msgspec.structs.replace(manifest, graphs=graphs), cpu_provider(1))

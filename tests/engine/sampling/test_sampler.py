@@ -67,11 +67,21 @@ def test_support_and_frequencies_are_those_of_transformers(params: dict[str, flo
 
 
 def test_combined_order_temperature_then_k_then_p() -> None:
-    logits = RNG.normal(size=60).astype(np.float32) * 2
-    scaled = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(10)(None, torch.tensor(logits)[None] / 0.5))
-    expected = torch.softmax(scaled[0], -1).numpy()
+    logits = np.random.default_rng(9).normal(size=60).astype(np.float32) * 0.6
+    steps = {"t": lambda x: x / 0.5, "k": lambda x: TopKLogitsWarper(10)(None, x), "p": TopPLogitsWarper(0.8)}
+
+    def shares(order: str) -> np.ndarray:
+        found = torch.tensor(logits)[None]
+        for name in order:
+            found = steps[name](None, found) if name == "p" else steps[name](found)  # type: ignore[operator]
+        return torch.softmax(found[0], -1).numpy()
+
+    expected = shares("tkp")
+    assert 3 < np.count_nonzero(expected) < 10
+    for other in ("tpk", "kpt", "ptk", "pkt"):  # top-k and temperature may change places
+        assert set(np.flatnonzero(shares(other))) != set(np.flatnonzero(expected))
     measured = drawn(logits, 3000, temperature=0.5, top_k=10, top_p=0.8)
-    assert set(np.flatnonzero(measured)) <= set(np.flatnonzero(expected))
+    assert set(np.flatnonzero(measured)) == set(np.flatnonzero(expected))
     assert np.abs(measured - expected).max() < 0.04
 
 
@@ -98,7 +108,7 @@ def test_repetition_penalty_is_transformers(penalty: float, rival: float) -> Non
 
 def test_repetition_penalty_changes_the_shares_of_what_was_seen_once() -> None:
     """Frequencies, so that the size of the penalty counts and not only which token is the largest."""
-    logits = RNG.normal(size=12).astype(np.float32)
+    logits = np.array([0.5, 0.1, -0.3, 2.0, -1.0, 1.5, 0.9, 2.2, 0.2, -0.8, 0.4, 1.0], np.float32)
     prompt, completion = PENALISED
     processed = RepetitionPenaltyLogitsProcessor(2.0)(
         torch.tensor([[*prompt, *completion]]), torch.tensor(logits)[None]
@@ -216,3 +226,13 @@ def test_without_a_grammar_a_stop_token_is_never_the_way_out() -> None:
     params = SamplingParams(max_tokens=10, temperature=0.0, stop_token_ids=(0,), min_tokens=2)
     (pick,) = sample(np.array([[9.0, -np.inf]], np.float32), [RowContext(params, 1, (1,), ())])
     assert isinstance(pick, BadLogits)
+
+
+def test_presence_counts_a_token_once_and_frequency_each_time() -> None:
+    logits = np.array([[3.0, 2.9, 2.0, 0.0]], np.float32)
+    thrice = (0, 0, 0, 1)
+    assert choose(logits, row(completion=thrice, temperature=0.0, presence_penalty=0.9)) == [0]
+    assert choose(logits, row(completion=thrice, temperature=0.0, presence_penalty=1.2)) == [2]
+    assert choose(logits, row(completion=thrice, temperature=0.0, frequency_penalty=0.2)) == [1]
+    assert choose(logits, row(completion=(0,), temperature=0.0, presence_penalty=0.5)) == [1]
+    assert choose(logits, row(completion=(3,), temperature=0.0, presence_penalty=-3.5)) == [3]

@@ -368,11 +368,12 @@ def test_a_more_urgent_request_does_not_wait_for_a_less_urgent_prefix() -> None:
     assert next(iter(world.finishes)) == "high"
 
 
-def test_stop_inside_an_accepted_draft_keeps_the_books_straight() -> None:
+@pytest.mark.parametrize("mode", [PromptLookup(longest=3, shortest=1), RightGuesses()])
+def test_stop_inside_an_accepted_draft_keeps_the_books_straight(mode: PromptLookup) -> None:
     start = (1, 2, 3, 1, 2, 3, 1, 2)
     whole = by_hand(start, 120)
     for stop in set(whole[20:]):
-        world = simulate(fixed((8, 256)), mode=PromptLookup(longest=3, shortest=1), lookup_rows=4)
+        world = simulate(fixed((8, 256)), mode=mode, lookup_rows=4)
         world.submit("a", start, 120, stop_token_ids=(stop,))
         world.run()
         assert world.outputs["a"] == by_hand(start, 120, (stop,))
@@ -415,7 +416,7 @@ def test_failed_pass_loses_only_its_own_sequences() -> None:
     world.submit("next", prompt(4, 1), 5)
     world.runtime.fail_at = 1
     world.run()
-    assert list(world.failures) == ["unlucky"]
+    assert world.failures == {"unlucky": "the fake runtime was told to fail"}
     assert world.outputs["next"] == by_hand(prompt(4, 1), 5)
 
 
