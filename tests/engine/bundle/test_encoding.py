@@ -53,3 +53,13 @@ def test_rotary_rows_at_any_position() -> None:
     encoding = Encoding("uint16", 2 / 65535, 32768)
     RotaryTable(RopeSpec("default", 10000.0, 4, (1.0, 0.01)), False, encoding).fill(positions, codes)
     np.testing.assert_allclose(encoding.decode(codes), np.sin(angles), atol=4e-5)
+
+
+def test_half_an_encoding_is_none() -> None:
+    for scale, zero_point in ((0.1, None), (None, 128)):
+        with pytest.raises(BundleError, match="no scale or zero point"):
+            encoding_of(TensorSpec("x", "uint8", (1,), scale, zero_point))
+
+
+def test_codes_without_an_encoding_are_the_numbers() -> None:
+    assert Encoding("uint8").decode(np.array([0, 3, 255], np.uint8)).tolist() == [0.0, 3.0, 255.0]

@@ -17,3 +17,13 @@ def test_salts_share_nothing() -> None:
     shared, mine, yours = (page_keys(TOKENS, 16, salt=salt) for salt in (b"", b"mine", b"yours"))
     assert len({*shared, *mine, *yours}) == 12
     assert page_keys(TOKENS, 16, mine[:1], b"mine") == mine
+
+
+def test_every_page_before_counts() -> None:
+    """A key is as much about the pages in the middle as about the first one: else others' contents would be used."""
+    keys = page_keys(TOKENS, 16)
+    for place in range(64):
+        changed = page_keys([*TOKENS[:place], 999, *TOKENS[place + 1 :]], 16)
+        page = place // 16
+        assert changed[:page] == keys[:page]
+        assert not set(changed[page:]) & set(keys)

@@ -81,3 +81,44 @@ def test_aborted_requests_do_not_count_as_progress() -> None:
         admission.enter(str(i), 1)
         admission.leave(str(i), finished=False)
     assert admission.expected_wait_s() == SHORTEST_WAIT_S
+
+
+def test_one_finish_is_no_rate_and_two_are() -> None:
+    clock = Clock()
+    admission = AdmissionControl(100, 0, clock)
+    for i in range(12):
+        admission.enter(str(i), 1)
+    clock.now = 10.0
+    admission.leave("0", finished=True)
+    clock.now = 20.0
+    assert admission.expected_wait_s() == SHORTEST_WAIT_S
+    admission.leave("1", finished=True)
+    assert admission.expected_wait_s() == pytest.approx(10 / (2 / 10.0))
+
+
+def test_an_idle_hour_says_nothing_and_a_newcomer_forgets_nothing() -> None:
+    clock = Clock()
+    admission = AdmissionControl(100, 0, clock)
+    for i in range(4):
+        admission.enter(str(i), 1)
+    for i in range(2):
+        clock.now += 5.0
+        admission.leave(str(i), finished=True)
+    clock.now = 12.0
+    admission.enter("newcomer", 1)
+    assert admission.expected_wait_s() == pytest.approx(3 / (2 / 7.0))
+    for name in ("2", "3", "newcomer"):
+        admission.leave(name, finished=True)
+    clock.now = 3600.0
+    admission.enter("after an hour", 1)
+    assert admission.expected_wait_s() == SHORTEST_WAIT_S
+
+
+def test_the_shortest_wait_holds_where_requests_finish_faster() -> None:
+    clock = Clock()
+    admission = AdmissionControl(100, 0, clock)
+    for i in range(5):
+        admission.enter(str(i), 1)
+    for i in range(4):
+        admission.leave(str(i), finished=True)
+    assert admission.expected_wait_s() == SHORTEST_WAIT_S

@@ -255,3 +255,22 @@ def test_no_orphan_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent.kill()
     # The worker inherited standard error: the end of that pipe is the end of the worker.
     parent.communicate(timeout=GUARD_S)
+
+
+async def test_only_failed_starts_in_a_row_are_counted(scene: Scene) -> None:
+    """A worker that was ready begins the count anew."""
+    supervisor = scene.supervisor("exit", "exit", "ready", "exit")
+    await supervisor.start()
+    supervisor.submit(request("a", "die@2"))
+    await scene.listener.when(lambda: len(scene.listener.errors) == 1)
+    assert len(scene.starts) == 6
+    assert "3 times in a row" in supervisor.death_reason
+
+
+def test_the_pause_between_workers_doubles_up_to_a_bound(scene: Scene) -> None:
+    supervisor = scene.supervisor(patience=Patience(first_backoff_s=0.1, longest_backoff_s=5.0))
+    pauses = []
+    for deaths in (1, 2, 3, 6, 7, 10_000):
+        supervisor._deaths_in_a_row = deaths
+        pauses.append(supervisor._backoff_s())
+    assert pauses == [0.1, 0.2, 0.4, 3.2, 5.0, 5.0]

@@ -139,3 +139,15 @@ def test_a_grammar_that_llguidance_refuses() -> None:
     masks.open("bad", '{"grammars": [{"lark_grammar": "start: ("}]}', ())
     with pytest.raises(GrammarFailed, match="Expected token"):
         masks.take("bad")
+
+
+def test_ready_is_said_when_taking_would_not_wait() -> None:
+    builds, steps = OnDemand(), OnDemand()
+    masks = GrammarMasks(small_tokenizer, builds, steps)
+    masks.open("a", grammar(), ())
+    assert not masks.is_ready("a")
+    builds.run()
+    steps.run()
+    assert masks.is_ready("a")
+    masks.advance("a", (0,))
+    assert not masks.is_ready("a")

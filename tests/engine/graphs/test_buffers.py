@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.tensor_names import Place
-from engine.graphs.buffers import Pool, zero_codes
+from engine.graphs.buffers import Arena, Pool, zero_codes
 from tests.engine.tiny_bundle import write_bundle
 
 
@@ -30,3 +31,27 @@ def test_every_head_may_have_its_own_zero(tmp_path: Path) -> None:
     assert (pool.relaid(12).keys[0, 1] == 7).all()
     second = Place(0, 0, 1).of(pool.keys, pool.values)
     assert second.shape == (1, 1, 4, 8) and second.flags.c_contiguous and (second == 7).all()
+
+
+def test_scratch_memory_is_shared_until_it_is_too_small() -> None:
+    arena, bytes_ = Arena(), np.dtype(np.uint8)
+    first = arena.array("a", (4, 4), bytes_)
+    assert np.shares_memory(first, arena.array("a", (4, 4), bytes_))
+    assert np.shares_memory(first, arena.array("a", (2,), np.dtype(np.float64)))
+    assert not np.shares_memory(first, arena.array("b", (4, 4), bytes_))
+    larger = arena.array("a", (17,), bytes_)
+    assert not np.shares_memory(first, larger) and np.shares_memory(larger, arena.array("a", (4, 4), bytes_))
+    arena.clear()
+    assert not np.shares_memory(larger, arena.array("a", (4, 4), bytes_))
+
+
+def test_what_both_widths_have_survives_re_laying(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path)
+    pool = Pool(manifest, 4, zero_codes(manifest))
+    pool.keys[...] = np.arange(pool.keys.size).reshape(pool.keys.shape)
+    pool.values[...] = np.arange(pool.values.size).reshape(pool.values.shape)
+    wider, narrower = pool.relaid(6), pool.relaid(3)
+    assert (pool.width, wider.width, narrower.width) == (4, 6, 3)
+    assert (wider.keys[..., :4] == pool.keys).all() and (wider.values[..., :4, :] == pool.values).all()
+    assert not wider.keys[..., 4:].any() and not wider.values[..., 4:, :].any()
+    assert (narrower.keys == pool.keys[..., :3]).all() and (narrower.values == pool.values[..., :3, :]).all()

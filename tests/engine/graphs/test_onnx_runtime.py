@@ -15,7 +15,7 @@ from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.graphs.onnx_sessions import cpu_provider
+from engine.graphs.onnx_sessions import cpu_provider, load_sessions
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import LAYOUTS, Bundles
 from tests.engine.worker.simulation import sequence_of
@@ -308,3 +308,69 @@ def test_a_pool_that_is_laid_out_is_not_re_laid_by_the_pass(bundles: Bundles, la
         assert (runtime._pools[0], runtime._passes[0, shape], runtime.restrides) == (pool, bound, restrides)
     assert runtime.restrides
     runtime.close()
+
+
+@pytest.mark.parametrize("side", ["keys", "values"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_named_and_no_others(bundles: Bundles, side: str, value: float) -> None:
+    runtime = open_runtime(bundles("free"))
+    runtime.run(pack(StepPlan(PassShape(8, 64), 0, (segment("a", VOCAB_PROMPT[:6], 0, (0,)),)), 16))
+    asked = np.arange(2, 8)
+    assert runtime.non_finite_rows(asked).tolist() == []
+    assert runtime._last is not None
+    fresh = runtime._last.fresh
+    for row in (0, 3, 6):
+        (fresh.keys if side == "keys" else np.swapaxes(fresh.values, 3, 4))[1, 0, 0, -1, row] = value
+    assert runtime.non_finite_rows(asked).tolist() == [3, 6]
+
+
+def test_a_graph_of_keys_and_values_alone_computes_a_prompt(bundles: Bundles, tmp_path: Path) -> None:
+    """The graphs of 32 rows are declared KV-only; what they leave in the pool is what those with logits leave."""
+    source = bundles("fixed")
+    manifest = load_manifest(source)
+    prompt = tuple((i * 31 + 7) % 256 for i in range(20))
+    whole = open_runtime(source)
+    run(whole, PassShape(32, 96), segment("a", prompt, 0, (0, 1), 0))
+    expected = run(whole, PassShape(1, 127), segment("a", (33,), 20, (0, 1)))
+    whole.close()
+    for file in source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    kv_only = tuple(
+        msgspec.structs.replace(graph, kind=GraphKind.DECODER_PREFILL)
+        if graph.kind is GraphKind.DECODER and graph.rows == 32
+        else graph
+        for graph in manifest.graphs
+    )
+    save_manifest(tmp_path, msgspec.structs.replace(manifest, graphs=kv_only))
+    runtime = open_runtime(tmp_path)
+    assert PassShape(32, 96) in runtime.shapes.prefill
+    assert run(runtime, PassShape(32, 96), segment("a", prompt, 0, (0, 1), 0)).shape == (0, 384)
+    assert (run(runtime, PassShape(1, 127), segment("a", (33,), 20, (0, 1))) == expected).all()
+
+
+def test_unfinished_business_is_an_error_of_ours(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"))
+    with pytest.raises(AssertionError, match="before run"):
+        runtime.non_finite_rows(np.arange(1))
+    with pytest.raises(AssertionError, match="before run"):
+        runtime.keep(0, np.arange(1), np.arange(1))
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize(
+    ("lie", "told"), [("type", "its manifest says int64"), ("missing", "has an unknown"), ("more", "has no .* another")]
+)
+def test_every_lie_about_tensors_is_named(bundles: Bundles, tmp_path: Path, side: str, lie: str, told: str) -> None:
+    for file in bundles("free").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    manifest = load_manifest(tmp_path)
+    graph = manifest.graphs[0]
+    *others, last = getattr(graph, side)
+    specs = {
+        "type": (*others, msgspec.structs.replace(last, dtype="int64")),
+        "missing": tuple(others),
+        "more": (*others, last, msgspec.structs.replace(last, name="another")),
+    }[lie]
+    graphs = (msgspec.structs.replace(graph, **{side: specs}), *manifest.graphs[1:])
+    with pytest.raises(BundleError, match=f"{graph.name} .*{told}"):
+        load_sessions(tmp_path, msgspec.structs.replace(manifest, graphs=graphs), cpu_provider(1))

@@ -16,6 +16,9 @@ from engine.request import SamplingParams
 from engine.sampling.sampler import BadLogits, RowContext, SampledToken, sample, top_ids, uniform
 
 RNG = np.random.default_rng(3)
+SPLITMIX = [0.5079605879681605, 0.17601256256594233, 0.2357696609793668, 0.5315233567015305]
+PLAIN_DRAWS = [193, 65, 178, 198, 139, 213, 297, 183]
+NUCLEUS_DRAWS = [351, 89, 267, 272, 20, 35, 218, 109]
 
 
 def row(
@@ -64,20 +67,55 @@ def test_support_and_frequencies_are_those_of_transformers(params: dict[str, flo
 
 
 def test_combined_order_temperature_then_k_then_p() -> None:
-    logits = RNG.normal(size=60).astype(np.float32) * 2
-    scaled = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(10)(None, torch.tensor(logits)[None] / 0.5))
-    expected = torch.softmax(scaled[0], -1).numpy()
+    logits = np.random.default_rng(9).normal(size=60).astype(np.float32) * 0.6
+    steps = {"t": lambda x: x / 0.5, "k": lambda x: TopKLogitsWarper(10)(None, x), "p": TopPLogitsWarper(0.8)}
+
+    def shares(order: str) -> np.ndarray:
+        found = torch.tensor(logits)[None]
+        for name in order:
+            found = steps[name](None, found) if name == "p" else steps[name](found)  # type: ignore[operator]
+        return torch.softmax(found[0], -1).numpy()
+
+    expected = shares("tkp")
+    assert 3 < np.count_nonzero(expected) < 10
+    for other in ("tpk", "kpt", "ptk", "pkt"):  # top-k and temperature may change places
+        assert set(np.flatnonzero(shares(other))) != set(np.flatnonzero(expected))
     measured = drawn(logits, 3000, temperature=0.5, top_k=10, top_p=0.8)
-    assert set(np.flatnonzero(measured)) <= set(np.flatnonzero(expected))
+    assert set(np.flatnonzero(measured)) == set(np.flatnonzero(expected))
     assert np.abs(measured - expected).max() < 0.04
 
 
-def test_repetition_penalty_is_transformers() -> None:
-    logits = RNG.normal(size=(1, 30)).astype(np.float32)
-    prompt, completion = (3, 4, 5), (4, 7)
-    processed = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([[*prompt, *completion]]), torch.tensor(logits))
-    picked = choose(logits, row(prompt=prompt, completion=completion, temperature=0.0, repetition_penalty=1.7))
-    assert picked == [int(processed.argmax())]
+PENALISED = ((3, 4, 5), (4, 7))  # prompt, completion
+
+
+@pytest.mark.parametrize("penalty", [0.5, 0.9, 1.1, 1.7, 5.0])
+@pytest.mark.parametrize("rival", [-2.0, -0.9, 0.3, 1.1, 2.0])
+def test_repetition_penalty_is_transformers(penalty: float, rival: float) -> None:
+    """Seen tokens, above zero and below, against one that was not seen: every pair of them in turn decides."""
+    prompt, completion = PENALISED
+    for seen in (3, 4, 5, 7):
+        for value in (-1.5, -0.5, 0.5, 1.5):
+            logits = np.full((1, 30), -50.0, np.float32)
+            logits[0, [seen, 11]] = value, rival
+            processed = RepetitionPenaltyLogitsProcessor(penalty)(
+                torch.tensor([[*prompt, *completion]]), torch.tensor(logits)
+            )
+            picked = choose(
+                logits, row(prompt=prompt, completion=completion, temperature=0.0, repetition_penalty=penalty)
+            )
+            assert picked == [int(processed.argmax())]
+
+
+def test_repetition_penalty_changes_the_shares_of_what_was_seen_once() -> None:
+    """Frequencies, so that the size of the penalty counts and not only which token is the largest."""
+    logits = np.array([0.5, 0.1, -0.3, 2.0, -1.0, 1.5, 0.9, 2.2, 0.2, -0.8, 0.4, 1.0], np.float32)
+    prompt, completion = PENALISED
+    processed = RepetitionPenaltyLogitsProcessor(2.0)(
+        torch.tensor([[*prompt, *completion]]), torch.tensor(logits)[None]
+    )
+    measured = drawn(logits, 4000, prompt=prompt, completion=completion, repetition_penalty=2.0)
+    assert np.abs(measured - torch.softmax(processed[0], -1).numpy()).max() < 0.04
+    assert np.abs(measured - torch.softmax(torch.tensor(logits), -1).numpy()).max() > 0.04
 
 
 def test_frequency_and_presence_count_the_completion_only() -> None:
@@ -154,3 +192,47 @@ def test_uniform_is_uniform_and_depends_on_both_numbers() -> None:
 def test_tiny_temperatures_are_nearly_greedy(temperature: float) -> None:
     logits = RNG.normal(size=(1, 300)).astype(np.float32)
     assert choose(logits, row(temperature=temperature, top_p=0.9)) == [int(logits.argmax())]
+
+
+def test_a_seed_gives_the_same_numbers_in_every_version() -> None:
+    """A stream that goes on under a newer server, or on another machine, is the same stream."""
+    assert [uniform(seed, index) for seed, index in ((0, 0), (1, 0), (1, 1), (2**63 - 1, 12345))] == SPLITMIX
+    logits = (np.arange(400, dtype=np.float32) * 7919 % 400 / 50)[None]
+    assert [choose(logits, row(seed=seed))[0] for seed in range(8)] == PLAIN_DRAWS
+    assert [choose(logits, row(seed=seed, top_p=0.9))[0] for seed in range(8)] == NUCLEUS_DRAWS
+
+
+def test_min_p_keeps_all_that_are_likely_enough_however_many() -> None:
+    logits = np.concatenate([np.full(900, 1.0), np.full(900, -9.0)]).astype(np.float32)
+    rows = [row(seed=seed, min_p=0.5) for seed in range(400)]
+    tokens = choose(np.tile(logits, (len(rows), 1)), *rows)
+    assert max(tokens) < 900 and len({token // 100 for token in tokens}) == 9
+
+
+def test_min_tokens_hold_under_a_grammar_that_allows_more_than_the_stop() -> None:
+    params = SamplingParams(max_tokens=10, temperature=0.0, stop_token_ids=(0,), min_tokens=2)
+    logits = np.array([[9.0, 1.0, 2.0]], np.float32)
+
+    def under(*allowed: int) -> list[int]:
+        forbidden = np.array([token not in allowed for token in range(3)])
+        return choose(logits, RowContext(params, 1, (1,), (), forbidden))
+
+    assert under(0, 1) == [1]
+    assert under(0, 1, 2) == [2]
+    assert under(0) == [0]  # nothing else may follow
+
+
+def test_without_a_grammar_a_stop_token_is_never_the_way_out() -> None:
+    params = SamplingParams(max_tokens=10, temperature=0.0, stop_token_ids=(0,), min_tokens=2)
+    (pick,) = sample(np.array([[9.0, -np.inf]], np.float32), [RowContext(params, 1, (1,), ())])
+    assert isinstance(pick, BadLogits)
+
+
+def test_presence_counts_a_token_once_and_frequency_each_time() -> None:
+    logits = np.array([[3.0, 2.9, 2.0, 0.0]], np.float32)
+    thrice = (0, 0, 0, 1)
+    assert choose(logits, row(completion=thrice, temperature=0.0, presence_penalty=0.9)) == [0]
+    assert choose(logits, row(completion=thrice, temperature=0.0, presence_penalty=1.2)) == [2]
+    assert choose(logits, row(completion=thrice, temperature=0.0, frequency_penalty=0.2)) == [1]
+    assert choose(logits, row(completion=(0,), temperature=0.0, presence_penalty=0.5)) == [1]
+    assert choose(logits, row(completion=(3,), temperature=0.0, presence_penalty=-3.5)) == [3]

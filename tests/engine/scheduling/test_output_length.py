@@ -55,3 +55,8 @@ def test_it_follows_the_answers() -> None:
     nothing = OutputLengthEstimate(0, CAPACITY, 16)
     nothing.observe(99)
     assert nothing.tokens == 0
+
+
+def test_an_answer_at_its_end_gives_no_page_back() -> None:
+    assert OutputLengthEstimate(100, CAPACITY, 16).growth(sequence(17, 0, max_tokens=0)) == 0
+    assert OutputLengthEstimate(1, CAPACITY, 16).growth(sequence(1, 16)) == 0

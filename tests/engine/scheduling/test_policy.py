@@ -172,3 +172,8 @@ def test_how_far_a_pool_is_shared() -> None:
     assert fixed((1, 512), (32, 512)).reach(2) == 512
     assert fixed((1, 4095), (128, 896)).reach(2) == 4095  # rows are not worth three quarters of the pool
     assert free(64, 4096).reach(99) == 4096
+
+
+def test_a_kept_prefix_never_keeps_prefill_from_a_shape_without_logits() -> None:
+    share = share_rows(KV_ONLY, CostTable({}), Demand(0, 200, kv_only_rows=199), Extent(64, 250, 255), 100.0)
+    assert (share.shape, share.prefill_rows) == (PassShape(128, 128), 128)

@@ -1,6 +1,6 @@
 """A prefix of which some pages are in the pool and others in the host cache; pages that are reserved."""
 
-from engine.bundle.variant import ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable
 from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.request import Request, SamplingParams
@@ -73,3 +73,24 @@ def test_decodes_do_not_get_what_is_reserved_for_prompts() -> None:
     assert pool.grow(decoding, 1) and not pool.grow(decoding, 2)
     assert pool.grow(waiting, 3) and pool.reserved == 0
     assert not pool.grow(decoding, 2) and len(decoding.pages) == 1
+
+
+def test_those_inside_count_for_the_columns_that_they_share() -> None:
+    """One row spans 15 pages, two need the shape of 64 rows, which spans 12."""
+    shapes = ShapeTable((PassShape(1, 255), PassShape(64, 192)), 64, 255)
+    pool = PoolQueues(0, PagePool(240, 16), shapes, HostCache(0), [])
+    assert (pool.available(), pool.available(newcomers=1), pool.available(newcomers=2)) == (15, 15, 12)
+    pool.prefill_queue["a"] = prefill("a", 5)
+    assert (pool.available(), pool.available(newcomers=1)) == (15, 12)
+    pool.decode_queue["b"] = prefill("b", 5)
+    assert (pool.available(), pool.available(newcomers=1)) == (12, 12)
+
+
+def test_a_cached_page_beyond_what_is_shared_keeps_nobody_out() -> None:
+    shapes = ShapeTable((PassShape(1, 255), PassShape(64, 192)), 64, 255)
+    pool = PoolQueues(0, PagePool(240, 16), shapes, HostCache(0), [])
+    pool.prefill_queue["a"] = prefill("a", 5)
+    pages = keep(pool, *(bytes([number]) for number in range(15)))
+    assert pool.available(newcomers=1) == 12
+    pool.pages.acquire(pages[14:])
+    assert pool.available(newcomers=1) == 0

@@ -10,7 +10,7 @@ from engine.bundle.variant import PassShape, ShapeTable
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
 from engine.scheduling.invariants import violations
-from tests.engine.worker.simulation import by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import RightGuesses, by_hand, fixed, free, simulate
 
 FIXED = fixed((1, 127), (8, 127), (32, 127))
 SAME_PAST = fixed((1, 256), (4, 256), (16, 256), (1, 64), (4, 64), (16, 64))
@@ -368,11 +368,12 @@ def test_a_more_urgent_request_does_not_wait_for_a_less_urgent_prefix() -> None:
     assert next(iter(world.finishes)) == "high"
 
 
-def test_stop_inside_an_accepted_draft_keeps_the_books_straight() -> None:
+@pytest.mark.parametrize("mode", [PromptLookup(longest=3, shortest=1), RightGuesses()])
+def test_stop_inside_an_accepted_draft_keeps_the_books_straight(mode: PromptLookup) -> None:
     start = (1, 2, 3, 1, 2, 3, 1, 2)
     whole = by_hand(start, 120)
     for stop in set(whole[20:]):
-        world = simulate(fixed((8, 256)), mode=PromptLookup(longest=3, shortest=1), lookup_rows=4)
+        world = simulate(fixed((8, 256)), mode=mode, lookup_rows=4)
         world.submit("a", start, 120, stop_token_ids=(stop,))
         world.run()
         assert world.outputs["a"] == by_hand(start, 120, (stop,))
@@ -415,7 +416,7 @@ def test_failed_pass_loses_only_its_own_sequences() -> None:
     world.submit("next", prompt(4, 1), 5)
     world.runtime.fail_at = 1
     world.run()
-    assert list(world.failures) == ["unlucky"]
+    assert world.failures == {"unlucky": "the fake runtime was told to fail"}
     assert world.outputs["next"] == by_hand(prompt(4, 1), 5)
 
 
@@ -462,6 +463,7 @@ WORLDS = {
     "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), offload_pages=10),
     "reserved": lambda: simulate(fixed((8, 112)), reserve_tokens=12),
     "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
+    "right guesses": lambda: simulate(fixed((16, 112)), mode=RightGuesses(), lookup_rows=3),
     "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),
     "slow": lambda: simulate(free(24, 256), costs={PassShape(1, 64): 300.0, PassShape(24, 64): 900.0}),
 }
@@ -515,3 +517,58 @@ def test_a_failed_pass_ends_only_those_it_carried_and_that_still_ran() -> None:
     world.scheduler.drop(plan.segments[0].sequence)
     assert [sequence.id for sequence in world.scheduler.fail(plan)] == ["b"]
     assert [sequence.id for sequence in world.scheduler.sequences()] == ["c"]
+
+
+def test_without_a_prefix_cache_no_page_outlives_its_sequence() -> None:
+    world = simulate(fixed((32, 480)), prefix_cache=False)
+    world.submit("a", prompt(100), 4)
+    world.run()
+    assert world.scheduler.pools[0].high_water(with_cached=True) == 0
+    assert world.scheduler.counters.prefix_queries == 104 - 4
+
+
+def test_a_stop_token_ends_nothing_before_min_tokens() -> None:
+    world = simulate(fixed((8, 112)))
+    world.submit("a", (1,), 9, stop_token_ids=(7,), min_tokens=2)
+    for taken in (1, 2, 3):
+        plan = world.scheduler.plan()
+        assert plan is not None
+        (update,) = world.scheduler.commit(plan, {"a": (7,)})
+        assert (update.sequence.generated, update.sequence.is_finished) == (taken, taken == 3)
+
+
+@pytest.mark.parametrize("mode", [PromptLookup(longest=3, shortest=1), RightGuesses()])
+def test_guesses_are_counted_for_their_request(mode: PromptLookup) -> None:
+    world = simulate(fixed((8, 256)), mode=mode, lookup_rows=4)
+    world.submit("a", (1, 2, 3, 1, 2, 3, 1, 2), 120)
+    (sequence,) = world.scheduler.sequences()
+    world.run()
+    counters = world.scheduler.counters
+    assert sequence.drafted == counters.drafted_rows > 0
+    assert sequence.accepted == counters.accepted_rows == (120 - len(world.runtime.passes))
+    assert (sequence.accepted > 0) is isinstance(mode, RightGuesses)
+    assert (sequence.passes, sequence.generated) == (len(world.runtime.passes), 120)
+
+
+def test_accepted_guesses_are_the_sequence_by_definition_and_save_passes() -> None:
+    world = simulate(fixed((8, 256)), mode=RightGuesses(), lookup_rows=4)
+    world.submit("a", prompt(9), 121)
+    world.run()
+    assert world.outputs["a"] == by_hand(prompt(9), 121)
+    assert len(world.runtime.passes) == 2 + 120 // 5  # two of the prompt, then a token and four guesses a pass
+
+
+@pytest.mark.parametrize("stop", range(50))
+def test_a_stop_inside_guesses_that_were_right_ends_there(stop: int) -> None:
+    """Then another one of the same prompt and beginning, from the pages that were kept."""
+    whole = by_hand(prompt(40), 60, (stop,))
+    world = simulate(fixed((8, 256)), mode=RightGuesses(), lookup_rows=4)
+    for name in ("a", "b"):
+        world.submit(name, prompt(40), 60, stop_token_ids=(stop,))
+        world.run()
+        assert world.outputs[name] == whole
+        assert world.finishes[name] is (FinishReason.STOP if whole[-1] == stop else FinishReason.LENGTH)
+    again = (*prompt(40), *whole)
+    world.submit("again", again, 20)
+    world.run()
+    assert world.outputs["again"] == by_hand(again, 20)

@@ -1,5 +1,6 @@
 """Drives a real loop over the fake runtime, and says by hand what every sequence must become."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llguidance import LLTokenizer
@@ -11,13 +12,14 @@ from engine.grammar.matching import GrammarFailed
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
+from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.invariants import violations
 from engine.scheduling.rules import Rules
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.sequence import Sequence
+from engine.scheduling.sequence import Sequence as Progress
 from engine.worker.loop import EngineLoop
 
 VOCAB = 50
@@ -43,9 +45,9 @@ def free(max_rows: int, columns: int) -> ShapeTable:
     return ShapeTable((), max_rows, columns)
 
 
-def sequence_of(request_id: str) -> Sequence:
+def sequence_of(request_id: str) -> Progress:
     """A sequence of one token, where any will do."""
-    return Sequence(Request(request_id, (1,), SamplingParams(max_tokens=1)), 0, 0, [1])
+    return Progress(Request(request_id, (1,), SamplingParams(max_tokens=1)), 0, 0, [1])
 
 
 def no_tokenizer() -> LLTokenizer:
@@ -61,6 +63,14 @@ def by_hand(prompt: tuple[int, ...], max_tokens: int, stops: tuple[int, ...] = (
         if tokens[-1] in stops:
             break
     return tokens[len(prompt) :]
+
+
+class RightGuesses(PromptLookup):
+    """Guesses what the fake runtime will say, so that guesses are accepted; prompt lookup finds nothing in its text."""
+
+    def propose(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
+        """By the definition."""
+        return tuple(by_hand(tuple(tokens), limit))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from engine.scheduling.costs import CostTable
 from engine.scheduling.sequence import MOVES, Sequence, SequenceStatus
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import inline_masks
-from tests.engine.worker.simulation import by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import RightGuesses, by_hand, fixed, free, simulate
 
 
 def test_counters_and_the_line_of_timings() -> None:
@@ -168,3 +168,53 @@ def test_a_loop_always_has_masks() -> None:
     masks = inline_masks()
     assert "a" not in masks and masks.late() == frozenset()
     masks.forget("a")
+
+
+def test_timings_are_the_clocks() -> None:
+    world = simulate(fixed((8, 120)))
+    now = [10.0]
+    world.loop._clock = lambda: now[0]
+    world.submit("a", (1, 2, 3), 3)  # arrived at 0
+    run = world.runtime.run
+
+    def lasting(batch: PackedBatch) -> np.ndarray:
+        now[0] += 2.0
+        return run(batch)
+
+    world.runtime.run = lasting  # type: ignore[method-assign]
+    events = [event for _ in range(3) for event in world.loop.step().events]
+    assert [event.timings is not None for event in events] == [False, False, True]
+    timings = events[-1].timings
+    assert timings is not None
+    assert (timings.queue_ms, timings.prompt_ms, timings.generate_ms) == (10_000.0, 2_000.0, 4_000.0)
+    assert (timings.passes, timings.pass_rows) == (3, 5)
+
+
+def test_a_switch_is_a_pass_of_another_shape_than_the_last() -> None:
+    world = simulate(fixed((1, 127), (8, 120)), costs={PassShape(1, 127): 1.0, PassShape(8, 120): 2.0})
+    world.submit("a", tuple(range(8)), 5)
+    world.run()
+    assert [batch.shape.rows for batch in world.runtime.passes] == [8, 1, 1, 1, 1]
+    assert world.loop.stats().variant_switches == 1
+
+
+def test_a_prompt_that_an_earlier_worker_has_counted_is_not_counted_again() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("new", (1, 2, 3), 3)
+    world.submit("resumed", (4, 5, 6, 7), 5, emitted=tuple(by_hand((4, 5, 6, 7), 2)))
+    world.run()
+    stats = world.loop.stats()
+    assert (stats.prompt_tokens, stats.generated_tokens, stats.finished) == (3, 3 + 3, 2)
+
+
+def test_no_logprob_outlives_the_stop_that_cuts_an_accepted_guess() -> None:
+    whole = by_hand((1, 2, 3), 40)
+    cuts = 0
+    for stop in sorted(set(whole)):
+        world = simulate(fixed((8, 256)), mode=RightGuesses(), lookup_rows=4)
+        world.submit("a", (1, 2, 3), 40, stop_token_ids=(stop,), logprobs=0)
+        while world.scheduler.has_work:
+            for event in world.loop.step().events:
+                assert [entry.token_id for entry in event.logprobs] == list(event.token_ids)
+                cuts += event.finish is FinishReason.STOP and 1 < len(event.token_ids) < 5
+    assert cuts > 3

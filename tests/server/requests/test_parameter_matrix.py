@@ -171,3 +171,16 @@ async def test_responses(client: httpx.AsyncClient, engine: ScriptedEngine, name
     ResponseAnswer.model_validate(parts[0], strict=True)
     assert parts[0]["status"] == ("incomplete" if "max_output_tokens" in body else "completed")
     assert not engine.live
+
+
+@pytest.mark.parametrize(
+    ("fields", "top_k", "top_p"),
+    [({}, 0, 1.0), ({"top_k": -1}, 0, 1.0), ({"top_k": 0}, 0, 1.0), ({"top_k": 7}, 7, 1.0), ({"top_p": 0}, 1, 1.0)],
+)
+async def test_every_spelling_of_no_top_k_is_off(
+    client: httpx.AsyncClient, engine: ScriptedEngine, fields: dict[str, Any], top_k: int, top_p: float
+) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": "hello"}]} | fields
+    assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    params = engine.submitted[-1][0].params
+    assert (params.top_k, params.top_p) == (top_k, top_p)

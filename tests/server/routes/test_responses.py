@@ -286,3 +286,11 @@ async def test_the_sdk_streams(sdk: openai.AsyncOpenAI, engine: ScriptedEngine) 
     assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
     history: Any = [{"role": "user", "content": "f?"}, *final.output]
     assert (await sdk.responses.create(model=NAME, input=history, tools=tools)).status == "completed"
+
+
+async def test_every_part_is_the_first_of_its_item(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.script = lambda request: say(request, (*THOUGHTS, *CALL))
+    events = await respond(client, stream=True, tools=[TOOL])
+    assert {event["content_index"] for event in events if "content_index" in event} == {0}
+    placed = [event["output_index"] for event in events if "output_index" in event]
+    assert placed == sorted(placed) and set(placed) == set(range(max(placed) + 1))

@@ -32,6 +32,7 @@ def split(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     return text, list(calls.values())
 
 
+QUOTED = r'<tool_call>{"name": "weather", "arguments": {"city": "a \"}b\" \\\\", "days": 2}}'
 CASES = [
     ("plain text, with  spaces \n", "plain text, with  spaces \n", 0),
     ("a < b and <tool> and <tool_cal", "a < b and <tool> and <tool_cal", 0),
@@ -44,6 +45,7 @@ CASES = [
     ('<tool_call>{"name": "f", "arguments": "text"}</tool_call>', None, 0),
     ('<tool_call>{"name": "f"}</tool_call>', "", 1),
     ("<tool_call>{", "<tool_call>{", 0),
+    (f"{QUOTED}\n</tool_call> after", "after", 1),
 ]
 
 
@@ -181,3 +183,13 @@ async def test_tool_choice_none_shows_no_tools_and_leaves_the_text(
     assert engine.tools == [None]
     assert answer["choices"][0]["message"]["content"] == CALL
     assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_quotes_and_brackets_inside_strings_end_nothing(size: int) -> None:
+    text = f"{QUOTED}</tool_call><tool_call>{QUOTED.removeprefix('<tool_call>')}</tool_call>"
+    shown, calls = split([text[start : start + size] for start in range(0, len(text), size)])
+    assert shown == ""
+    assert [(name, json.loads(arguments)) for name, arguments in calls] == [
+        ("weather", {"city": 'a "}b" \\\\', "days": 2})
+    ] * 2

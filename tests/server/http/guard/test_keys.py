@@ -118,3 +118,16 @@ def test_where_a_request_shows_its_key(headers: dict[str, str], keys: list[str])
 
 def test_an_empty_ring_owns_nothing() -> None:
     assert KeyRing().owner(["", "a"]) is None
+
+
+def test_the_place_of_a_bad_key_in_a_list_is_told() -> None:
+    for listed, place in ((f"{SECRET} {SECRET}", 1), (f"a:{SECRET},,b:", 3)):
+        with pytest.raises(KeyFileError, match=f"^api_keys, entry {place}:"):
+            read_keys(listed, "")
+
+
+def test_a_thousand_keys_and_no_more() -> None:
+    keys = [f"sk-{number}" for number in range(1001)]
+    assert len(read_keys(",".join(keys[:1000]), "")) == 1000
+    with pytest.raises(KeyFileError, match="1001 API keys are given; 1000 are allowed"):
+        read_keys(",".join(keys), "")

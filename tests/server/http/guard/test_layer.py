@@ -1,17 +1,20 @@
 """The guard around the real app: keys, hosts, origins, rates, sizes, HEAD."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from engine.config import EngineConfig
 from server.app import create_app
 from server.http.guard.keys import KeyRing, read_keys
-from server.http.guard.layer import OPEN_PATHS
+from server.http.guard.layer import OPEN_PATHS, Guard, GuardRules, rate_error
+from server.http.guard.rates import Denial, Rates
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
@@ -271,3 +274,62 @@ async def test_caches_are_kept_apart_on_request(serve: Serve, engine: ScriptedEn
     assert first == second != third
     assert len(first) == 16
     assert shared == b""
+
+
+async def called(rules: GuardRules, method: str = "GET", headers: Sequence[tuple[bytes, bytes]] = ()) -> list[Message]:
+    """What a guard sends for a request, around an app that answers in two pieces."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"ab", "more_body": True})
+        await send({"type": "http.response.body", "body": b"cd"})
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": "/x", "raw_path": b"/x", "query_string": b"y=1"}
+    await Guard(app, rules, KeyRing())(scope | {"headers": list(headers), "client": ("a", 1)}, receive, send)
+    return sent
+
+
+def rules_of(**fields: Any) -> GuardRules:
+    return replace(GuardRules(Rates(), False, frozenset(), frozenset(), 1000, False), **fields)
+
+
+async def test_no_piece_of_a_body_follows_a_head() -> None:
+    head, *pieces = await called(rules_of(), "HEAD")
+    assert (head["status"], dict(head["headers"])[b"content-length"]) == (200, b"4")
+    assert [piece["body"] for piece in pieces] == [b"", b""]
+    assert [piece["body"] for piece in (await called(rules_of()))[1:]] == [b"ab", b"cd"]
+
+
+async def test_a_head_is_as_large_as_its_lines() -> None:
+    """Path, query and every header with its colon, space and line end."""
+    headers = [(b"a", b"12345"), (b"bc", b"")]
+    size = len("/x") + len("y=1") + sum(len(f"{name.decode()}: {value.decode()}\r\n") for name, value in headers)
+    for limit, status in ((size, 200), (size - 1, 431)):
+        sent = await called(rules_of(header_limit_bytes=limit), headers=headers)
+        assert sent[0]["status"] == status
+    for count, status in ((100, 200), (101, 431)):
+        sent = await called(rules_of(header_limit_bytes=10_000), headers=[(b"a", b"b")] * count)
+        assert sent[0]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "seconds", "milliseconds", "told"),
+    [
+        (0.0, "1", "1", "0.001"),
+        (0.0204, "1", "21", "0.020"),
+        (2.5, "3", "2500", "2.500"),
+        (90.0, "60", "60000", "90.0"),
+    ],
+)
+def test_how_long_a_denied_caller_waits(wait_s: float, seconds: str, milliseconds: str, told: str) -> None:
+    error = rate_error(Denial("Too fast.", wait_s))
+    assert dict(error.headers) == {"Retry-After": seconds, "retry-after-ms": milliseconds}
+    assert error.message.startswith(f"Too fast. Please try again in {told}")

@@ -1,0 +1,63 @@
+"""One stream without an engine: what its clock says, and how far its reader may lag behind."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.client.token_stream import StopRules, TokenStream
+from engine.errors import EngineFailure
+from engine.request import FinishReason, Request, RequestTimings, SamplingParams, TokenEvent
+from engine.text.tokenizer import Tokenizer
+from tests.engine.tiny_bundle import write_bundle
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    write_bundle(tmp_path)
+    return Tokenizer((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+
+
+def stream_of(tokenizer: Tokenizer, buffer_deltas: int = 100) -> tuple[TokenStream, list[RequestTimings | None]]:
+    ends: list[RequestTimings | None] = []
+    request = Request("a", (1, 2, 3), SamplingParams(max_tokens=50))
+    return TokenStream(request, tokenizer, StopRules(), buffer_deltas, lambda _, timings: ends.append(timings)), ends
+
+
+def token(character: str, finish: FinishReason | None = None, cached: int = 0) -> TokenEvent:
+    return TokenEvent("a", (ord(character),), (), finish, cached_tokens=cached)
+
+
+async def test_without_the_workers_timings_our_own_clock_tells_them(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("engine.client.token_stream.time.perf_counter", lambda: now[0])
+    stream, ends = stream_of(tokenizer)
+    for seconds, event in (
+        (2.0, token("a", cached=2)),
+        (3.0, token("b")),
+        (5.0, token("c", FinishReason.LENGTH)),
+    ):
+        now[0] += seconds
+        stream.feed(event)
+    deltas = [delta async for delta in stream]
+    timings = deltas[-1].timings
+    assert timings is not None and ends == [timings]
+    assert (timings.queue_ms, timings.prompt_ms, timings.generate_ms) == (0.0, 2000.0, 8000.0)
+    assert (timings.prompt_tokens, timings.cached_tokens, timings.generated_tokens) == (3, 2, 3)
+    assert [delta.timings for delta in deltas[:-1]] == [None, None]
+
+
+async def test_a_reader_may_be_as_far_behind_as_the_bound_and_no_further(tokenizer: Tokenizer) -> None:
+    stream, ends = stream_of(tokenizer, buffer_deltas=4)
+    for character in "abcd":
+        stream.feed(token(character))
+    assert ends == []
+    assert (await anext(stream)).text == "a"
+    for character in "ef":
+        stream.feed(token(character))
+    assert ends == [None]
+    with pytest.raises(EngineFailure, match="4 pieces behind"):
+        await anext(stream)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)

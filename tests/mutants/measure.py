@@ -1,0 +1,176 @@
+"""Runs each drawn mutant against the tests that mirror its file, two at a time, and says which were noticed.
+
+`python -m tests.mutants.measure FILE LEAST`: exit code 1 when fewer than LEAST per cent were. A mutant lives in the
+memory of a forked process, which has imported the slow libraries already; no file is changed. POSIX only.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+from tests.mutants.changed_module import replace_source
+
+AT_ONCE = 2
+SHORTEST_LIMIT_S = 60.0
+SLOWER = 6  # than the unchanged code: then it hangs, and that is noticed
+LONGEST_LIMIT_S = 240.0
+# Not transformers: a process that is forked after its import hangs.
+SLOW_IMPORTS = ("hypothesis", "numpy", "onnxruntime", "torch", "llguidance", "httpx", "fastapi", "openai")
+OPTIONS = (
+    *("-p", "no:cacheprovider", "-p", "tests.mutants.quick"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is imported already
+)
+ROUTES = "tests/server/routes"
+# What writes the answers of a route is tested through the route.
+ELSEWHERE = {
+    "engine/grammar/masks.py": (
+        "tests/engine/grammar/test_masks.py",
+        "tests/engine/grammar/test_loop_with_grammars.py",
+    ),
+    "server/writers/chat.py": (f"{ROUTES}/test_chat.py",),
+    "server/writers/completion.py": (f"{ROUTES}/test_completions.py",),
+    "server/writers/logprobs.py": (f"{ROUTES}/test_completions.py", f"{ROUTES}/test_chat.py"),
+    "server/writers/responses.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
+    "server/writers/responses_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
+    "server/writers/text_choice.py": (f"{ROUTES}/test_completions.py",),
+    "server/writers/usage.py": (f"{ROUTES}/test_chat.py", f"{ROUTES}/test_completions.py"),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """See `draw.Mutant`. Without a text it is the code as it is."""
+
+    path: str
+    line: int
+    before: str
+    after: str
+    text: str
+
+    @property
+    def folder(self) -> str:
+        """Where its file is."""
+        return self.path.rsplit("/", 1)[0]
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The file that mirrors it, what tests it elsewhere, then its whole folder."""
+        mirror = f"tests/{self.folder}/test_{self.path.rsplit('/', 1)[1]}"
+        found = [mirror] if Path(mirror).exists() else []
+        found += ELSEWHERE.get(self.path, ())
+        return tuple(found) if self.path.endswith("masks.py") else (*found, f"tests/{self.folder}")
+
+
+@dataclass
+class Runs:
+    """Forked test runs by process id: what each runs, and when its time is over."""
+
+    started: dict[int, tuple[Mutant, float, float]] = field(default_factory=dict)
+
+    def start(self, mutant: Mutant, tests: Sequence[str], limit_s: float) -> None:
+        """Run tests in a process of their own, with the mutant in place of its file."""
+        pid = os.fork()
+        if not pid:
+            _run_tests(mutant, tests)
+        now = time.monotonic()
+        self.started[pid] = (mutant, now, now + limit_s)
+
+    def finished(self) -> tuple[Mutant, bool, float]:
+        """Wait for one: its mutant, whether all tests passed, seconds."""
+        while True:
+            for pid, (mutant, began, end) in list(self.started.items()):
+                now = time.monotonic()
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if not done and now < end:
+                    continue
+                if not done:
+                    os.killpg(pid, signal.SIGKILL)
+                    _, status = os.waitpid(pid, 0)
+                del self.started[pid]
+                return mutant, os.waitstatus_to_exitcode(status) == 0, now - began
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Kill what still runs: each has a process group of its own, which Ctrl-C does not reach."""
+        for pid in self.started:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _run_tests(mutant: Mutant, tests: Sequence[str]) -> None:
+    """The child's whole life."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    try:
+        if mutant.text:
+            replace_source(mutant.path, mutant.text)
+        import pytest
+
+        code = pytest.main([*tests, "-x", "-m", "not long", *OPTIONS])
+    except BaseException:  # noqa: BLE001 (whatever a mutant does, the child must not run its parent's code)
+        code = 1
+    os._exit(int(code))
+
+
+def limits(mutants: Iterable[Mutant], runs: Runs) -> dict[str, float]:
+    """By folder the seconds that its tests may take. SystemExit when one fails on the code as it is."""
+    wanted: dict[str, set[str]] = {}
+    for mutant in mutants:
+        wanted.setdefault(mutant.folder, set()).update(mutant.tests)
+    left, found = dict(wanted), dict[str, float]()
+    while left or runs.started:
+        while left and len(runs.started) < AT_ONCE:
+            folder, tests = left.popitem()
+            runs.start(Mutant(f"{folder}/", 0, "", "", ""), sorted(tests), LONGEST_LIMIT_S)
+        unchanged, passed, seconds = runs.finished()
+        if not passed:
+            raise SystemExit(f"without any change these tests fail: {' '.join(sorted(wanted[unchanged.folder]))}")
+        found[unchanged.folder] = max(SHORTEST_LIMIT_S, SLOWER * seconds)
+    return found
+
+
+def survivors(mutants: Sequence[Mutant], runs: Runs) -> list[Mutant]:
+    """The mutants that no test noticed."""
+    limit_of = limits(mutants, runs)
+    left, found = list(mutants), list[Mutant]()
+    while left or runs.started:
+        while left and len(runs.started) < AT_ONCE:
+            mutant = left.pop()
+            runs.start(mutant, mutant.tests, limit_of[mutant.folder])
+        mutant, passed, _ = runs.finished()
+        found += [mutant] if passed else []
+        print(f"\nunnoticed: {mutant.path}:{mutant.line}" if passed else ".", end="\n" if passed else "", flush=True)
+    print()
+    return found
+
+
+def report(mutants: Sequence[Mutant], missed: Sequence[Mutant]) -> float:
+    """Print a table by folder and the survivors; the share that was noticed, in per cent."""
+    drawn, lost = (Counter(mutant.folder for mutant in part) for part in (mutants, missed))
+    for folder, count in sorted(drawn.items()):
+        print(f"{folder:24}{count:6} mutants{count - lost[folder]:6} noticed{1 - lost[folder] / count:8.1%}")
+    share = 100.0 * (1 - len(missed) / len(mutants))
+    print(f"{'all':24}{len(mutants):6} mutants{len(mutants) - len(missed):6} noticed{share:7.1f}%\n")
+    for mutant in sorted(missed, key=lambda mutant: (mutant.path, mutant.line)):
+        print(f"{mutant.path}:{mutant.line}\n    {mutant.before}\n    {mutant.after}")
+    return share
+
+
+if __name__ == "__main__":
+    for module in SLOW_IMPORTS:
+        import_module(module)
+    drawn = [Mutant(**fields) for fields in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))]
+    forked = Runs()
+    try:
+        unnoticed = survivors(drawn, forked)
+    finally:
+        forked.end()
+    sys.exit(report(drawn, unnoticed) < float(sys.argv[2]))
