@@ -65,20 +65,25 @@ def run(settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEng
 async def _serve_once(
     settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket
 ) -> int:
-    code = await _serve(settings, keys, make_engine, listener)
+    code = await _serve(settings, keys, make_engine, listener, is_last=True)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
     return code
 
 
 async def _serve(
-    settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket
+    settings: Settings,
+    keys: KeyRing,
+    make_engine: Callable[[], RunnableEngine],
+    listener: socket.socket,
+    is_last: bool = False,
 ) -> int:
+    """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     engine = make_engine()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
     server = DrainingServer(create_app(settings, engine, keys, in_flight), in_flight, settings)
-    with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit):
+    with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
         return await _until_ended(server, engine, settings, listener)
 
 

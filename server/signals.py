@@ -27,13 +27,16 @@ def end_at_once() -> None:
 
 
 @contextmanager
-def handled(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
-    """These signals go to `handler` in this block, and to who had them before afterwards. Main thread only."""
+def handled(numbers: Iterable[int], handler: Handler, restores: bool = True) -> Iterator[None]:
+    """These signals go to `handler` in this block, and to who had them before afterwards. Main thread only.
+
+    restores: False when another handler follows at once, so that no signal falls in between.
+    """
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, before in previous.items():
+        for number, before in previous.items() if restores else ():
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
 

@@ -159,8 +159,11 @@ class HelperPool:
         except TimeoutError:
             await self._end(helper)
             return Failure.HUNG
-        except (asyncio.IncompleteReadError, OSError, ValueError):
-            return Failure.TOO_SLOW if await self._end(helper) == OUT_OF_TIME else Failure.DIED
+        except (asyncio.IncompleteReadError, OSError, ValueError) as error:
+            has_ended = not isinstance(error, ValueError)  # else it lives, and writes what is no frame
+            status = await helper.last_status() if has_ended else None
+            await self._end(helper)
+            return Failure.TOO_SLOW if status == OUT_OF_TIME else Failure.DIED
         except asyncio.CancelledError:
             await asyncio.shield(self._end(helper))
             raise

@@ -52,6 +52,15 @@ class HelperProcess:
         assert self._process.stdout is not None
         return await next_frame(self._process.stdout)
 
+    async def last_status(self) -> int | None:
+        """How a process ended whose output has ended; None when it does not end.
+
+        Not killed first: before a signal `subprocess` looks whether it has ended, and then asyncio never learns how.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), END_S)
+        return self._process.returncode
+
     async def end(self) -> int | None:
         """Kill it, for it has nothing to lose; its exit status, a negative signal number on POSIX.
 

@@ -19,8 +19,11 @@ from engine.text.rendering import (
 )
 
 
-def main() -> int:
-    """Render until end of input; 3 when the template cannot be compiled (said in the first answer)."""
+def main(arguments: list[str]) -> int:
+    """Render until end of input; 3 when the template cannot be compiled (said in the first answer), 2 for arguments."""
+    if arguments:
+        print("the renderer takes no arguments", file=sys.stderr)
+        return 2
     bound_memory(MEMORY_BYTES)
     frames = HelperFrames()
     frames.write(b"")
@@ -54,6 +57,6 @@ def rendered(template: ChatTemplate, body: bytes) -> bytes:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(1)
