@@ -118,9 +118,7 @@ def _places(path: Path) -> dict[tuple[int, int], list[tuple[Operator, int]]]:
     for operator in operators:
         positions = ((start, node) for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, (start, node) in enumerate(positions):
-            if (
-                parso.tree.search_ancestor(node, "decorator") is None
-            ):  # slots and frozen are speed and the type checker's
+            if _is_behaviour(node):
                 found.setdefault(start, []).append((operator, occurrence))
     return found
 
