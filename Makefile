@@ -14,7 +14,7 @@ LOWEST := .venv-lowest
 # cosmic-ray makes the mutants; it has a place of its own too.
 MUTANTS := .venv-mutants
 MUTANT_SEED ?= 1
-MUTANT_COUNT ?= 160
+MUTANT_COUNT ?= 120
 LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
 	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 

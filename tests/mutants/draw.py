@@ -25,7 +25,8 @@ MEASURED = (
     "server/writers",
     "server/http/guard",
 )
-LEFT_OUT = ("qnn", "fake_runtime", "invariants")  # what needs a device, and what tests themselves are made of
+# What needs a device, what runs in a process of its own, and what tests themselves are made of.
+LEFT_OUT = ("qnn", "renderer", "fake_runtime", "invariants")
 STOCK = (
     *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")),
     *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_Gt", "LtE_Gt", "Gt_Lt", "GtE_Lt", "Is_IsNot", "IsNot_Is")),
@@ -117,11 +118,17 @@ def _places(path: Path) -> dict[tuple[int, int], list[tuple[Operator, int]]]:
     for operator in operators:
         positions = ((start, node) for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, (start, node) in enumerate(positions):
-            if (
-                parso.tree.search_ancestor(node, "decorator") is None
-            ):  # slots and frozen are speed and the type checker's
+            if _is_behaviour(node):
                 found.setdefault(start, []).append((operator, occurrence))
     return found
+
+
+def _is_behaviour(node: Any) -> bool:
+    """Not what decorators say, slots and frozen, nor a module's constants, which are tuned: 4 threads or 5."""
+    if parso.tree.search_ancestor(node, "decorator") is not None:
+        return False
+    is_inside = any(parso.tree.search_ancestor(node, kind) is not None for kind in ("funcdef", "classdef"))
+    return is_inside or parso.tree.search_ancestor(node, "expr_stmt") is None
 
 
 def _mutant(path: Path, line: int, operator: Operator, occurrence: int) -> Mutant:

@@ -2,5 +2,9 @@
 
 from hypothesis import Phase, settings
 
-settings.register_profile("mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate))
-settings.load_profile("mutants")
+
+def pytest_configure() -> None:
+    """After tests/conftest.py has chosen its own."""
+    only = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutants", settings(), derandomize=True, database=None, phases=only)
+    settings.load_profile("mutants")

@@ -79,6 +79,21 @@ def test_pages_above_a_limit_are_left_alone() -> None:
     assert pool.lookup([bytes([0]), bytes([1])]) == (0, 1)
 
 
+def test_a_cached_page_that_is_used_again_is_nobody_elses() -> None:
+    pool = PagePool(32, 16)
+    pages = pool.allocate(2)
+    assert pages is not None
+    pool.register(pages[0], b"a")
+    pool.release(pages)
+    pool.acquire(pool.lookup([b"a"]))
+    assert (pool.referenced, pool.available, pool.cached_above(0)) == (1, 1, ())
+    assert pool.allocate(2) is None and pool.allocate(1) == pages[1:]
+    pool.trim(0)
+    assert pool.lookup([b"a"]) == pages[:1]
+    pool.release(pages[:1])
+    assert pool.cached_above(0) == pages[:1]
+
+
 class Pool(RuleBasedStateMachine):
     """Holders own lists of pages; the pool must agree about every page at all times."""
 

@@ -1,5 +1,7 @@
 """Masks against the definition of the grammar, and what is said while they are not there."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -151,3 +153,18 @@ def test_ready_is_said_when_taking_would_not_wait() -> None:
     assert masks.is_ready("a")
     masks.advance("a", (0,))
     assert not masks.is_ready("a")
+
+
+def test_waiting_ends_with_the_first_mask_that_is_there() -> None:
+    builds, steps = OnDemand(), OnDemand()
+    masks = GrammarMasks(small_tokenizer, builds, steps)
+    masks.wait(30.0)  # for nobody: at once
+    masks.open("a", grammar(), ())
+    builds.run()
+    masks.wait(0.0)
+    assert not masks.is_ready("a")
+    thread = Thread(target=steps.run)
+    thread.start()
+    masks.wait(30.0)
+    assert masks.is_ready("a")
+    thread.join()

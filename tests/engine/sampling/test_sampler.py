@@ -13,7 +13,7 @@ from transformers.generation.logits_process import (
 )
 
 from engine.request import SamplingParams
-from engine.sampling.sampler import BadLogits, RowContext, SampledToken, sample, top_ids, uniform
+from engine.sampling.sampler import BadLogits, RowContext, SampledToken, _nucleus, sample, top_ids, uniform
 
 RNG = np.random.default_rng(3)
 SPLITMIX = [0.5079605879681605, 0.17601256256594233, 0.2357696609793668, 0.5315233567015305]
@@ -236,3 +236,8 @@ def test_presence_counts_a_token_once_and_frequency_each_time() -> None:
     assert choose(logits, row(completion=thrice, temperature=0.0, frequency_penalty=0.2)) == [1]
     assert choose(logits, row(completion=(0,), temperature=0.0, presence_penalty=0.5)) == [1]
     assert choose(logits, row(completion=(3,), temperature=0.0, presence_penalty=-3.5)) == [3]
+
+
+def test_without_top_p_nothing_is_cut_however_unlikely() -> None:
+    weights = np.array([0.5, 0.5, 1e-20])
+    assert [_nucleus(weights, top_p) for top_p in (1.0, 0.9, 0.5, 0.4, 0.0)] == [3, 2, 1, 1, 1]

@@ -56,3 +56,10 @@ def test_forced_tokens_are_drawn_at_any_temperature() -> None:
         pick = sample(logits, [RowContext(params, 3, (1,), (5,))])[0]
         assert isinstance(pick, SampledToken) and pick.token_id == 91
         assert pick.logprob is not None and -50 < pick.logprob.logprob < 0  # what the model thought of it
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2, 3])
+def test_a_long_closing_goes_on_from_wherever_it_is(begun: int) -> None:
+    closing = (91, 92, 93, 94)
+    forced = forced_token(ThinkingBudget(4, (), closing), [1, 2, 3, 4, 5, *closing[:begun]])
+    assert forced == closing[begun]

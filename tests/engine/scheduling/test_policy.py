@@ -177,3 +177,14 @@ def test_how_far_a_pool_is_shared() -> None:
 def test_a_kept_prefix_never_keeps_prefill_from_a_shape_without_logits() -> None:
     share = share_rows(KV_ONLY, CostTable({}), Demand(0, 200, kv_only_rows=199), Extent(64, 250, 255), 100.0)
     assert (share.shape, share.prefill_rows) == (PassShape(128, 128), 128)
+
+
+def test_one_observation_says_at_most_a_factor_of_eight() -> None:
+    shape = PassShape(8, 64)
+    for observed, bound in ((0.0, 10.0 / 8), (1e9, 10.0 * 8)):
+        costs = CostTable({shape: 10.0})
+        costs.observe(shape, observed)
+        assert costs.milliseconds(shape) == pytest.approx(10.0 + 0.05 * (bound - 10.0))
+        for _ in range(500):
+            costs.observe(shape, observed)
+        assert costs.milliseconds(shape) == pytest.approx(bound)

@@ -94,3 +94,13 @@ def test_a_cached_page_beyond_what_is_shared_keeps_nobody_out() -> None:
     assert pool.available(newcomers=1) == 12
     pool.pages.acquire(pages[14:])
     assert pool.available(newcomers=1) == 0
+
+
+def test_what_staying_costs_adds_up_until_the_width_is_another_or_the_best() -> None:
+    pool, _ = pool_of(8, HostCache(0))
+    assert pool.extent().forgone_ms == 0.0
+    found = []
+    for past, forgone_ms in ((64, 3.0), (64, 3.0), (64, 4.0), (128, 5.0), (128, 2.0), (128, 0.0), (128, 1.0)):
+        pool.set_past(past, forgone_ms)
+        found.append((pool.extent().width, pool.extent().forgone_ms))
+    assert found == [(64, 0.0), (64, 3.0), (64, 7.0), (128, 0.0), (128, 2.0), (128, 0.0), (128, 1.0)]

@@ -572,3 +572,15 @@ def test_a_stop_inside_guesses_that_were_right_ends_there(stop: int) -> None:
     world.submit("again", again, 20)
     world.run()
     assert world.outputs["again"] == by_hand(again, 20)
+
+
+def test_a_preempted_sequence_says_so_and_asks_the_prefix_cache_once() -> None:
+    world = simulate(fixed((8, 96)))
+    for index in range(4):
+        world.submit(f"s{index}", prompt(14, index), 30)
+    sequences = world.scheduler.sequences()
+    world.run()
+    counters = world.scheduler.counters
+    assert sum(sequence.preemptions for sequence in sequences) == counters.preemptions > 0
+    assert counters.prefix_queries == 4 * 14
+    assert all(sequence.cached_tokens == 0 for sequence in sequences)

@@ -176,3 +176,11 @@ def test_options_are_an_allow_list() -> None:
         with pytest.raises(InvalidRequest) as refused:
             check_options(options)
         assert refused.value.param == param
+
+
+def test_a_text_may_be_as_long_as_its_bound() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    chat = [{"role": "user", "content": "abc"}, {"role": "user", "content": "de"}]
+    assert template.render(chat, None, {}, 5) == "abcde"
+    with pytest.raises(RenderTooLong, match="longer than 4 characters"):
+        template.render(chat, None, {}, 4)

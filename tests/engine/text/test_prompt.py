@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.text.chat_template import ChatTemplate
-from engine.text.prompt import normalise_message
+from engine.text.prompt import PromptMaker, normalise_message
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.in_process import InProcess
 from tests.engine.tiny_bundle import CHATML, SPECIALS, byte_level_tokenizer, write_bundle
@@ -147,3 +148,14 @@ def test_options_reach_the_template() -> None:
     maker = InProcess.of(TOKENIZER, "{{ enable_thinking }}{{ add_generation_prompt }}{{ documents }}")
     options = {"enable_thinking": False, "add_generation_prompt": False}
     assert TOKENIZER.decode(maker.chat(chat("x"), None, options, WIDE)) == "FalseFalseNone"
+
+
+def test_a_bundle_has_the_template_and_the_tokenizer_that_its_manifest_names(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path)
+    maker = PromptMaker.load(tmp_path, manifest.text)
+    assert maker.template_source == CHATML
+    assert maker.tokenizer.decode(maker.text("hello", WIDE)) == "hello"
+    without = PromptMaker.load(tmp_path, msgspec.structs.replace(manifest.text, chat_template=None))
+    assert without.template_source is None
+    with pytest.raises(InvalidRequest, match="template"):
+        without.chat(chat("hello"), None, {}, WIDE)

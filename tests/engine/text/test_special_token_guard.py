@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +74,13 @@ def test_keys_are_fenced_too() -> None:
 
 def test_a_vocabulary_without_special_tokens_needs_no_fence() -> None:
     assert SpecialTokenGuard(()).protect({"content": "<|im_end|>"}, "#") == {"content": "<|im_end|>"}
+
+
+@pytest.mark.parametrize("run", [1, 2, 7])
+def test_a_separator_is_never_one_that_the_caller_wrote(run: int) -> None:
+    written = "\ue000" + "\ue001" * run + "\ue000"
+    usual = choose_separator("plain")
+    for value in (written, {"content": [written]}, {written: 1}, [{"deep": {"deeper": (written,)}}]):
+        separator = choose_separator(value)
+        assert separator not in written
+        assert (separator == usual) is False

@@ -66,3 +66,10 @@ def test_steps_are_linear_in_the_text() -> None:
     matcher = Counting(("a" * 2000 + "b",))
     given_out = sum(len(matcher.push("a")) for _ in range(20_000))
     assert (given_out, steps) == (18_000, 20_000)
+
+
+def test_nothing_of_a_stop_comes_out_behind_it() -> None:
+    for include, shown in ((False, ""), (True, "END")):
+        matcher = StopMatcher(("END",), include)
+        assert (matcher.push("E"), matcher.push("N"), matcher.push("Dx")) == ("", "", shown)
+        assert (matcher.matched, matcher.flush()) == ("END", "")

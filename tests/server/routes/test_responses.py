@@ -294,3 +294,10 @@ async def test_every_part_is_the_first_of_its_item(client: httpx.AsyncClient, en
     assert {event["content_index"] for event in events if "content_index" in event} == {0}
     placed = [event["output_index"] for event in events if "output_index" in event]
     assert placed == sorted(placed) and set(placed) == set(range(max(placed) + 1))
+
+
+async def test_what_a_tool_leaves_out_is_told_in_the_answer(client: httpx.AsyncClient) -> None:
+    answer = await respond(client, tools=[{"type": "function", "name": "f"}])
+    assert answer["tools"] == [
+        {"type": "function", "name": "f", "strict": False, "description": None, "parameters": None}
+    ]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
-from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, _Nesting
+from server.writers.tool_calls import MAX_HELD_CHARACTERS, CallArguments, CallBegin, CallSplitter, _Nesting
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -193,3 +193,14 @@ def test_quotes_and_brackets_inside_strings_end_nothing(size: int) -> None:
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [
         ("weather", {"city": 'a "}b" \\\\', "days": 2})
     ] * 2
+
+
+def test_an_empty_block_is_text_at_once() -> None:
+    shown = CallSplitter().feed("<tool_call></tool_call> and more.")
+    assert "".join(piece for piece in shown if isinstance(piece, str)) == "<tool_call></tool_call> and more."
+
+
+def test_as_much_is_held_as_the_bound_and_no_character_more() -> None:
+    splitter, text = CallSplitter(), "x" * MAX_HELD_CHARACTERS
+    assert splitter.feed("<tool_call>") == splitter.feed(text) == []
+    assert splitter.feed("y") == [f"<tool_call>{text}y"]

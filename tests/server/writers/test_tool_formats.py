@@ -160,3 +160,12 @@ def test_which_format_a_template_teaches() -> None:
     assert find_format("<tool_call>") is None and find_format("{{ tools }}") is None
     assert all(format_of({"tool_call": (form.opening, form.closing)}) is form for form in TOOL_FORMATS.values())
     assert format_of({}) is None
+
+
+def test_an_unusual_call_behind_a_usual_one_in_a_list() -> None:
+    """Each begins to be read where it begins, however the one before it was read."""
+    usual, unusual = '{"name": "f", "arguments": {"a": 1}}', '{"arguments": {"b": "}"}, "name": "g"}'
+    for calls in ((usual, unusual), (unusual, usual), (unusual, unusual), (usual, unusual, usual)):
+        text, found = read(MISTRAL, [f"[TOOL_CALLS][{', '.join(calls)}]"])
+        assert text == ""
+        assert [name for name, _ in found] == ["f" if call == usual else "g" for call in calls]

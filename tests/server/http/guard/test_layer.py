@@ -124,6 +124,8 @@ async def test_the_log_has_names_and_never_keys_or_prompts(serve: Serve, caplog:
                 await client.post(CHAT, json=body | {"n": "xyzzy"}, headers={"api-key": key})
     lines = [record.getMessage() for record in caplog.records if record.name == "hexserve.access"]
     assert sum("key=anna" in line for line in lines) == 3
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned == ["an API key from 127.0.0.1 is not one of ours"] * 3
     assert sum("key=ben" in line for line in lines) == 3
     everything = caplog.text + repr(Settings(EngineConfig("unused"), api_keys=KEYS))
     assert "sk-" not in everything

@@ -110,3 +110,19 @@ def test_memory_is_bounded_and_nobody_running_is_forgotten(steps: list[tuple[boo
         running = sum(1 for count in inside.values() if count)
         assert limiter.busy == running
         assert len(limiter) <= running + 5
+
+
+def test_a_caller_goes_on_with_one_whole_token_and_not_with_less() -> None:
+    for spent, allowed in ((599, True), (600, False), (601, False)):
+        limiter = Limiter(Rates(tokens_per_minute=600), Clock())
+        limiter.enter("anna")
+        limiter.spend("anna", spent)
+        assert (limiter.enter("anna") is None) is allowed
+    limiter = Limiter(Rates(requests_per_minute=2), Clock())
+    assert [limiter.enter("anna") is None for _ in range(3)] == [True, True, False]
+
+
+def test_any_limit_is_a_limit() -> None:
+    assert not Rates().any
+    for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent"):
+        assert Rates(**{name: 1}).any
