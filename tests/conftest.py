@@ -26,6 +26,7 @@ LONG = (
     "engine/compile/qdq/test_emulator.py",
     "e2e/test_large_checkpoint.py",
     "e2e/test_locust.py",
+    "e2e/test_server_process.py",
 )
 
 # A busy machine must not fail a property: nothing is timed.
