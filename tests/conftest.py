@@ -15,7 +15,8 @@ from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, tiny_checkpo
 
 __all__ = ["build", "bundles", "fixed_bundle", "free_bundle", "tiny_checkpoint"]
 
-# Folders and files of which every test is long: clients in environments of their own, Qualcomm's emulator, Genie.
+# Folders and files of which every test is long: clients in environments of their own, Qualcomm's emulator, Genie, whole
+# servers and commands that are started again for each test.
 LONG = (
     "clients/test_clients.py",
     "clients/test_lm_eval.py",
@@ -27,6 +28,11 @@ LONG = (
     "e2e/test_large_checkpoint.py",
     "e2e/test_locust.py",
     "e2e/test_server_process.py",
+    "e2e/test_shutdown.py",
+    "e2e/test_guarded.py",
+    "e2e/test_hostile_template.py",
+    "e2e/test_structured_clients.py",
+    "engine/test_processes.py",
 )
 
 # A busy machine must not fail a property: nothing is timed.
