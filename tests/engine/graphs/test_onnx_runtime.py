@@ -374,3 +374,16 @@ def test_every_lie_about_tensors_is_named(bundles: Bundles, tmp_path: Path, side
     graphs = (msgspec.structs.replace(graph, **{side: specs}), *manifest.graphs[1:])
     with pytest.raises(BundleError, match=f"{graph.name} .*{told}"):
         load_sessions(tmp_path, msgspec.structs.replace(manifest, graphs=graphs), cpu_provider(1))
+
+
+@pytest.mark.parametrize("layout", ["free", "fixed", "none", "lut"])
+@pytest.mark.parametrize("first", [1, 5, 8, 10])
+def test_a_prompt_in_two_passes_is_the_prompt_in_one(bundles: Bundles, layout: str, first: int) -> None:
+    """So what the first pass left in the pool is what the second one needs of it."""
+    whole, parts = open_runtime(bundles(layout)), open_runtime(bundles(layout))
+    expected = run(whole, shape_for(whole, 11), segment("a", VOCAB_PROMPT, 0, (1,)))
+    run(parts, shape_for(parts, first), segment("a", VOCAB_PROMPT[:first], 0, (1,), 0))
+    found = run(parts, shape_for(parts, 11 - first), segment("a", VOCAB_PROMPT[first:], first, (1,)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    alone = run(parts, shape_for(parts, 11 - first), segment("b", VOCAB_PROMPT[first:], 0, (0,)))
+    assert not np.allclose(alone, expected, rtol=1e-2, atol=1e-2)

@@ -126,3 +126,12 @@ def test_any_limit_is_a_limit() -> None:
     assert not Rates().any
     for name in ("requests_per_minute", "tokens_per_minute", "max_concurrent"):
         assert Rates(**{name: 1}).any
+
+
+def test_who_has_been_idle_longest_is_forgotten_first() -> None:
+    limiter = Limiter(Rates(requests_per_minute=10), Clock(), remembered=2)
+    for name in ("anna", "ben", "anna", "carl"):
+        assert limiter.enter(name) is None
+        limiter.leave(name)
+    assert limiter.headers("ben") == ()
+    assert [dict(limiter.headers(name))["x-ratelimit-remaining-requests"] for name in ("anna", "carl")] == ["8", "9"]
