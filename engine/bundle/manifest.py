@@ -44,6 +44,8 @@ class GraphKind(StrEnum):
     DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
+    LINEAR = "linear"  # what lies between two attentions, for the rows of all sequences of a pass
+    ATTENTION = "attention"  # of the rows of one sequence over its own cache; has no weights
     IMAGE_ENCODER = "image_encoder"
     NONE = "none"
 
@@ -62,7 +64,10 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive."""
+    """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive.
+
+    least_rows: a pass of fewer rows runs another graph of the same part, whose weights are stored in another way.
+    """
 
     name: Name
     file: Name
@@ -75,6 +80,7 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     context: Tokens | None = None
     first_layer: Count | None = None
     last_layer: Count | None = None
+    least_rows: Rows = 1
 
 
 class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -176,6 +182,11 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_free_shape(self) -> bool:
         """True when one graph serves every number of rows and columns (CPU bundles by default)."""
         return any(graph.rows is None for graph in self.graphs if graph.kind is not GraphKind.LMHEAD)
+
+    @property
+    def is_segmented(self) -> bool:
+        """True when attention is a graph of its own, run once for each sequence of a pass over that one's own cache."""
+        return any(graph.kind is GraphKind.ATTENTION for graph in self.graphs)
 
     @property
     def kv_bytes_per_token(self) -> int:

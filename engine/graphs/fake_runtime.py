@@ -59,7 +59,8 @@ class FakeRuntime:
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """One-hot logits [R, vocab] of the hand-computable token."""
-        assert batch.visible.shape == (batch.shape.rows, batch.shape.context)
+        visible = batch.visible()
+        assert visible.shape == (batch.shape.rows, batch.shape.context)
         assert batch.shape not in self._shapes.prefill or not len(batch.logit_rows), f"{batch.shape} gives no logits"
         if self.fail_at == len(self.passes):
             self.fail_at = None
@@ -72,7 +73,7 @@ class FakeRuntime:
         everything = np.concatenate([past, self._fresh])
         logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
         for index, row in enumerate(batch.logit_rows):
-            seen = [(int(position), int(token)) for position, token in everything[batch.visible[row]]]
+            seen = [(int(position), int(token)) for position, token in everything[visible[row]]]
             logits[index, expected_token(seen, self.vocab)] = 10.0
         return logits
 

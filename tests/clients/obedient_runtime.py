@@ -68,7 +68,7 @@ class ObedientRuntime:
         everything = np.concatenate([past, self._fresh])
         found = np.empty((len(batch.logit_rows), self._mind.vocabulary), np.float32)
         for index, row in enumerate(batch.logit_rows):
-            seen = np.sort(everything[batch.visible[row]])
+            seen = np.sort(everything[batch.visible()[row]])
             found[index] = self._mind.logits(tuple((seen[seen >= 0] & 0xFFFFFFFF).tolist()))
         return found
 

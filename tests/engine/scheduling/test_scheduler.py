@@ -335,7 +335,7 @@ def test_prompts_take_columns_as_they_go() -> None:
     while not world.finishes:
         world.step()
     for batch in world.runtime.passes:
-        seen = batch.visible[:, : batch.shape.past].any(axis=0).sum()
+        seen = batch.visible()[:, : batch.shape.past].any(axis=0).sum()
         assert batch.shape.past < seen + 64 + 8 * 16  # rounding, and pages that are not full yet
     assert world.scheduler.reservations()[0][0] > 0
     world.run()
