@@ -17,13 +17,15 @@ from engine.scheduling.plan import StepPlan
 class PackedSegment:
     """Consecutive rows of one sequence: `count` of them from row `start` on.
 
-    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves causally.
+    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves causally. room: how
+    many columns the sequence is going to need, as far as can be foreseen.
     """
 
     start: int
     count: int
     pages: tuple[int, ...]
     past: int
+    room: int
 
     @property
     def end(self) -> int:
@@ -84,7 +86,7 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         input_ids[row:end] = segment.tokens
         positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
         logit_rows.extend(range(end - segment.logit_rows, end))
-        packed.append(PackedSegment(row, count, segment.pages, segment.past_columns))
+        packed.append(PackedSegment(row, count, segment.pages, segment.past_columns, segment.room))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns)

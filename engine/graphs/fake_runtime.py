@@ -4,7 +4,7 @@ The likeliest next token of a row is `expected_token(tokens it may see, in order
 token and position that were kept in it, so a wrong mask, column or position changes the answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch
 
 POISON = 7_777_777
+PAGE_COLUMNS = 16
 
 
 def expected_token(seen: Sequence[tuple[int, int]], vocab: int) -> int:
@@ -99,6 +100,11 @@ class FakeRuntime:
     def evict(self, key: bytes) -> None:
         """Forget them."""
         self._host_cache.pop(key, None)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """Spoil the columns."""
+        for page in pages:
+            self._pools[pool][page * PAGE_COLUMNS : (page + 1) * PAGE_COLUMNS] = POISON
 
     def close(self) -> None:
         """Nothing to release."""

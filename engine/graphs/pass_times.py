@@ -71,7 +71,7 @@ def _empty_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
     logit_rows = 0 if shape in shapes.prefill else 1
     sequences = shape.rows if shapes.segmented and shape.rows <= MOST_DECODES else 1
     rows, past = shape.rows // sequences, shape.past // sequences
-    segments = tuple(PackedSegment(index * rows, rows, (index,), past) for index in range(sequences))
+    segments = tuple(PackedSegment(index * rows, rows, (index,), past, past + rows) for index in range(sequences))
     zeros = np.zeros(shape.rows, np.int32)
     logits = np.arange(shape.rows - logit_rows, shape.rows)
     return PackedBatch(shape, 0, zeros, zeros, logits, segments, page_columns=max(1, past))
