@@ -44,14 +44,14 @@ class GraphKind(StrEnum):
     DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
-    LINEAR = "linear"  # what lies between two attentions, for the rows of all sequences of a pass
-    ATTENTION = "attention"  # of the rows of one sequence over its own cache; has no weights
+    LINEAR = "linear"  # what lies between two attentions, of a segmented bundle
+    ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
     IMAGE_ENCODER = "image_encoder"
     NONE = "none"
 
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One graph input or output. A string dimension is free: 'rows', 'past', 'context' or 'logit_rows'.
+    """One graph input or output. A string dimension is free: 'rows', 'past', 'context', 'columns' or 'logit_rows'.
 
     Quantised tensors: real = scale * (q - zero_point), ONNX sign.
     """
@@ -66,7 +66,7 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive.
 
-    least_rows: a pass of fewer rows runs another graph of the same part, whose weights are stored in another way.
+    least_rows: passes of at least so many rows run this graph; of the graphs of one part the one with the most does.
     """
 
     name: Name
@@ -185,7 +185,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_segmented(self) -> bool:
-        """True when attention is a graph of its own, run once for each sequence of a pass over that one's own cache."""
+        """True when a pass is linear graphs over all rows with an attention run for each sequence between them."""
         return any(graph.kind is GraphKind.ATTENTION for graph in self.graphs)
 
     @property

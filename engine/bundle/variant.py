@@ -94,8 +94,8 @@ def shape_of(graph: GraphSpec) -> PassShape | None:
 
 def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
-    wanted = (GraphKind.DECODER, GraphKind.DEFAULT, GraphKind.LINEAR)
-    layers = [graph for graph in manifest.graphs if graph.kind in wanted]
+    kinds = (GraphKind.DECODER, GraphKind.DEFAULT, GraphKind.ATTENTION)
+    layers = [graph for graph in manifest.graphs if graph.kind in kinds]
     if not layers:
         raise BundleError("the bundle has no decoder graph")
     shapes = {shape_of(graph) for graph in layers}

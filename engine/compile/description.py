@@ -5,7 +5,9 @@ import platform
 import time
 
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
+from engine.compile.layout import layout_of
 
 
 def describe(work: Compilation) -> Manifest:
@@ -17,7 +19,7 @@ def describe(work: Compilation) -> Manifest:
         name=arguments.name or arguments.source.resolve().name,
         target=arguments.target.value,
         quant=arguments.quant.value,
-        split=arguments.split.value,
+        split=split_text(arguments),
         created=int(time.time()),
         model=work.network.spec,
         graphs=tuple(work.graphs),
@@ -30,6 +32,13 @@ def describe(work: Compilation) -> Manifest:
         source=arguments.source.resolve().name,
         npu=work.npu,
     )
+
+
+def split_text(arguments: CompileArguments) -> str:
+    """Where the network is cut into graphs, in one word."""
+    if layout_of(arguments) is Layout.SEGMENTS:
+        return Layout.SEGMENTS.value
+    return (arguments.split or DEFAULT_SPLIT).value
 
 
 def tool_versions() -> dict[str, str]:
