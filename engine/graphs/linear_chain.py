@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.manifest import GraphSpec, Manifest
 from engine.graphs.batch import PackedBatch
+from engine.graphs.layout import linear_graphs
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_library import ort
 from engine.graphs.rotary import RotaryTable
@@ -66,9 +67,8 @@ class LinearChain:
     """The linear graphs in order. A part stored in several ways runs as the one made for the most rows that suits."""
 
     def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], buffers: RowBuffers) -> None:
-        linear = [graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
-        self._parts = [[graph for graph in linear if graph.part == part] for part in sorted({g.part for g in linear})]
-        self._model = manifest.model
+        self._manifest = manifest
+        self._last_part = manifest.model.layers
         self._sessions = sessions
         self._buffers = buffers
         self._layers: dict[int, list[Binding]] = {}
@@ -80,7 +80,8 @@ class LinearChain:
         if found is None:
             if len(self._layers) >= KEPT_COUNTS:
                 del self._layers[next(iter(self._layers))]
-            found = [self._bind_layer(index, rows) for index in range(len(self._parts) - 1)]
+            graphs = linear_graphs(self._manifest, rows)[: self._last_part]
+            found = [self._bind_layer(graph, index, rows) for index, graph in enumerate(graphs)]
             self._layers[rows] = found
         return found
 
@@ -88,9 +89,9 @@ class LinearChain:
         """The last graph over the `chosen` rows [R] of N: logits [R, V]. least: rows it must take although there are
         fewer, because how a row rounds may depend on their number."""
         if not len(chosen):
-            return np.empty((0, self._model.vocab), np.float32)
+            return np.empty((0, self._manifest.model.vocab), np.float32)
         bound, arrays = self._head(max(len(chosen), least))
-        hidden = self._buffers.rows(f"hidden {(len(self._parts) - 2) % 2}", rows)
+        hidden = self._buffers.rows(f"hidden {(self._last_part - 1) % 2}", rows)
         np.take(hidden[0], chosen, axis=0, out=arrays["hidden_in"][0, : len(chosen)], mode="clip")
         attended = self._buffers.rows("attended", rows)
         np.take(attended[0], chosen, axis=0, out=arrays["attended"][0, : len(chosen)], mode="clip")
@@ -102,12 +103,8 @@ class LinearChain:
         self._layers.clear()
         self._heads.clear()
 
-    def _graph(self, index: int, rows: int) -> GraphSpec:
-        suiting = [graph for graph in self._parts[index] if graph.least_rows <= rows]
-        return max(suiting, key=lambda graph: graph.least_rows)
-
-    def _bind_layer(self, index: int, rows: int) -> Binding:
-        graph, buffers = self._graph(index, rows), self._buffers
+    def _bind_layer(self, graph: GraphSpec, index: int, rows: int) -> Binding:
+        buffers = self._buffers
         arrays: dict[str, NDArray[np.generic]] = {
             "input_ids": buffers.ids(rows),
             "hidden_in": buffers.rows(f"hidden {(index + 1) % 2}", rows),
@@ -122,10 +119,10 @@ class LinearChain:
         if rows not in self._heads:
             if len(self._heads) >= KEPT_COUNTS:
                 del self._heads[next(iter(self._heads))]
-            model = self._model
+            model = self._manifest.model
             widths = {"hidden_in": model.hidden, "attended": model.heads * model.head_dim, "logits": model.vocab}
             arrays = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
-            self._heads[rows] = (self._bind(self._graph(len(self._parts) - 1, rows), arrays), arrays)
+            self._heads[rows] = (self._bind(linear_graphs(self._manifest, rows)[self._last_part], arrays), arrays)
         return self._heads[rows]
 
     def _bind(self, graph: GraphSpec, arrays: Mapping[str, NDArray[np.generic]]) -> Binding:

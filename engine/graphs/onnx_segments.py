@@ -1,4 +1,4 @@
-"""Runs a segmented bundle: linear graphs over the rows of all sequences, attention for each sequence over its own cache.
+"""Runs a segmented bundle: linear graphs over all rows, attention for each sequence over its own cache.
 
 Legend: L = layers, N = rows, R = those that need logits, K = KV heads, T = columns of a cache, D = head size.
 """
@@ -114,14 +114,17 @@ class SegmentRuntime:
         for segment, cache in zip(batch.segments, caches, strict=True):
             for row in range(segment.start, segment.end):
                 if row in column_of:
-                    self._caches.settle(cache, (segment.past + row - segment.start) // size, pool, column_of[row] // size)
+                    self._caches.settle(
+                        cache, (segment.past + row - segment.start) // size, pool, column_of[row] // size
+                    )
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a page's columns to a cache of its own."""
         size = columns.stop - columns.start
         source, place = self._caches.columns_of(pool, columns.start // size, size)
-        self._host_cache[key] = copy = SequenceCache(self._manifest, size)
+        copy: Cache = SequenceCache(self._manifest, size)
         copy.take_columns(source, slice(size), place)
+        self._host_cache[key] = copy
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Let a page be what was offloaded as `key`."""
@@ -176,7 +179,10 @@ class SegmentRuntime:
 
     def _bind(self, cache: Cache, place: tuple[int, int]) -> BoundAttention:
         lengths = np.zeros(1, np.int32), np.zeros((), np.int32)
-        layers = [self._bind_layer(keys, values, place, lengths) for keys, values in zip(cache.keys, cache.values, strict=True)]
+        layers = [
+            self._bind_layer(keys, values, place, lengths)
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
         return BoundAttention(layers, *lengths)
 
     def _bind_layer(
