@@ -159,7 +159,10 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check."""
+    """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
+
+    wide_quant: of the storage that passes of many rows read, "" where all passes read the same.
+    """
 
     format_version: int
     name: Name
@@ -177,6 +180,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     parity: dict[str, float] = {}
     source: str = ""
     npu: NpuSpec | None = None
+    wide_quant: Text = ""
 
     @property
     def is_free_shape(self) -> bool:

@@ -69,8 +69,8 @@ DEFAULT_SPLIT = Split.LMHEAD
 class CompileArguments:
     """One compilation.
 
-    layout: None = by the target (`layout.py`). split: of pool graphs, None = the LM head apart. wide: the storage that
-    passes of many rows read, None = int8 for a segmented int4 bundle.
+    layout: None = as target, shapes and activations allow. split: of pool graphs, None = the LM head apart. wide: what
+    passes of many rows read instead, None = int8 for a segmented int4 bundle.
     head: how the LM head is stored, None = as the method of the layers has it. embedding_bits: bits of one number of
     the embedding table, 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
@@ -84,9 +84,7 @@ class CompileArguments:
     output: Path
     target: Target = Target.CPU
     quant: Quant = Quant.INT4
-    layout: Layout | None = None
     split: Split | None = None
-    wide: Wide | None = None
     block: int = 32
     asymmetric: bool = False
     embedding_bits: int = 0
@@ -101,6 +99,8 @@ class CompileArguments:
     share_weights: bool = True
     part_mb: int = DEFAULT_PART_MB
     calibration: Path | None = None
+    layout: Layout | None = None
+    wide: Wide | None = None
 
     @property
     def is_npu(self) -> bool:

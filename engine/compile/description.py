@@ -5,9 +5,9 @@ import platform
 import time
 
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Wide
 from engine.compile.compilation import Compilation
-from engine.compile.layout import layout_of
+from engine.compile.layout import has_wide_storage, layout_of
 
 
 def describe(work: Compilation) -> Manifest:
@@ -31,6 +31,7 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=arguments.source.resolve().name,
         npu=work.npu,
+        wide_quant=Wide.INT8.value if has_wide_storage(arguments) else "",
     )
 
 
@@ -57,11 +58,17 @@ def _version(distribution: str) -> str:
 def summary(manifest: Manifest) -> str:
     """One line for the end."""
     size = sum(entry.bytes for entry in manifest.files.values())
-    figures, where = manifest.parity, manifest.npu.parity_on if manifest.npu else "CPU"
+    where = manifest.npu.parity_on if manifest.npu else "CPU"
     made = f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
-    if not figures:
+    if not manifest.parity:
         return made + where
-    return made + (
-        f"top-1 {100 * figures['top1']:.1f} %, KL {figures['kl']:.2e}, error {figures['relative_error']:.1e} "
-        f"({figures['tokens']:.0f} tokens, {where})"
-    )
+    figures = parity_text(manifest.parity, "")
+    if manifest.wide_quant:
+        figures += f"; {manifest.wide_quant} for many rows: {parity_text(manifest.parity, 'wide_')}"
+    return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"
+
+
+def parity_text(figures: dict[str, float], storage: str) -> str:
+    """What one storage loses. storage: "" or the prefix of the other's figures."""
+    top1, kl, error = (figures[f"{storage}{name}"] for name in ("top1", "kl", "relative_error"))
+    return f"top-1 {100 * top1:.1f} %, KL {kl:.2e}, error {error:.1e}"

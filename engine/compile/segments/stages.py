@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.segments import NARROW_DATA, SHARED_DATA, WIDE_DATA
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graph_builder import GraphBuilder
@@ -24,7 +25,6 @@ from engine.compile.stages import (
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 
-SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
 ATTENTION = "attention"
 WIDE_SUFFIX = "_wide"
 
