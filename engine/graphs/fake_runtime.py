@@ -4,7 +4,7 @@ The likeliest next token of a row is `expected_token(tokens it may see, in order
 token and position that were kept in it, so a wrong mask, column or position changes the answer.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,23 +60,26 @@ class FakeRuntime:
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """One-hot logits [R, vocab] of the hand-computable token."""
-        visible = batch.visible()
-        assert visible.shape == (batch.shape.rows, batch.shape.context)
         assert batch.shape not in self._shapes.prefill or not len(batch.logit_rows), f"{batch.shape} gives no logits"
         if self.fail_at == len(self.passes):
             self.fail_at = None
             raise PassFailed("the fake runtime was told to fail")
         self.passes.append(batch)
+        self._fresh = np.stack([batch.positions, batch.input_ids], axis=1).astype(np.int64)
+        seen = self.seen(batch)
+        logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
+        for index, row in enumerate(batch.logit_rows):
+            pairs = [(int(position), int(token)) for position, token in seen(int(row))]
+            logits[index, expected_token(pairs, self.vocab)] = 10.0
+        return logits
+
+    def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
+        """What a row may see: (position, token) pairs [M, 2]."""
         past = self._pools[batch.pool][: batch.shape.past]
         if len(past) < batch.shape.past:
             past = np.concatenate([past, np.full((batch.shape.past - len(past), 2), POISON)])
-        self._fresh = np.stack([batch.positions, batch.input_ids], axis=1).astype(np.int64)
-        everything = np.concatenate([past, self._fresh])
-        logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
-        for index, row in enumerate(batch.logit_rows):
-            seen = [(int(position), int(token)) for position, token in everything[visible[row]]]
-            logits[index, expected_token(seen, self.vocab)] = 10.0
-        return logits
+        everything, visible = np.concatenate([past, self._fresh]), batch.visible()
+        return lambda row: everything[visible[row]]
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] that are named in `damage`, once."""

@@ -40,8 +40,7 @@ Cache = SequenceCache[BoundAttention]
 class SegmentRuntime:
     """Implements `Runtime` on the CPU. A cache belongs to a sequence; pages are names for what lies in it.
 
-    A pass writes the keys and values of its rows behind the columns its sequences have. Only `keep` makes them count;
-    what is not kept is overwritten by the next pass. Raises BundleError when a graph cannot be loaded.
+    Raises BundleError when a graph cannot be loaded.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> None:
@@ -50,14 +49,14 @@ class SegmentRuntime:
         self._device = provider.device
         sessions = load_sessions(folder, manifest, provider)
         self._attention = sessions[ATTENTION]
-        # Sole owner of rows, chain, caches and copies in the host cache.
+        # Sole owner of rows, chain and caches.
         self._rows = RowBuffers(manifest, shapes.max_rows)
         self._chain = LinearChain(manifest, sessions, self._rows)
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest)
         plain = Encoding("float32")
         self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
-        self._last: tuple[PackedBatch, list[Cache]] | None = None
-        self._host_cache: dict[bytes, Cache] = {}
+        # One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour.
+        self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
 
     @property
     def shapes(self) -> ShapeTable:
@@ -79,26 +78,23 @@ class SegmentRuntime:
 
     def run(self, batch: PackedBatch) -> NDArray[np.float32]:
         """Logits [R, V] of one pass, valid until the next. PassFailed when onnxruntime raises."""
-        caches = self._place(batch)
-        self._last = (batch, caches)
         rows = batch.shape.rows
+        self._caches.place(batch, self._least_rows)
+        bound = [self._bound(cache, segment, rows) for segment, cache in self._caches.last]
         self._rows.fill(batch, self._rotary)
-        bound = [self._bound(cache, segment, rows) for cache, segment in zip(caches, batch.segments, strict=True)]
         try:
             for layer, part in enumerate(self._chain.layers(rows)):
                 part.run()
                 for attention in bound:
                     attention.layers[layer].run()
-            return self._chain.logits(batch.logit_rows, rows, self._least_logit_rows())
+            return self._chain.logits(batch.logit_rows, rows, self._least_logit_rows)
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"a pass of {rows} rows failed: {str(error)[:300]}") from error
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
-        assert self._last is not None, "non_finite_rows before run"
-        batch, caches = self._last
         spoiled: list[int] = []
-        for segment, cache in zip(batch.segments, caches, strict=True):
+        for segment, cache in self._caches.last:
             new = slice(segment.past, segment.past + segment.count)
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = cache.keys[..., new, :].sum(axis=(0, 1, 2, 4)) + cache.values[..., new, :].sum(axis=(0, 1, 2, 4))
@@ -107,35 +103,19 @@ class SegmentRuntime:
 
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Let the keys and values of `rows` [M] count, as what lies in the pages of `columns` [M]."""
-        assert self._last is not None, "keep before run"
-        batch, caches = self._last
-        column_of = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-        size = batch.page_columns
-        for segment, cache in zip(batch.segments, caches, strict=True):
-            for row in range(segment.start, segment.end):
-                if row in column_of:
-                    self._caches.settle(
-                        cache, (segment.past + row - segment.start) // size, pool, column_of[row] // size
-                    )
+        self._caches.keep(pool, rows.tolist(), columns.tolist())
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of a page's columns to a cache of its own."""
-        size = columns.stop - columns.start
-        source, place = self._caches.columns_of(pool, columns.start // size, size)
-        copy: Cache = SequenceCache(self._manifest, size)
-        copy.take_columns(source, slice(size), place)
-        self._host_cache[key] = copy
+        """Copy the keys and values of a page to memory of its own."""
+        self._caches.offload(pool, columns, key)
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Let a page be what was offloaded as `key`."""
-        size = columns.stop - columns.start
-        copy: Cache = SequenceCache(self._manifest, size)
-        copy.take_columns(self._host_cache[key], slice(size), slice(size))
-        self._caches.settle(copy, 0, pool, columns.start // size)
+        self._caches.load(pool, columns, key)
 
     def evict(self, key: bytes) -> None:
         """Forget the copy."""
-        self._host_cache.pop(key, None)
+        self._caches.evict(key)
 
     def free(self, pool: int, pages: Collection[int]) -> None:
         """Give back the memory of sequences of which no page is wanted any more."""
@@ -143,31 +123,12 @@ class SegmentRuntime:
 
     def close(self) -> None:
         """Drop bindings, then buffers: a binding must not outlive what it points to."""
-        self._last = None
         self._caches.clear()
-        self._host_cache.clear()
         self._chain.clear()
-
-    def _place(self, batch: PackedBatch) -> list[Cache]:
-        """The cache of each segment, with room for its new columns."""
-        caches: list[Cache] = []
-        for segment in batch.segments:
-            rows = max(segment.count, self._least_rows())
-            room = (segment.past + rows, segment.room)
-            used = segment.pages[: -(-segment.past // batch.page_columns)]
-            caches.append(self._caches.cache_for(batch.pool, used, batch.page_columns, room, caches))
-        return caches
-
-    def _least_rows(self) -> int:
-        """One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour."""
-        return 2 if self._shapes.fixed else 1
-
-    def _least_logit_rows(self) -> int:
-        return self._shapes.max_rows if self._shapes.fixed else 1
 
     def _bound(self, cache: Cache, segment: PackedSegment, rows: int) -> BoundAttention:
         """The cache bound to the segment's rows, its lengths those of this pass."""
-        count = max(segment.count, self._least_rows())
+        count = max(segment.count, self._least_rows)
         place = (rows - segment.start, count)  # from the end, where decodes keep their place
         found = cache.bound.pop(place, None) or self._bind(cache, place)
         cache.bound[place] = found

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.bundle.encoding import Array
 from engine.bundle.manifest import Manifest
+from engine.graphs.batch import PackedBatch, PackedSegment
 
 COLUMN_STEP = 64
 PageName = tuple[int, int]  # pool and page
@@ -64,65 +65,94 @@ class SequenceCache(Generic[Bound]):
 
 
 class SequenceCaches(Generic[Bound]):
-    """Sole owner of the caches: a cache lives as long as a page is at home in it, or its caller holds it."""
+    """Sole owner of the caches, of what the last pass was, and of the copies that were offloaded.
+
+    A cache lives as long as a page is at home in it, or the last pass wrote it. A pass writes behind the columns that
+    its sequences have: what is not kept is overwritten by the next one.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self._homes: dict[PageName, tuple[SequenceCache[Bound], int]] = {}
+        self._last: tuple[PackedBatch, list[SequenceCache[Bound]]] | None = None
+        self._offloaded: dict[bytes, SequenceCache[Bound]] = {}
         self.widened = 0
 
-    def cache_for(
-        self,
-        pool: int,
-        pages: Sequence[int],
-        page_columns: int,
-        room: tuple[int, int],
-        busy: Collection[SequenceCache[Bound]],
-    ) -> SequenceCache[Bound]:
-        """The cache in which `pages` lie in order, so that a sequence can go on behind them.
+    def place(self, batch: PackedBatch, least_rows: int = 1) -> list[SequenceCache[Bound]]:
+        """For each segment a cache with its past in order and room behind it for its rows, or `least_rows` of them."""
+        caches: list[SequenceCache[Bound]] = []
+        for segment in batch.segments:
+            names = [(batch.pool, page) for page in segment.pages[: -(-segment.past // batch.page_columns)]]
+            least = segment.past + max(segment.count, least_rows)
+            caches.append(self._cache_for(names, batch.page_columns, (least, max(least, segment.room)), caches))
+        self._last = (batch, caches)
+        return caches
 
-        room: columns it must have, and those it had better have. busy: caches that other sequences of the pass write.
-        """
-        names = [(pool, page) for page in pages]
-        least, wanted = (-(-columns // COLUMN_STEP) * COLUMN_STEP for columns in room)
-        found = self._own(names, busy)
-        if found is None:
-            found = SequenceCache(self._manifest, max(least, wanted))
-            self._copy(names, found, page_columns)
-        elif found.columns < least:
-            found.widen(self._manifest, max(least, wanted), len(names) * page_columns)
-            self.widened += 1
-        return found
+    @property
+    def last(self) -> list[tuple[PackedSegment, SequenceCache[Bound]]]:
+        """The segments of the last pass, each with its cache."""
+        assert self._last is not None, "before the first pass"
+        return list(zip(self._last[0].segments, self._last[1], strict=True))
 
-    def settle(self, cache: SequenceCache[Bound], index: int, pool: int, page: int) -> None:
-        """From now on the page is what lies at `index` of the cache."""
-        name = (pool, page)
-        if cache.homes.get(index) == name:
-            return
-        self._leave(name)
-        cache.put(index, name)
-        cache.homes[index] = name
-        self._homes[name] = (cache, index)
+    def keep(self, pool: int, rows: Sequence[int], columns: Sequence[int]) -> None:
+        """Let what `rows` of the last pass have written count, as what lies in the pages of `columns`."""
+        assert self._last is not None, "keep before run"
+        column_of, size = dict(zip(rows, columns, strict=True)), self._last[0].page_columns
+        for segment, cache in self.last:
+            for row in range(segment.start, segment.end):
+                if row in column_of:
+                    index = (segment.past + row - segment.start) // size
+                    self._settle(cache, index, (pool, column_of[row] // size))
 
     def free(self, pool: int, pages: Collection[int]) -> None:
         """Nobody wants these pages; a cache that is nobody's home is gone."""
         for page in pages:
             self._leave((pool, page))
 
-    def columns_of(self, pool: int, page: int, page_columns: int) -> tuple[SequenceCache[Bound], slice]:
-        """Where a page lies. KeyError when it was never written."""
-        cache, index = self._homes[pool, page]
-        return cache, slice(index * page_columns, (index + 1) * page_columns)
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+        """Copy the columns of one page to a cache of their own. KeyError when the page was never written."""
+        size = columns.stop - columns.start
+        source, index = self._homes[pool, columns.start // size]
+        copy: SequenceCache[Bound] = SequenceCache(self._manifest, size)
+        copy.take_columns(source, slice(size), slice(index * size, (index + 1) * size))
+        self._offloaded[key] = copy
+
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
+        """Let a page be what was offloaded as `key`."""
+        size = columns.stop - columns.start
+        copy: SequenceCache[Bound] = SequenceCache(self._manifest, size)
+        copy.take_columns(self._offloaded[key], slice(size), slice(size))
+        self._settle(copy, 0, (pool, columns.start // size))
+
+    def evict(self, key: bytes) -> None:
+        """Forget a copy."""
+        self._offloaded.pop(key, None)
 
     def clear(self) -> None:
         """Let go of everything."""
+        self._last = None
         self._homes.clear()
+        self._offloaded.clear()
 
     def caches(self) -> list[SequenceCache[Bound]]:
-        """Every cache that is a page's home, for gauges and checks."""
+        """Every cache that is a page's home."""
         return list({id(cache): cache for cache, _ in self._homes.values()}.values())
 
-    def _own(self, names: list[PageName], busy: Collection[SequenceCache[Bound]]) -> SequenceCache[Bound] | None:
+    def _cache_for(
+        self, names: list[PageName], page_columns: int, room: tuple[int, int], busy: list[SequenceCache[Bound]]
+    ) -> SequenceCache[Bound]:
+        """room: columns that it must have, and those it had better have. busy: what others of the pass write."""
+        least, wanted = (-(-columns // COLUMN_STEP) * COLUMN_STEP for columns in room)
+        found = self._own(names, busy)
+        if found is None:
+            found = SequenceCache(self._manifest, wanted)
+            self._copy(names, found, page_columns)
+        elif found.columns < least:
+            found.widen(self._manifest, wanted, len(names) * page_columns)
+            self.widened += 1
+        return found
+
+    def _own(self, names: list[PageName], busy: list[SequenceCache[Bound]]) -> SequenceCache[Bound] | None:
         """The cache that ends with exactly these pages, if its end is nobody else's to write."""
         home = self._homes.get(names[-1]) if names else None
         if home is None or home[1] != len(names) - 1:
@@ -131,24 +161,33 @@ class SequenceCaches(Generic[Bound]):
         is_same = cache.pages[: len(names)] == names and cache.is_free_from(len(names))
         return cache if is_same and all(other is not cache for other in busy) else None
 
-    def _copy(self, names: list[PageName], target: SequenceCache[Bound], page_columns: int) -> None:
-        """Put the pages side by side; runs of them that lie so elsewhere are one copy. Unknown ones are zeros."""
+    def _copy(self, names: list[PageName], target: SequenceCache[Bound], size: int) -> None:
+        """Put the pages side by side; runs of them that lie so elsewhere are one copy. Unknown ones become zeros."""
         start = 0
         while start < len(names):
             cache, first = self._homes.get(names[start], (None, 0))
             end = start + 1
-            while end < len(names) and self._homes.get(names[end]) == (cache, first + end - start) and cache:
+            while cache and end < len(names) and self._homes.get(names[end]) == (cache, first + end - start):
                 end += 1
-            mine = slice(start * page_columns, end * page_columns)
+            mine = slice(start * size, end * size)
             if cache is None:
                 target.keys[..., mine, :] = 0
                 target.values[..., mine, :] = 0
-                self.settle(target, start, *names[start])
+                self._settle(target, start, names[start])
             else:
-                target.take_columns(cache, mine, slice(first * page_columns, (first + end - start) * page_columns))
+                target.take_columns(cache, mine, slice(first * size, (first + end - start) * size))
             for index in range(start, end):
                 target.put(index, names[index])
             start = end
+
+    def _settle(self, cache: SequenceCache[Bound], index: int, name: PageName) -> None:
+        """From now on the page is what lies at `index` of the cache."""
+        if cache.homes.get(index) == name:
+            return
+        self._leave(name)
+        cache.put(index, name)
+        cache.homes[index] = name
+        self._homes[name] = (cache, index)
 
     def _leave(self, name: PageName) -> None:
         home = self._homes.pop(name, None)
