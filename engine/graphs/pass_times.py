@@ -44,6 +44,7 @@ def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, flo
             runtime.run(batch)
             runs.append(1000.0 * (clock() - start))
         times[shape] = max(min(runs), 1e-3)
+        runtime.free(0, range(len(batch.segments)))
     return times if runtime.shapes.fixed else whole_lines(runtime.shapes, times)
 
 
