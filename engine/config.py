@@ -16,6 +16,7 @@ class EngineConfig:
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     max_gap_ms: what prefill may stretch the time between two tokens of one stream to: the price of a pass times the
     passes that serve every decode once. Where decodes alone take longer, prefill gets twice their gap in turns.
+    weights: which storages of a bundle that has two are loaded: auto (by the machine's memory), both, narrow or wide.
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
     deterministic: one variant for every pass.
@@ -36,6 +37,7 @@ class EngineConfig:
     pool_columns: int = 0
     reserve_tokens: int = 128
     max_gap_ms: float = 250.0
+    weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024
     deterministic: bool = False

@@ -27,6 +27,7 @@ from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
+from engine.worker.storage import choose_storage, machine_memory
 
 log = logging.getLogger("hexserve.worker")
 
@@ -60,7 +61,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     folder = Path(config.bundle)
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
-        manifest = load_manifest(folder)
+        manifest = _with_chosen_weights(load_manifest(folder), config)
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
@@ -68,7 +69,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         runtime = open_runtime(folder, manifest, shapes, config)
     with stages.stage("pass times"):
         column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
-        costs = CostTable(_times(folder, config, runtime), column_ms)
+        costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
         limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
         scheduler = build_scheduler(shapes, costs, limits, config)
@@ -84,6 +85,14 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         variants=variants,
     )
     return Assembled(loop, runtime, ready)
+
+
+def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
+    storage = choose_storage(manifest, config.weights, machine_memory())
+    if storage is None:
+        return manifest
+    log.info("weights: %s", storage.reason)
+    return storage.manifest
 
 
 def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
@@ -132,12 +141,13 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
     return max(PAGE_COLUMNS, min(max(longest, DEFAULT_COLUMNS), affordable))
 
 
-def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
+def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
     if config.deterministic:
         return {}
     if not config.cost_cache:
         return measure(runtime, time.perf_counter)
-    identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES)
+    loaded = " ".join(graph.name for graph in manifest.graphs)
+    identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
     times = load_times(path)
     if times is None:
