@@ -43,4 +43,4 @@ def check_layout(arguments: CompileArguments) -> None:
 
 def _may_be_segmented(arguments: CompileArguments) -> bool:
     is_float = method_of(arguments).activations is Activations.FLOAT32
-    return is_float and not arguments.is_npu and not arguments.rows
+    return is_float and not (arguments.is_npu or arguments.rows or arguments.split)
