@@ -62,7 +62,7 @@ def shape_for(runtime: OnnxRuntime, rows: int) -> PassShape:
 
 def test_every_layout_gives_the_same_logits(bundles: Bundles) -> None:
     results = {}
-    for layout in LAYOUTS:
+    for layout in (name for name in LAYOUTS if not name.startswith("segments")):
         runtime = open_runtime(bundles(layout))
         first = run(runtime, shape_for(runtime, 8), segment("a", VOCAB_PROMPT[:8], 0, (1,), 1))
         second = run(runtime, shape_for(runtime, 3), segment("a", VOCAB_PROMPT[8:], 8, (1,), 1))
