@@ -56,6 +56,7 @@ class EngineLoop:
         """Forget a request; unknown ids are ignored."""
         self.scheduler.abort(sequence_id)
         self._masks.forget(sequence_id)
+        self._free_pages()
 
     def step(self, begin: Callable[[float], None] = lambda _: None) -> StepReport:
         """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask.
@@ -78,6 +79,7 @@ class EngineLoop:
         except PassFailed as error:
             lost = self.scheduler.fail(plan)
             self._advance_masks(plan, [])
+            self._free_pages()
             return StepReport((), tuple(Failed(sequence.id, str(error)) for sequence in lost))
         left = self._clock()
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
@@ -87,6 +89,7 @@ class EngineLoop:
         updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
         self._advance_masks(plan, updates)
         self._keep(plan, batch, updates)
+        self._free_pages()
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
@@ -164,6 +167,12 @@ class EngineLoop:
             columns.extend(update.targets)
         if rows:
             self.runtime.keep(plan.pool, np.array(rows, np.int64), np.array(columns, np.int64))
+
+    def _free_pages(self) -> None:
+        for index, pages in enumerate(self.scheduler.pools):
+            emptied = pages.take_emptied()
+            if emptied:
+                self.runtime.free(index, emptied)
 
     def _count(self, plan: StepPlan, run_s: float) -> None:
         counters = self._counters

@@ -11,9 +11,11 @@ from engine.compile.arguments import (
     DEFAULT_PART_MB,
     EMBEDDING_BITS,
     CompileArguments,
+    Layout,
     Quant,
     Split,
     Target,
+    Wide,
     default_quant,
     named_source,
 )
@@ -40,7 +42,13 @@ def compile_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, typer.Option(help="cpu: int4 unless said; NPU: w4")] = None,
-    split: Annotated[Split, typer.Option()] = Split.LMHEAD,
+    layout: Annotated[
+        Layout | None, typer.Option(help="cpu, free shapes: what a pass is made of", show_default=False)
+    ] = None,
+    split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
+    wide: Annotated[
+        Wide | None, typer.Option(help="segments: weights for passes of 8 rows and more", show_default=False)
+    ] = None,
     block: Annotated[
         int, typer.Option(parser=_block, metavar="[32|128]", help="int4: inputs that share a scale")
     ] = BLOCKS[0],
@@ -76,7 +84,9 @@ def compile_command(
         output=output,
         target=target,
         quant=quant or default_quant(target),
+        layout=layout,
         split=split,
+        wide=wide,
         block=block,
         asymmetric=asymmetric,
         embedding_bits=embedding or 0,
