@@ -136,6 +136,25 @@ async def test_a_helper_that_hangs_is_replaced_and_the_question_asked_again(
     assert await pool.ask(b"b") == b"b"
 
 
+async def test_where_no_helper_ends_itself_one_that_overruns_is_too_slow(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper_pool, "ENDS_ITSELF", False)  # as on Windows
+    pool = bench(HelperLimits(0.2, 1))
+    assert await pool.ask(b"hang") is Failure.TOO_SLOW
+    assert len(bench.starts) == 1  # it is not asked again
+    assert await pool.ask(b"a") == b"a"
+
+
+@POSIX
+async def test_a_helper_that_is_stopped_while_it_idles_is_noticed_before_its_time_is_up(bench: Bench) -> None:
+    pool = bench(ALONE)
+    await pool.start()
+    os.kill(bench.starts[0], signal.SIGSTOP)
+    assert await pool.ask(b"a") == b"a"
+    assert len(bench.starts) == 2
+
+
 async def test_an_opening_that_is_refused(bench: Bench) -> None:
     with pytest.raises(BundleError, match="refuse"):
         await bench(ALONE, "refuse").start()
