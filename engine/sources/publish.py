@@ -81,15 +81,9 @@ def _check_replaceable(output: Path, force: bool) -> None:
 
 
 def remove_stale(output: Path) -> None:
-    """Remove what writers of the same output that died have left."""
-    remove_stale_in(output.parent, re.escape(output.name))
-
-
-def remove_stale_in(folder: Path, names: str) -> None:
-    """As `remove_stale`, for every output whose name matches a regular expression."""
-    pattern = re.compile(rf"(?:{names})\.(?:partial|replaced)-(\d+)")
-    for sibling in folder.iterdir():
+    """Remove what writers of the same output that died have left; an earlier process may have had our own id."""
+    pattern = re.compile(re.escape(output.name) + r"\.(?:partial|replaced)-(\d+)")
+    for sibling in output.parent.iterdir():
         match = pattern.fullmatch(sibling.name)
-        # An earlier process may have had our own id.
         if match and (int(match[1]) == os.getpid() or not process_is_alive(int(match[1]))):
             shutil.rmtree(sibling, ignore_errors=True)

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from engine.bundle.hashes import remember
@@ -133,7 +134,8 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
                 _compile(folder, target, quant, name)
                 remember(target, load_manifest(target), cache / COSTS_FOLDER)
-        remove_unused(cache)
+        with suppress(OSError):  # such as another process that tidies up as well
+            remove_unused(cache)
     except OSError as error:
         reason = error.strerror or error
         raise BundleError(f"the bundle cache {cache} cannot be used: {reason}; cache_dir names another") from error

@@ -13,11 +13,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from engine.sources.lock import exclusive_if_free
-from engine.sources.publish import remove_stale_in
 
 UNUSED_S = 30 * 24 * 3600.0
 USERS_FOLDER = "users"  # in the cache: a lock for each process that serves a bundle of it
-BUNDLE_NAMES = r".+-[0-9a-f]{16}"
+# A bundle, or what a writer of it left that died; whether its process lives cannot be told from another container.
+NAMES = re.compile(r"(.+-[0-9a-f]{16})(?:\.(?:partial|replaced)-\d+)?")
 
 
 def mark_used(bundle: Path) -> None:
@@ -43,17 +43,18 @@ def in_use(bundle: Path, cache: Path) -> Iterator[None]:
 
 
 def remove_unused(cache: Path) -> None:
-    """Remove bundles that were not used for UNUSED_S and are not in use, and what dead compilers left. OSError."""
-    remove_stale_in(cache, BUNDLE_NAMES)
-    for bundle in cache.iterdir():
-        if re.fullmatch(BUNDLE_NAMES, bundle.name) and _is_old(bundle):
+    """Remove bundles that were not used for UNUSED_S and are not in use, and drafts as old as that. OSError."""
+    for folder in sorted(cache.iterdir()):
+        name = NAMES.fullmatch(folder.name)
+        if name and _is_old(folder):
+            bundle = cache / name[1]
             with exclusive_if_free(lock_of(bundle)) as is_ours:
                 if is_ours and not _has_users(bundle):
-                    _remove(bundle)
+                    _remove(folder, bundle.with_name(f"{bundle.name}.replaced-{os.getpid()}"))
 
 
-def _is_old(bundle: Path) -> bool:
-    return time.time() - bundle.stat().st_mtime > UNUSED_S
+def _is_old(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime > UNUSED_S
 
 
 def _has_users(bundle: Path) -> bool:
@@ -65,11 +66,11 @@ def _has_users(bundle: Path) -> bool:
     return False
 
 
-def _remove(bundle: Path) -> None:
+def _remove(folder: Path, gone: Path) -> None:
     """By way of another name, so that nobody meets half of it. Who marked it as used in this instant keeps it."""
-    gone = bundle.with_name(f"{bundle.name}.replaced-{os.getpid()}")
-    bundle.replace(gone)
+    if folder != gone:
+        folder.replace(gone)
     if _is_old(gone):
         shutil.rmtree(gone, ignore_errors=True)
     else:
-        gone.replace(bundle)
+        gone.replace(folder)

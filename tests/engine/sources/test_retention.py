@@ -37,11 +37,13 @@ def make(path: Path) -> Path:
 def test_what_was_not_used_for_a_month_is_removed(tmp_path: Path) -> None:
     make(tmp_path / OLD)
     mark_used(make(tmp_path / USED))
-    stale = make(tmp_path / f"{OLD}.partial-{2**22 + 1}")  # of an earlier version, which is not compiled any more
-    strangers = [make(tmp_path / name) for name in ("notes", COSTS_FOLDER, "demo", f"notes.partial-{2**22 + 1}")]
+    stale = make(tmp_path / f"{OLD}.partial-1")  # of an earlier version, which is not compiled any more
+    young = make(tmp_path / f"{OLD}.partial-2")  # perhaps of a container, where its process has this id
+    mark_used(young)
+    strangers = [make(tmp_path / name) for name in ("notes", COSTS_FOLDER, "demo", "notes.partial-1")]
     remove_unused(tmp_path)
     assert not stale.exists()
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / USED, *strangers])
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / USED, young, *strangers])
 
 
 def test_one_that_is_served_stays_until_its_server_is_gone_however_it_ends(tmp_path: Path) -> None:
@@ -85,6 +87,18 @@ def test_using_a_bundle_counts_and_a_new_one_tidies_up(tiny_checkpoint: Path, tm
     os.utime(bundle, (0, 0))
     assert resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32") == bundle
     assert time.time() - bundle.stat().st_mtime < UNUSED_S
+
+
+def test_what_cannot_be_removed_costs_no_start(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / OLD)
+
+    def busy(folder: Path, gone: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(retention, "_remove", busy)
+    assert resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32").is_dir()
 
 
 def test_a_bundle_outside_the_cache_is_nobody_s_to_mark(tmp_path: Path) -> None:
