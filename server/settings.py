@@ -306,9 +306,9 @@ def _checked(option: Option, given: Value, origin: str) -> Value:
         raise SettingsError(f"{origin} must be one of {', '.join(bounds.choices)}, not {given!r}")
     if not isinstance(given, str | bool):
         if bounds.low is not None and not given >= bounds.low:
-            raise SettingsError(f"{origin} must be at least {bounds.low:g}, not {brief(given)}")
+            raise SettingsError(f"{origin} must be at least {bounds.low:.15g}, not {brief(given)}")
         if bounds.high is not None and not given <= bounds.high:
-            raise SettingsError(f"{origin} must be at most {bounds.high:g}, not {brief(given)}")
+            raise SettingsError(f"{origin} must be at most {bounds.high:.15g}, not {brief(given)}")
         if given in (float("inf"), float("-inf")):
             raise SettingsError(f"{origin} must be finite")
     return given
