@@ -21,11 +21,14 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "lut": {"split": Split.LUT_LMHEAD},
     "fixed": {"rows": (1, 8, 32), "context": (64, 128)},
     "same past": {"rows": (1, 8, 32), "same_past": (96,)},
+    "segments": {"layout": Layout.SEGMENTS},
+    "segments int8": {"layout": Layout.SEGMENTS, "quant": Quant.INT8},
+    "segments int4": {"layout": Layout.SEGMENTS, "quant": Quant.INT4},
 }
 
 
 class Bundles:
-    """Compiles layouts of the same weights on demand."""
+    """Compiles layouts of the same weights on demand: pool graphs but for those of segments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +39,7 @@ class Bundles:
         """Folder of a layout of `LAYOUTS`."""
         output = self._folder / layout.replace(" ", "-")
         if not output.exists():
-            base = CompileArguments(source=self.source, output=output, quant=Quant.FP32, parity_tokens=8)
+            base = CompileArguments(self.source, output, quant=Quant.FP32, parity_tokens=8, layout=Layout.POOL)
             made: Manifest = compile_bundle(replace(base, **LAYOUTS[layout]), SilentProgress())  # type: ignore[arg-type]
             assert made.graphs
         return output

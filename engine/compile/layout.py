@@ -1,11 +1,14 @@
 """Which layout a bundle gets, and whether its passes of many rows read weights of their own. Pure."""
 
+from dataclasses import replace
+
 from engine.compile.arguments import CompileArguments, Layout, Quant, Wide
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
 from engine.errors import CompileError
 
 DEFAULT_LAYOUT = Layout.POOL  # of free shapes with float activations on the CPU
+HEAD_STEP = 8  # the attention operator takes heads of its multiples only
 WIDE_ROWS = 8  # int4 is faster below, int8 from here on; measured on two cores at hidden 1,024
 
 
@@ -39,6 +42,18 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError("--split is for --layout pool: segments are cut at every layer")
     if arguments.wide is Wide.INT8 and arguments.quant is not Quant.INT4:
         raise CompileError(f"--wide int8 is made from 4-bit weights: it needs --quant int4, not {arguments.quant}")
+
+
+def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArguments:
+    """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
+    layout = layout_of(arguments)
+    if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
+        if Layout.SEGMENTS is arguments.layout or arguments.wide is not None:
+            raise CompileError(
+                f"--layout segments needs heads of a multiple of {HEAD_STEP}, this model's have {head_dim}"
+            )
+        layout = Layout.POOL
+    return replace(arguments, layout=layout)
 
 
 def _may_be_segmented(arguments: CompileArguments) -> bool:

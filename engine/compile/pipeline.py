@@ -9,7 +9,7 @@ from engine.compile.checkpoint import Checkpoint, read_json
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
-from engine.compile.layout import layout_of
+from engine.compile.layout import layout_of, settle_layout
 from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.split import plan_binaries
@@ -99,6 +99,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     shapes = fixed_shapes(arguments)
     config = read_json(arguments.source / "config.json")
     network = read_network(config, requested_context(arguments, shapes))
+    arguments = settle_layout(arguments, network.spec.head_dim)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(Checkpoint(arguments.source))
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
