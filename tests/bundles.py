@@ -21,6 +21,8 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "lut": {"split": Split.LUT_LMHEAD},
     "fixed": {"rows": (1, 8, 32), "context": (64, 128)},
     "same past": {"rows": (1, 8, 32), "same_past": (96,)},
+}
+SEGMENTS: dict[str, dict[str, object]] = {
     "segments": {"layout": Layout.SEGMENTS},
     "segments int8": {"layout": Layout.SEGMENTS, "quant": Quant.INT8},
     "segments int4": {"layout": Layout.SEGMENTS, "quant": Quant.INT4},
@@ -36,11 +38,11 @@ class Bundles:
         write_checkpoint(self.source, SHAPES["tiny"])
 
     def __call__(self, layout: str) -> Path:
-        """Folder of a layout of `LAYOUTS`."""
+        """Folder of a layout of `LAYOUTS` or `SEGMENTS`."""
         output = self._folder / layout.replace(" ", "-")
         if not output.exists():
             base = CompileArguments(self.source, output, quant=Quant.FP32, parity_tokens=8, layout=Layout.POOL)
-            made: Manifest = compile_bundle(replace(base, **LAYOUTS[layout]), SilentProgress())  # type: ignore[arg-type]
+            made: Manifest = compile_bundle(replace(base, **(LAYOUTS | SEGMENTS)[layout]), SilentProgress())  # type: ignore[arg-type]
             assert made.graphs
         return output
 

@@ -31,7 +31,10 @@ from engine.errors import CompileError
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,)}, "takes no --rows, --context or --same-past"),
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,), "quant": Quant.W8A16}, "w8a16 has integers"),
         ({"layout": Layout.SEGMENTS, "split": Split.LMHEAD}, "--split is for --layout pool"),
-        ({"layout": Layout.SEGMENTS, "quant": Quant.INT8, "wide": Wide.INT8}, "needs --quant int4, not int8"),
+        (
+            {"layout": Layout.SEGMENTS, "quant": Quant.INT8, "wide": Wide.INT8},
+            "second storage for --quant int4, not for int8",
+        ),
         ({"layout": Layout.POOL, "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"rows": (1,), "context": (64,), "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"rows": tuple(range(1, 65)), "same_past": (1, 2, 3, 4, 5)}, "320 variants"),
