@@ -37,6 +37,7 @@ def bases() -> Iterator[Path]:
             arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout)
             compile_bundle(arguments, SilentProgress())
         (folder / "consistent bundle").symlink_to(folder / "bundle")
+        (folder / "consistent segments").symlink_to(folder / "segments")
         write_genie(folder)
         (folder / "settings").mkdir()
         lines = [f"{option.key} = {json.dumps(option.default)}" for option in options() if option.default != ""]
