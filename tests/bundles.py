@@ -15,8 +15,6 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "free": {"layout": Layout.POOL},
     "free int8": {"quant": Quant.INT8, "layout": Layout.POOL},
     "free int4": {"quant": Quant.INT4, "layout": Layout.POOL},
-    "segments": {"layout": Layout.SEGMENTS},
-    "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
     "none": {"split": Split.NONE},
     "lut": {"split": Split.LUT_LMHEAD},
     "fixed": {"rows": (1, 8, 32), "context": (64, 128)},
@@ -24,8 +22,8 @@ LAYOUTS: dict[str, dict[str, object]] = {
 }
 SEGMENTS: dict[str, dict[str, object]] = {
     "segments": {"layout": Layout.SEGMENTS},
-    "segments int8": {"layout": Layout.SEGMENTS, "quant": Quant.INT8},
-    "segments int4": {"layout": Layout.SEGMENTS, "quant": Quant.INT4},
+    "segments int8": {"quant": Quant.INT8, "layout": Layout.SEGMENTS},
+    "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
 }
 
 

@@ -25,7 +25,7 @@ STALLED = """
 import sys, time
 from pathlib import Path
 from engine.compile import weights
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.console import run_compiler
 
 def stall(self, file):
@@ -33,7 +33,7 @@ def stall(self, file):
     time.sleep(600)
 
 weights.WeightPacker._head = stall
-run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2])))
+run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2]), layout=Layout.POOL))
 """
 
 
