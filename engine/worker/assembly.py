@@ -20,7 +20,7 @@ from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
-from engine.graphs.pass_times import cost_file, is_complete, load_times, measure, save_times
+from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
 from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
@@ -136,15 +136,14 @@ def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassSha
     if config.deterministic:
         return {}
     if not config.cost_cache:
-        return measure(runtime, time.perf_counter)
+        return believed(runtime.shapes, measure(runtime, time.perf_counter))
     identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES)
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
-    times = load_times(path)
-    if times is None:
-        times = measure(runtime, time.perf_counter)
-        if is_complete(runtime.shapes, times):
-            _remember(path, times)
-    return times
+    times = load_times(path) or {}
+    if not is_complete(runtime.shapes, times):  # an earlier start may have stopped at its budget
+        times = measure(runtime, time.perf_counter, times)
+        _remember(path, times)
+    return believed(runtime.shapes, times)
 
 
 def _remember(path: Path, times: dict[PassShape, float]) -> None:
