@@ -53,4 +53,10 @@ def bench(
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
     source = PromptSource(fresh_seed() if seed is None else seed, prompt_tokens, texts=texts, vocabulary=token_ids)
     servers = Servers(addresses, bundle, api_key, model, timeout)
+    if profile:
+        if addresses:
+            refuse("--profile starts a server of its own: leave the URLs out and name a --bundle")
+        from server.commands.bench.profile import run_profile
+
+        raise typer.Exit(run_profile(servers, source, load, markdown))
     raise typer.Exit(run_bench(servers, source, load, full_length, json_file))

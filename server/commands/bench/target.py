@@ -9,7 +9,7 @@ import httpx
 
 from server.commands.bench.answers import MeasuredAnswer, ask
 from server.commands.bench.prompts import BenchPrompt
-from server.commands.bench.scrape import Reading, ScrapedCounters, read_metrics
+from server.commands.bench.scrape import Reading, ScrapedCounters, read_metrics, read_stages
 from server.commands.http_client.client import ServerClient
 
 SETTLE_S = 3.0
@@ -58,6 +58,10 @@ class BenchTarget:
                 return None if reading is None else reading.counters
             previous = reading
             await asyncio.sleep(SETTLE_STEP_S)
+
+    async def stages(self) -> dict[str, float]:
+        """Seconds by stage of the engine's steps so far."""
+        return read_stages(await self._client.text_at("metrics") or "")
 
     async def _reading(self) -> Reading | None:
         text = await self._client.text_at("metrics")
