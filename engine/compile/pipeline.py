@@ -11,6 +11,7 @@ from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
 from engine.compile.layout import layout_of
 from engine.compile.lowering import FUSED, NPU
+from engine.compile.memory import usable_memory
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.split import plan_binaries
 from engine.compile.npu.stages import SOURCES, binaries_stage, genie_stage, quality_stage
@@ -123,7 +124,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
 def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
     """How the network is cut: for an NPU by size as well, because a context binary has a limit."""
     if arguments.is_npu:
-        return plan_binaries(arguments, network)
+        return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:
         return (whole_network(network.spec.layers),)
     return plan_parts(arguments.split or DEFAULT_SPLIT, network.spec.layers)
