@@ -71,7 +71,7 @@ def test_every_ratio_is_drawn(report: ModuleType) -> None:
     root = ElementTree.fromstring(report.drawing(found, "as measured"))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count("output tok/s") == 2 and "as measured" in texts
-    assert len([element for element in root.iter("{http://www.w3.org/2000/svg}line")]) == 5  # those with a bar
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 6  # those with a bar
 
 
 def test_what_is_there_is_used_again(setup: ModuleType, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_without_a_compiler_it_says_so(setup: ModuleType, tmp_path: Path, monkey
 
 def test_a_step_that_fails_is_named(setup: ModuleType, tmp_path: Path) -> None:
     folder = setup.PeersFolder(tmp_path, Console(quiet=True))
-    with pytest.raises(setup.SetupFailed, match="say no failed .*: no"):
+    with pytest.raises(setup.SetupFailed, match=r"say no failed .*: no"):
         folder._run("say no", [sys.executable, "-c", "import sys; sys.exit('no')"])
 
 
