@@ -106,6 +106,7 @@ class EngineLoop:
                 log.debug("%s", line)
         report = StepReport(tuple(self._events(updates, samples.tokens, left)), failures)
         self._counters.step_s += self._clock() - began
+        self.stages.mark("events")
         return report
 
     def close(self) -> None:

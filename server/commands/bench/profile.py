@@ -19,7 +19,7 @@ from server.commands.http_client.address import Unreachable
 from server.commands.own_server import ServerFailed, running_server
 
 PART = "graph: "
-STAGES = ("plan", "pack", "pages", "graph", "sample", "commit", "keep", "send")
+STAGES = ("plan", "pack", "pages", "graph", "sample", "commit", "keep", "events", "send")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ PROFILE = StepProfile(4, 10, {"plan": 0.1, "graph": 0.8, "graph: head": 0.2, "se
 def test_parts_of_the_graph_stand_below_it_and_count_once() -> None:
     made = rows([PROFILE])
     assert [row[0] for row in made] == [
-        *("plan", "pack", "pages", "graph", "graph: head", "sample", "commit", "keep", "send"),
+        *("plan", "pack", "pages", "graph", "graph: head", "sample", "commit", "keep", "events", "send"),
         "whole step",
     ]
     assert dict(made) | {"plan": "10.00 (10.0%)", "graph: head": "20.00 (20.0%)", "pack": "0.00 (0.0%)"} == dict(made)
