@@ -33,6 +33,7 @@ SLOTS = 16
 CONTEXT = SLOTS * (1024 + 2 * ANSWER_TOKENS)  # llama-server divides it among its slots
 VOCABULARY = 151_000  # below the special tokens
 FAILED, INTERRUPTED = 1, 130
+IDLE_LOAD = 0.5
 
 
 def main() -> int:
@@ -68,6 +69,9 @@ def parse() -> argparse.Namespace:
 
 def compare(options: argparse.Namespace, console: Console) -> tuple[list[Any], str]:
     """Every ratio, and under what they were measured."""
+    busy = load_before()  # before our own compiler adds to it
+    if busy > IDLE_LOAD:
+        console.print(f"the machine is busy (load {busy:.1f}): these figures will say little", style="red")
     folder = PeersFolder(options.folder, console)
     program, gguf = folder.llama_server(), folder.gguf()
     bundle = Path(options.bundle) if options.bundle else folder.bundle(options.compile)
@@ -82,9 +86,15 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[Any], s
     found += ratios_of_memory(*((peak.rss, peak.pss) for peak in peaks))
     caption = (
         f"{options.threads} threads on {platform.machine()}, Qwen3-0.6B shape with random weights, {bundle.name} and "
-        f"Q4_0 (llama-cpp-python {VERSION}), median of {options.rounds} alternating rounds."
+        f"Q4_0 (llama-cpp-python {VERSION}), median of {options.rounds} alternating rounds, "
+        f"load {busy:.1f} before."
     )
     return found, caption
+
+
+def load_before() -> float:
+    """Processes that wanted to run in the last minute, 0 where the system does not count them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def llama_server(program: Path, gguf: Path, threads: int) -> Any:

@@ -1,11 +1,13 @@
 """Ratios of hexserve to llama-server against the bars, as text, Markdown and a drawing. Pure."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 WIDTH, PLOT, LEFT, ROW, HEAD = 760, 300, 300, 22, 74
+CAPTION_CHARACTERS = 115
 MOST = 2.5  # the right end of the plot
 GOOD, POOR = "#2f6fde", "#d9a441"
 SPEED_BARS = {(128, 1): 1.2, (128, 4): 1.5, (128, 8): 1.7, (128, 16): 1.7, (1024, 1): 1.3, (1024, 4): 1.4}
@@ -80,22 +82,25 @@ def table(found: Sequence[PeerRatio]) -> str:
 
 def drawing(found: Sequence[PeerRatio], caption: str) -> str:
     """An SVG document: a bar for each ratio, a line at 1 and a mark at its bar."""
-    height = HEAD + ROW * len(found) + 20
+    said = textwrap.wrap(caption, CAPTION_CHARACTERS)
+    head = HEAD + 16 * (len(said) - 1)
+    height = head + ROW * len(found) + 20
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
     root.set("font-family", "system-ui, sans-serif")
     SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
     _text(root, 20, 24, "hexserve / llama-server", size=15)
-    _text(root, 20, 42, caption, size=11)
+    for index, line in enumerate(said):
+        _text(root, 20, 42 + 16 * index, line, size=11)
     _text(
         root,
         20,
-        58,
+        head - 16,
         "Output tok/s: longer is better; all others: shorter. Red mark: the bar. Yellow: it is missed.",
         11,
     )
     for index, each in enumerate(found):
-        _draw_ratio(root, HEAD + ROW * index, each, is_first=index == 0 or found[index - 1].load != each.load)
-    SubElement(root, "path", d=f"M{_x(1.0):.1f} {HEAD - 4}V{height - 12}", stroke="#52606d", fill="none")
+        _draw_ratio(root, head + ROW * index, each, is_first=index == 0 or found[index - 1].load != each.load)
+    SubElement(root, "path", d=f"M{_x(1.0):.1f} {head - 4}V{height - 12}", stroke="#52606d", fill="none")
     indent(root)
     return tostring(root, encoding="unicode") + "\n"
 

@@ -97,8 +97,8 @@ def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTar
         "lowest\nround",
         "highest\nround",
         "first token\np50",
-        "between tokens\np50",
-        "between tokens\np95",
+        "gap\np50",
+        "gap\np95",
     )
     table = _table(f"Ratios to {targets[0].name}, median of rounds side by side", targets, *titles)
     for each in compared:
