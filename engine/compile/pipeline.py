@@ -27,6 +27,7 @@ from engine.compile.segments.stages import (
     wide_weights_stage,
 )
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
+from engine.isolation.memory import usable_memory
 from engine.models.family import read_network
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
@@ -124,7 +125,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
 def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
     """How the network is cut: for an NPU by size as well, because a context binary has a limit."""
     if arguments.is_npu:
-        return plan_binaries(arguments, network)
+        return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:
         return (whole_network(network.spec.layers),)
     return plan_parts(arguments.split or DEFAULT_SPLIT, network.spec.layers)

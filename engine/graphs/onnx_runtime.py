@@ -1,6 +1,6 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pools' bytes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_head import LmHead
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
+from engine.graphs.stage_clock import StageClock
 
 KEPT_PASSES = 64
 
@@ -59,6 +60,7 @@ class OnnxRuntime:
         self._last: _Pass | None = None
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
         self._restrides = 0
+        self._parts = StageClock()
 
     @property
     def shapes(self) -> ShapeTable:
@@ -75,6 +77,11 @@ class OnnxRuntime:
         """How often a pool was re-laid for another width."""
         return self._restrides
 
+    @property
+    def part_seconds(self) -> Mapping[str, float]:
+        """Seconds of filling inputs, of the layers, and of what follows: the head, decoding."""
+        return self._parts.seconds
+
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """Give the pool the width that the shape's graphs bind, and bind them to it; nothing when that is so."""
         self._set_width(pool, self._width(shape))
@@ -84,12 +91,17 @@ class OnnxRuntime:
         """Run the parts in order; logits [R, V], valid until the next run. PassFailed when onnxruntime raises."""
         self._set_width(batch.pool, self._width(batch.shape))
         bound = self._bind(batch.pool, batch.shape)
+        self._parts.begin()
         bound.inputs.fill(batch, self._rotary)
         self._last = bound
+        self._parts.mark("inputs")
         try:
             for part in bound.parts:
                 part.run()
-            return self._logits(bound, batch.logit_rows)
+            self._parts.mark("layers")
+            logits = self._logits(bound, batch.logit_rows)
+            self._parts.mark("head")
+            return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
 

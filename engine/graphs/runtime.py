@@ -3,8 +3,8 @@
 Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
 """
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,3 +69,12 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Release buffers, then graphs, then the session environment."""
+
+
+@runtime_checkable
+class TimesParts(Protocol):
+    """A runtime that also says where the time of its passes goes."""
+
+    @property
+    def part_seconds(self) -> Mapping[str, float]:
+        """Seconds inside `run` by part, since the start."""

@@ -20,14 +20,15 @@ from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
-from engine.graphs.pass_times import cost_file, is_complete, load_times, measure, save_times
+from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
+from engine.isolation.memory import usable_memory
 from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
-from engine.worker.storage import choose_storage, machine_memory
+from engine.worker.storage import choose_storage
 
 log = logging.getLogger("hexserve.worker")
 
@@ -88,7 +89,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
-    storage = choose_storage(manifest, config.weights, machine_memory())
+    storage = choose_storage(manifest, config.weights, usable_memory())
     if storage is None:
         return manifest
     log.info("weights: %s", storage.reason)
@@ -145,16 +146,15 @@ def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runt
     if config.deterministic:
         return {}
     if not config.cost_cache:
-        return measure(runtime, time.perf_counter)
+        return believed(runtime.shapes, measure(runtime, time.perf_counter))
     loaded = " ".join(graph.name for graph in manifest.graphs)
     identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
-    times = load_times(path)
-    if times is None:
-        times = measure(runtime, time.perf_counter)
-        if is_complete(runtime.shapes, times):
-            _remember(path, times)
-    return times
+    times = load_times(path) or {}
+    if not is_complete(runtime.shapes, times):  # an earlier start may have stopped at its budget
+        times = measure(runtime, time.perf_counter, times)
+        _remember(path, times)
+    return believed(runtime.shapes, times)
 
 
 def _remember(path: Path, times: dict[PassShape, float]) -> None:

@@ -11,7 +11,8 @@ from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
-from engine.graphs.runtime import Runtime
+from engine.graphs.runtime import Runtime, TimesParts
+from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
 from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
@@ -40,6 +41,7 @@ class EngineLoop:
     def __init__(self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: GrammarMasks) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
+        self.stages = StageClock()
         self._clock = clock
         self._masks = masks
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
@@ -64,15 +66,19 @@ class EngineLoop:
         `begin` is told the milliseconds that the pass should take, 0 = not known.
         """
         began = self._clock()
+        self.stages.begin()
         plan = self.scheduler.plan(self._masks.late())
         if plan is None:
             self._masks.wait(IDLE_WAIT_S)
             return StepReport(())
         begin(self._expected_ms(plan.shape))
+        self.stages.mark("plan")
         batch = pack(plan, PAGE_COLUMNS)
         _mark_started(plan, began)
         prepare(plan, self._masks)
+        self.stages.mark("pack")
         self._prepare_pool(plan)
+        self.stages.mark("pages")
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)
@@ -82,20 +88,25 @@ class EngineLoop:
             self._free_pages()
             return StepReport((), tuple(Failed(sequence.id, str(error)) for sequence in lost))
         left = self._clock()
+        self.stages.mark("graph")
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
         wait_alone(plan, self._masks)
         samples = sample_pass(plan, logits, self._masks)
+        self.stages.mark("sample")
         failures = self._drop_failed(plan, batch, samples.lost)
         updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
         self._advance_masks(plan, updates)
+        self.stages.mark("commit")
         self._keep(plan, batch, updates)
         self._free_pages()
+        self.stages.mark("keep")
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
         report = StepReport(tuple(self._events(updates, samples.tokens, left)), failures)
         self._counters.step_s += self._clock() - began
+        self.stages.mark("events")
         return report
 
     def close(self) -> None:
@@ -112,7 +123,12 @@ class EngineLoop:
             waiting=scheduler.waiting,
             columns_used=sum(pool.referenced * pool.page_columns for pool in pools),
             columns_total=sum(pool.page_count * pool.page_columns for pool in pools),
+            stages=self._stage_seconds(),
         )
+
+    def _stage_seconds(self) -> dict[str, float]:
+        parts = self.runtime.part_seconds if isinstance(self.runtime, TimesParts) else {}
+        return {**self.stages.seconds, **{f"graph: {name}": seconds for name, seconds in parts.items()}}
 
     def _expected_ms(self, shape: PassShape) -> float:
         costs = self.scheduler.costs

@@ -88,6 +88,7 @@ def serve(
             reports.send(failure)
         if report.events or report.failures:
             reports.send(Tokens(report.events, loop.stats()))
+            loop.stages.mark("send")
         if not loop.scheduler.has_work:
             _check(loop)
 

@@ -1,8 +1,6 @@
 """Which of the ways that a bundle stores its weights are loaded: all of them are the same model, each costs memory."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -11,7 +9,6 @@ from engine.errors import BundleError
 
 AUTO, BOTH, NARROW, WIDE = "auto", "both", "narrow", "wide"
 MEMORY_SHARE = 0.5  # of the machine, for weights; caches and everybody else have the rest
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +48,3 @@ def choose_storage(manifest: Manifest, choice: str, memory: int) -> Storage | No
 
 def _is_kept(graph: GraphSpec, wide_from: int, choice: str) -> bool:
     return graph.kind is not GraphKind.LINEAR or (graph.least_rows == wide_from) == (choice == WIDE)
-
-
-def machine_memory() -> int:
-    """Bytes of main memory that this process may use, 0 where the system does not say."""
-    try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 0
-    try:
-        return min(physical, int(CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # no limit, or it reads "max"
-        return physical

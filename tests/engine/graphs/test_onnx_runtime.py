@@ -16,6 +16,7 @@ from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_sessions import cpu_provider, load_sessions
+from engine.graphs.runtime import TimesParts
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import LAYOUTS, Bundles
 from tests.engine.worker.simulation import sequence_of
@@ -58,6 +59,14 @@ def shape_for(runtime: OnnxRuntime, rows: int) -> PassShape:
     if runtime.shapes.free:
         return PassShape(rows, 64)
     return next(shape for shape in runtime.shapes.fixed if shape.rows >= rows and shape.past >= 32)
+
+
+def test_a_pass_is_timed_by_part(bundles: Bundles) -> None:
+    runtime = open_runtime(bundles("free"))
+    assert isinstance(runtime, TimesParts)
+    run(runtime, shape_for(runtime, 8), segment("a", VOCAB_PROMPT[:8], 0, (1,), 1))
+    assert set(runtime.part_seconds) == {"inputs", "layers", "head"}
+    assert all(seconds > 0 for seconds in runtime.part_seconds.values())
 
 
 def test_every_layout_gives_the_same_logits(bundles: Bundles) -> None:

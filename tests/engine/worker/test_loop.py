@@ -45,6 +45,15 @@ def test_counters_tell_useful_rows_from_padding() -> None:
     assert (stats.running, stats.waiting, stats.columns_used) == (0, 0, 0)
 
 
+def test_every_stage_of_a_step_is_timed() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("a", (1, 2), 3)
+    world.run()
+    stages = world.loop.stats().stages
+    assert set(stages) == {"plan", "pack", "pages", "graph", "sample", "commit", "keep", "events"}
+    assert all(seconds > 0 for seconds in stages.values())
+
+
 def test_a_row_of_nan_fails_its_request_and_no_other() -> None:
     world = simulate(fixed((8, 120)))
     world.submit("good", (1, 2, 3), 6)
