@@ -44,7 +44,7 @@ def test_a_killed_compile_leaves_nothing_and_the_next_cleans_up(tiny_checkpoint:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "stalled\n"
         partial = output.with_name(f"bundle.partial-{process.pid}")
-        assert (partial / "narrow.data").stat().st_size > 0
+        assert (partial / "part_1_of_2.data").stat().st_size > 0
         process.send_signal(signal.SIGKILL)
     assert not output.exists() and partial.exists()
     arguments = encode_arguments(CompileArguments(tiny_checkpoint, output))
