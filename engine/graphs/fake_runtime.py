@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 
 POISON = 7_777_777
 
@@ -57,7 +58,7 @@ class FakeRuntime:
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """Pools have one width."""
 
-    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+    def run(self, batch: PackedBatch) -> Logits:
         """One-hot logits [R, vocab] of the hand-computable token."""
         assert batch.visible.shape == (batch.shape.rows, batch.shape.context)
         assert batch.shape not in self._shapes.prefill or not len(batch.logit_rows), f"{batch.shape} gives no logits"
@@ -74,7 +75,7 @@ class FakeRuntime:
         for index, row in enumerate(batch.logit_rows):
             seen = [(int(position), int(token)) for position, token in everything[batch.visible[row]]]
             logits[index, expected_token(seen, self.vocab)] = 10.0
-        return logits
+        return Logits.of(logits)
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] that are named in `damage`, once."""

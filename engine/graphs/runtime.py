@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever runs graphs. `fake_runtime` and `onnx_runtime` implement it.
+"""The seam between the engine and whatever runs graphs. `fake_runtime`, `onnx_runtime` and `paced_runtime` implement it.
 
 Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
 """
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 
-Logits = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
@@ -24,7 +24,7 @@ class Runtime(Protocol):
 
     @property
     def device(self) -> str:
-        """What really computes: 'CPU', 'HTP emulator' or 'NPU'."""
+        """What really computes: 'CPU', 'HTP emulator' or 'NPU'; 'paced ...' where nothing does."""
 
     @property
     def restrides(self) -> int:

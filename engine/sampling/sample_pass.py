@@ -33,7 +33,7 @@ def sample_pass(plan: StepPlan, logits: Floats, masks: GrammarMasks) -> PassSamp
     Whatever is wrong with one sequence leaves its neighbours alone.
     """
     samples = PassSamples()
-    logits, not_finite = take_prompt_logprobs(plan, logits)
+    logits, not_finite = take_prompt_logprobs(plan, logits.decoded())
     samples.lost |= {sequence_id: str(bad) for sequence_id, bad in not_finite.items()}
     rows: list[RowContext] = []
     places: list[int] = []  # of these rows in the logits

@@ -22,7 +22,7 @@ from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submi
 from engine.qnn.environment import as_variables
 from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
-from engine.worker.assembly import OpenRuntime, assemble, open_onnx
+from engine.worker.assembly import OpenRuntime, assemble, open_configured
 from engine.worker.loop import EngineLoop
 from engine.worker.progress import Progress
 from engine.worker.report_pipe import ReportPipe
@@ -32,7 +32,7 @@ log = logging.getLogger("hexserve.worker")
 GRACE_S = 5.0
 
 
-def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
+def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> int:
     """Run until told to stop; exit code 0 after Shutdown or end of input, 3 when the bundle cannot be served."""
     commands, reports = _take_pipes()
     # Ctrl-C reaches the whole process group; the parent decides what it means.
