@@ -13,7 +13,7 @@ from engine.graphs.buffers import Fresh, Pool, zero_codes
 from engine.graphs.layout import spans
 
 # A column's keys lie W bytes apart. Written so many at a time, neighbouring columns find their cache lines still there.
-KEYS_AT_ONCE = 256
+KEYS_AT_ONCE = 2048
 
 
 class PastPools:

@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever runs graphs. `fake_runtime`, `onnx_runtime` and `paced_runtime` implement it.
+"""The seam between the engine and whatever runs graphs. See `onnx_runtime`, `paced_runtime`.
 
 Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
 """
@@ -51,7 +51,8 @@ class Runtime(Protocol):
     def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
         """Write the fresh keys and values of `rows` [M] of the last pass into `columns` [M] of `pool`, pair by pair.
 
-        A pool that does not reach the highest column is widened.
+        A pool that does not reach the highest column is widened. May be called in another thread than the others; while
+        it writes, nobody calls anything that runs a pass or touches a pool.
         """
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:

@@ -7,11 +7,6 @@ from engine.sampling.row_context import RowContext
 from engine.sampling.thinking_budget import forced_token
 
 
-def is_adjusted(row: RowContext) -> bool:
-    """Whether any step before the choice applies to a row."""
-    return row.forbidden is not None or has_changes(row)
-
-
 def has_changes(row: RowContext) -> bool:
     """Whether a step other than the grammar's applies to a row."""
     params = row.params
@@ -29,7 +24,7 @@ def adjust(values: NDArray[np.float32], row: RowContext) -> None:
     """Change the logits [V] of a row in place; a token that must not be chosen gets -infinity."""
     params = row.params
     if row.forbidden is not None:
-        np.copyto(values, -np.inf, where=row.forbidden[: len(values)])
+        values[np.flatnonzero(row.forbidden[: len(values)])] = -np.inf
     for token, bias in params.logit_bias:
         values[token] += bias
     if row.index < params.min_tokens:

@@ -3,17 +3,18 @@
 Shapes: V = vocabulary, B = BLOCK, m = V // B.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.encoding import Array
-
 Ids = NDArray[np.int64]
+Codes = NDArray[Any]
 
 BLOCK = 32  # ids j, j + m, j + 2m, ... are a block: their maxima are one vector operation for all blocks
 
 
-def top_ids(values: Array, count: int) -> Ids:
+def top_ids(values: Codes, count: int) -> Ids:
     """Ids of the `count` largest of values [V], largest first, lowest id first among equals.
 
     The count-th largest maximum of a block bounds the count-th largest value from below, so few values are looked at.
@@ -23,7 +24,7 @@ def top_ids(values: Array, count: int) -> Ids:
     return by_value(values, _at_least(values, count))[:count]
 
 
-def _at_least(values: Array, count: int) -> Ids:
+def _at_least(values: Codes, count: int) -> Ids:
     """Ids, ascending, of values [V] among which the `count` largest are; count < V."""
     size, blocks = len(values), len(values) // BLOCK
     if blocks < 4 * count:
@@ -40,8 +41,8 @@ def _at_least(values: Array, count: int) -> Ids:
     return ids
 
 
-def by_value(values: Array, ids: Ids) -> Ids:
+def by_value(values: Codes, ids: Ids) -> Ids:
     """Ascending ids, largest value first; equals keep their order."""
     found = values[ids]
-    falling = -found if found.dtype.kind == "f" else np.invert(found)
+    falling = np.negative(found) if found.dtype.kind == "f" else np.invert(found)  # no integer overflows
     return ids[np.argsort(falling, kind="stable")]

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.encoding import Array, Encoding
+from engine.bundle.encoding import Encoding
 from engine.request import SamplingParams
-from engine.sampling.candidates import Ids, by_value, top_ids
+from engine.sampling.candidates import Codes, Ids, by_value, top_ids
 
 Weights = NDArray[np.float64]
+Rounded = NDArray[np.float32]
 
 FIRST_CANDIDATES = 256
 MOST_CANDIDATES = 2048  # of a nucleus that is found by sorting
+HOPELESS = 16  # candidates that hold less than this part of top-p: more of them would not do either
 RUN = 512  # ids whose weights are one sum
 FINEST = 65_535  # classes of weight into which a flat row is sorted
 DEEPEST = 40.0  # logits over temperature below the largest, beyond which all tokens are one class
@@ -27,23 +29,18 @@ DEEPEST = 40.0  # logits over temperature below the largest, beyond which all to
 class CodedRow:
     """One row's values [V] as they are stored, and how. Floats may hold -infinity: a token that must not be drawn."""
 
-    values: Array
+    values: Codes
     encoding: Encoding
 
-    def scaled(self, ids: Ids, temperature: float) -> NDArray[np.float32]:
+    def scaled(self, ids: Ids, temperature: float) -> Rounded:
         """Logits over temperature of some ids."""
-        return self.encoding.decode(self.values[ids]) * np.float32(1.0 / temperature)
+        return np.asarray(self.encoding.decode(self.values[ids]) * np.float32(1.0 / temperature))
 
-    def depths(self, temperature: float) -> NDArray[np.float32]:
-        """[V], rounded: how far below the largest each logit over temperature is."""
-        depths = np.subtract(self.values.max(), self.values, dtype=np.float32)
-        depths *= np.float32(self.encoding.scale / temperature)
-        return depths
-
-    def weights(self, temperature: float) -> NDArray[np.float32]:
-        """[V], rounded: good for sums over many tokens."""
-        weights = self.depths(temperature)
-        return np.exp(np.negative(weights, out=weights), out=weights)
+    def relative(self, temperature: float) -> Rounded:
+        """[V], rounded: logits over temperature less the largest of them; what sums over many tokens are made of."""
+        relative: Rounded = np.subtract(self.values, self.values.max(), dtype=np.float32)
+        relative *= np.float32(self.encoding.scale / temperature)
+        return relative
 
 
 def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
@@ -53,15 +50,17 @@ def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
         return _among(row, ids, params, number)
     if params.top_p >= 1.0 and params.min_p == 0.0:
         return _among_all(row, params, number)
-    total = float(row.weights(params.temperature).sum()) if params.top_p < 1.0 else 1.0
+    total = float(np.exp(row.relative(params.temperature)).sum()) if params.top_p < 1.0 else 1.0
     count = FIRST_CANDIDATES
     while count <= MOST_CANDIDATES:
         ids = top_ids(row.values, count)
-        weights = _exact(row.scaled(ids, params.temperature)) / total
-        done_by_p = params.top_p < 1.0 and weights.sum() >= params.top_p
-        done_by_min = params.min_p > 0.0 and weights[-1] < params.min_p * weights[0]
+        shares = _exact(row.scaled(ids, params.temperature)) / total
+        done_by_p = params.top_p < 1.0 and shares.sum() >= params.top_p
+        done_by_min = params.min_p > 0.0 and shares[-1] < params.min_p * shares[0]
         if done_by_p or done_by_min or len(ids) == len(row.values):
-            return _among(row, ids[: nucleus(weights, params.top_p)], params, number)
+            return _among(row, ids[: nucleus(shares, params.top_p)], params, number)
+        if params.top_p < 1.0 and shares.sum() < params.top_p / HOPELESS:
+            break
         count *= 8
     return _FlatRow(row, params).draw(number)
 
@@ -89,9 +88,9 @@ def _cut(weights: Weights, params: SamplingParams) -> int:
     return max(1, count)
 
 
-def _exact(scaled: NDArray[np.float32]) -> Weights:
+def _exact(scaled: Rounded) -> Weights:
     """Weights of candidates whose first is the likeliest."""
-    return np.exp((scaled - scaled[0]).astype(np.float64))
+    return np.asarray(np.exp((scaled - scaled[0]).astype(np.float64)))
 
 
 def _place(weights: Weights, number: float) -> int:
@@ -104,7 +103,7 @@ def _place(weights: Weights, number: float) -> int:
 
 def _among_all(row: CodedRow, params: SamplingParams, number: float) -> int:
     """Draw without any cut, in the order of ids: first the run of ids that holds the place, then the id in it."""
-    weights = row.weights(params.temperature)
+    weights = np.exp(row.relative(params.temperature))
     starts = np.arange(0, len(weights), RUN)
     sums = np.add.reduceat(weights, starts).astype(np.float64)
     run = _place(sums, number)
@@ -130,16 +129,15 @@ class _FlatRow:
     def __init__(self, row: CodedRow, params: SamplingParams) -> None:
         self._row = row
         self._params = params
-        depths = row.depths(params.temperature)
-        classes = depths * np.float32(FINEST / DEEPEST)
+        relative = row.relative(params.temperature)
+        classes = relative * np.float32(-FINEST / DEEPEST)
         self._classes = np.minimum(classes, np.float32(FINEST), out=classes).astype(np.uint16)
-        weights = np.exp(np.negative(depths, out=depths), out=depths)
-        self._reached = np.cumsum(np.bincount(self._classes, weights))  # by the end of each class
+        self._reached = np.cumsum(np.bincount(self._classes, np.exp(relative)))  # by the end of each class
 
     def draw(self, number: float) -> int:
         """The token at the place `number` of what the cuts leave."""
         place = number * self._mass_left()
-        ids, reached = self._class_at(min(np.searchsorted(self._reached, place, "right"), len(self._reached) - 1))
+        ids, reached = self._class_at(min(int(np.searchsorted(self._reached, place, "right")), len(self._reached) - 1))
         index = int(np.searchsorted(reached, place, side="right"))
         # Rounding may lead beyond the end, where ids that must not be drawn may lie.
         return int(ids[index if index < len(ids) else np.searchsorted(reached, reached[-1], side="left")])
@@ -149,7 +147,7 @@ class _FlatRow:
         left, params = float(self._reached[-1]), self._params
         if params.top_p < 1.0:
             goal = params.top_p * left
-            _, reached = self._class_at(np.searchsorted(self._reached, goal, "left"))
+            _, reached = self._class_at(int(np.searchsorted(self._reached, goal, "left")))
             left = float(reached[min(int(np.searchsorted(reached, goal, side="left")), len(reached) - 1)])
         if params.min_p > 0.0:
             last = min(int(-np.log(params.min_p) * FINEST / DEEPEST), len(self._reached) - 1)
@@ -161,8 +159,8 @@ class _FlatRow:
     def _before(self, number: int) -> float:
         return float(self._reached[number - 1]) if number else 0.0
 
-    def _class_at(self, number: int | np.intp) -> tuple[Ids, Weights]:
+    def _class_at(self, number: int) -> tuple[Ids, Weights]:
         """Ids of a class, likeliest first, and the weight reached with each of them."""
         ids = by_value(self._row.values, np.flatnonzero(self._classes == number))
         weights = np.exp(_relative(self._row, ids, self._params.temperature))
-        return ids, self._before(int(number)) + np.cumsum(weights)
+        return ids, self._before(number) + np.cumsum(weights)

@@ -1,5 +1,6 @@
 """From a pass's logits to tokens for its sequences: prompt log-probabilities, masks, sampling, failures."""
 
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from engine.grammar.masks import Forbidden, GrammarMasks
@@ -29,7 +30,7 @@ class PassSamples:
         return {sequence_id: tuple(token.token_id for token in tokens) for sequence_id, tokens in self.tokens.items()}
 
 
-def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> PassSamples:
+def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Executor | None = None) -> PassSamples:
     """Note the log-probabilities of prompt tokens and sample a token from each of the other logit rows [R, V].
 
     Whatever is wrong with one sequence leaves its neighbours alone.
@@ -52,7 +53,7 @@ def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> PassSamp
             sampled.append(segment)
     if not rows:
         return samples
-    tokens = sample(logits, rows, places)
+    tokens = sample(logits, rows, places, threads)
     start = 0
     for segment in sampled:
         end = start + segment.sampled_rows

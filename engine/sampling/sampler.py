@@ -9,25 +9,28 @@
 
 Reported log-probabilities are those of the model: log-softmax of the logits before all steps.
 Every operation is per row, and the random number depends on (seed, index of the token) alone:
-a row gives the same token in any batch, and again after a restart. Rows are sampled as the graph stored them: steps 0 to
-2 need real numbers of a row, steps 3 and 4 do not. Shapes: R = rows, V = vocabulary.
+a row gives the same token in any batch, and again after a restart. Rows are sampled as the graph stored them: steps 1
+and 2 need real numbers of a row, steps 3 and 4 do not. Shapes: R = rows, V = vocabulary.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.bundle.encoding import Array
+from engine.grammar.masks import Forbidden
 from engine.graphs.logits import FLOAT32, Logits
 from engine.request import SamplingParams, TokenLogprob
-from engine.sampling.adjustments import adjust, has_changes, is_adjusted
+from engine.sampling.adjustments import adjust, has_changes
 from engine.sampling.candidates import top_ids
 from engine.sampling.drawing import CodedRow, draw
 from engine.sampling.row_context import RowContext
 
 UNLIKELY = -9999.0
 NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
+WORTH_THREADS = 4  # rows that draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +46,30 @@ class BadLogits(ValueError):
 
 
 def sample(
-    logits: Logits, rows: Sequence[RowContext], places: Sequence[int] | None = None
+    logits: Logits, rows: Sequence[RowContext], places: Sequence[int] | None = None, threads: Executor | None = None
 ) -> list[SampledToken | BadLogits]:
     """Choose one token for each of `rows`; a row of NaN gives BadLogits in its place.
 
     places: which row of the logits [R, V] belongs to each; all of them in order when it is left out.
+    threads: they take some of the rows when drawing is work enough.
     """
     if logits.encoding.dtype == "float16":  # which no processor compares or sorts as it is
         logits = Logits.of(logits.decoded())
-    found: list[SampledToken | BadLogits] = []
-    for place, row in zip(range(len(rows)) if places is None else places, rows, strict=True):
-        token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
-        if token is None:
-            found.append(BadLogits("the graph returned no finite logits for this request"))
-        else:
-            found.append(SampledToken(token, _logprob(logits.rows(place, place + 1), token, row.params)))
-    return found
+    pairs = list(zip(range(len(rows)) if places is None else places, rows, strict=True))
+
+    def part(which: Sequence[tuple[int, RowContext]]) -> list[SampledToken | BadLogits]:
+        return [_sample_row(logits, place, row) for place, row in which]
+
+    if threads is None or sum(not is_greedy(row.params) for row in rows) < WORTH_THREADS:
+        return part(pairs)
+    middle = len(pairs) // 2
+    theirs = threads.submit(part, pairs[middle:])
+    return part(pairs[:middle]) + theirs.result()
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the largest logit is taken."""
+    return params.temperature < NEARLY_GREEDY or params.top_k == 1
 
 
 def uniform(seed: int, index: int) -> float:
@@ -69,30 +80,43 @@ def uniform(seed: int, index: int) -> float:
     return (state >> 11) / float(1 << 53)
 
 
+def _sample_row(logits: Logits, place: int, row: RowContext) -> SampledToken | BadLogits:
+    token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
+    if token is None:
+        return BadLogits("the graph returned no finite logits for this request")
+    return SampledToken(token, _logprob(logits.rows(place, place + 1), token, row.params))
+
+
 def _choose(coded: CodedRow, row: RowContext) -> int | None:
     """Steps 0 to 4; None when there is no number to choose from."""
-    is_greedy = row.params.temperature < NEARLY_GREEDY or row.params.top_k == 1
-    if is_adjusted(row):
-        if is_greedy and not has_changes(row) and not coded.encoding.is_float:
-            token = _best_allowed(coded.values, row)
-            if token is not None:
-                return token
-        values = np.array(coded.encoding.decode(coded.values))
-        adjust(values, row)
-        coded = CodedRow(values, FLOAT32)
+    if row.forbidden is None and not has_changes(row):
+        return _choose_plain(coded, row)
+    if row.forbidden is not None and not has_changes(row):
+        forbidden = row.forbidden[: len(coded.values)]
+        if 2 * np.count_nonzero(forbidden) >= len(forbidden):  # a row of its own of what is allowed
+            allowed = np.flatnonzero(~forbidden)
+            token = _choose_plain(CodedRow(coded.values[allowed], coded.encoding), row) if len(allowed) else None
+            return None if token is None else int(allowed[token])
+        if is_greedy(row.params) and coded.values.dtype.kind == "u":
+            return _largest_allowed(coded.values, forbidden)
+    values = np.array(coded.encoding.decode(coded.values))
+    adjust(values, row)
+    return _choose_plain(CodedRow(values, FLOAT32), row)
+
+
+def _choose_plain(coded: CodedRow, row: RowContext) -> int | None:
+    """Steps 3 and 4."""
     best = int(coded.values.argmax())
     if not np.isfinite(coded.values[best]):
         return None
-    return best if is_greedy else draw(coded, row.params, uniform(row.seed, row.index))
+    return best if is_greedy(row.params) else draw(coded, row.params, uniform(row.seed, row.index))
 
 
-def _best_allowed(codes: Array, row: RowContext) -> int | None:
-    """The largest integer code that the grammar allows; None where it might as well be a forbidden one."""
-    assert row.forbidden is not None
-    lowest = np.iinfo(codes.dtype).min
-    allowed = np.where(row.forbidden[: len(codes)], codes.dtype.type(lowest), codes)
-    best = int(allowed.argmax())
-    return best if allowed[best] > lowest else None
+def _largest_allowed(codes: Array, forbidden: Forbidden) -> int:
+    """Of unsigned codes; the lowest id among equals. Something is allowed."""
+    kept = (forbidden.view(np.int8) - np.int8(1)).astype(f"i{codes.itemsize}").view(codes.dtype)
+    best = int(np.bitwise_and(codes, kept).argmax())
+    return int(np.argmin(forbidden)) if forbidden[best] else best  # then every allowed code is 0, as the forbidden are
 
 
 def _logprob(logits: Logits, token: int, params: SamplingParams) -> TokenLogprob | None:

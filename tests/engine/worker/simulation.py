@@ -21,6 +21,7 @@ from engine.scheduling.rules import Rules
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Progress
 from engine.worker.loop import EngineLoop
+from tests.engine.grammar.small_tokens import Inline
 
 VOCAB = 50
 PAGE = 16
@@ -143,5 +144,5 @@ def simulate(
     )
     runtime = FakeRuntime(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer))
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer), Inline())
     return Simulation(loop, runtime)
