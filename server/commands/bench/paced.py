@@ -44,6 +44,9 @@ SCHEMA: Mapping[str, Any] = MappingProxyType({"type": "array", "items": dict(PER
 FORMAT = {"type": "json_schema", "json_schema": {"name": "people", "schema": dict(SCHEMA)}}
 
 
+WARM_TOKENS = 8
+
+
 @dataclass(frozen=True, slots=True)
 class PacedCase:
     """A number of clients and the fields that each of their requests has beside its length."""
@@ -153,6 +156,7 @@ class PacedSession:
             sized = PromptSource(self.prompts.seed, self.prompts.prompt_tokens, length, self.prompts.texts)
             for case in CASES:
                 target.extra = {**IGNORE_EOS, **case.fields}
+                await target.chat(sized.chat("warm", case.title), WARM_TOKENS)  # a first schema loads its tokenizer
                 load = BenchLoad((case.clients,), self.load.requests_per_client, self.load.max_tokens, 1)
                 await measure([target], sized, load, book, lambda record: None)
                 found = host_figures(case, book.turns[-1], self.published)
