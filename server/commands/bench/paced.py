@@ -187,11 +187,11 @@ def host_table(published: Published, figures: Sequence[HostFigures]) -> Table:
         "clients",
         "sampling",
         "passes",
-        "rows/pass",
-        "passes x\npass time s",
+        "rows",
+        "times\ntime s",
         "wall s",
         "share",
-        "host ms\na pass",
+        "host\nms",
     ):
         table.add_column(heading, justify="left" if heading == "sampling" else "right", no_wrap=True)
     for each in figures:
