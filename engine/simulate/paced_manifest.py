@@ -14,7 +14,7 @@ from engine.bundle.manifest import (
     TextSpec,
 )
 from engine.bundle.variant import PassShape
-from engine.simulate.geometry import GEOMETRY, Geometry
+from engine.simulate.geometry import Geometry
 from engine.simulate.prices import lay_out
 from engine.simulate.published import Published
 
@@ -26,9 +26,10 @@ LOGITS = (0.001, 32_768)
 CACHE = (0.05, 128)
 
 
-def paced_manifest(published: Published, text: TextSpec, files: Mapping[str, FileEntry]) -> Manifest:
+def paced_manifest(
+    published: Published, geometry: Geometry, text: TextSpec, files: Mapping[str, FileEntry]
+) -> Manifest:
     """As `hexserve compile --same-past` would describe the model: variants of 1, 32 and 128 rows over one past."""
-    geometry = GEOMETRY[published.model]
     shapes = lay_out(tuple(rows for rows in ROWS if rows <= published.rows), published.context, same_context=False)
     half = geometry.head_dim // 2
     frequencies = tuple(geometry.rope_theta ** (-index / half) for index in range(half))

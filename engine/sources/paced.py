@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.bundle.manifest import MANIFEST_FILE, Manifest, describe_file, load_manifest, save_manifest
+from engine.bundle.manifest import FileEntry, Manifest, TextSpec, describe_file, load_manifest, save_manifest
 from engine.demo.location import DEMO
 from engine.errors import BundleError
 from engine.files.opening import TOKENIZER_BYTES, read_bytes
@@ -42,31 +42,31 @@ def paced_folder(name: str, source: str, bundle: Path, cache: Path) -> Path:
         _check_is_model(source, manifest, published)
         return bundle
     tokenizer = read_bytes(bundle / manifest.text.tokenizer, TOKENIZER_BYTES)
-    widened = widened_tokenizer(tokenizer, GEOMETRY[published.model].vocab)
-    described = msgspec.json.encode(paced_manifest(published, manifest.text, {}))
+    geometry = GEOMETRY[published.model]
+    widened = widened_tokenizer(tokenizer, geometry.vocab)
+    described = msgspec.json.encode(paced_manifest(published, geometry, manifest.text, {}))
     key = hashlib.sha256(widened + described).hexdigest()[:16]
     target = cache / f"paced-{name.lower().replace('/', '-')}-{key}"
     if is_good(target):
         return target
     try:
         with draft_beside(target) as draft:
-            _write(draft, bundle, manifest, published, widened)
+            files = _write_text(draft, bundle, manifest.text, widened)
+            save_manifest(draft, paced_manifest(published, geometry, manifest.text, files))
             publish(draft, target, replaces=lambda found: not is_good(found))
     except OSError as error:
         raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
     return target
 
 
-def _write(draft: Path, bundle: Path, manifest: Manifest, published: Published, tokenizer: bytes) -> None:
-    text = manifest.text
+def _write_text(draft: Path, bundle: Path, text: TextSpec, tokenizer: bytes) -> dict[str, FileEntry]:
+    """The text files of a bundle with another tokenizer, and what the manifest says of them."""
     names = [text.tokenizer]
     (draft / text.tokenizer).write_bytes(tokenizer)
     if text.chat_template is not None:
         shutil.copyfile(bundle / text.chat_template, draft / text.chat_template)
         names.append(text.chat_template)
-    (draft / "none").touch()
-    save_manifest(draft, paced_manifest(published, text, {each: describe_file(draft / each) for each in names}))
-    assert (draft / MANIFEST_FILE).exists()
+    return {each: describe_file(draft / each) for each in names}
 
 
 def widened_tokenizer(serialized: bytes, vocab: int) -> bytes:
@@ -76,7 +76,10 @@ def widened_tokenizer(serialized: bytes, vocab: int) -> bytes:
     """
     document: dict[str, Any] = msgspec.json.decode(serialized)
     entries: dict[str, int] = document["model"]["vocab"]
-    free = iter(range(max(entries.values()) + 1, vocab))
+    for added in document["added_tokens"]:  # outside the model's own vocabulary they would be numbered anew
+        entries.setdefault(added["content"], added["id"])
+    taken = set(entries.values())
+    free = [identifier for identifier in range(vocab) if identifier not in taken]
     words = (word for word in _words() if word not in entries)
     entries.update({word: identifier for identifier, word in zip(free, words, strict=False)})
     return msgspec.json.encode(document)

@@ -1,5 +1,7 @@
 """Drawing from rows as graphs store them: the same tokens as the plain order, whatever the type and the shape."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,3 +157,33 @@ def test_the_least_code_may_be_the_only_one_allowed() -> None:
 def test_logits_of_a_row_are_relative_to_its_largest() -> None:
     row = CodedRow(np.array([30_000, 31_000, 0], np.uint16), ENCODINGS["u16"])
     assert row.relative(0.7) == pytest.approx(np.array([-1.0, 0.0, -31.0]), rel=1e-5)
+
+
+@given(
+    seed=st.integers(0, 500), share=st.sampled_from([0.001, 0.3, 0.9]), encoding=st.sampled_from(["u16", "f32", "u8"])
+)
+@settings(max_examples=80, deadline=None)
+def test_under_a_grammar_tokens_are_those_of_the_plain_order(seed: int, share: float, encoding: str) -> None:
+    """Few allowed tokens, many and most: by the plain order over logits of which the others are -infinity."""
+    how = ENCODINGS[encoding]
+    logits = Logits(how.encode(values_of("two levels" if seed % 2 else "peaked", 3000, seed))[None], how)
+    forbidden = np.random.default_rng(seed).random(3000) > share
+    forbidden[7] = False
+    values = np.where(forbidden, -np.inf, logits.decoded()[0]).astype(np.float32)
+    for params in (
+        SamplingParams(9, temperature=0.0),
+        SamplingParams(9, temperature=0.8),
+        SamplingParams(9, temperature=0.8, top_k=20),
+        SamplingParams(9, temperature=0.8, top_p=0.9),
+        SamplingParams(9, temperature=0.8, min_p=0.1),
+    ):
+        (found,) = sample(logits, [RowContext(params, seed, (1,), (), forbidden)])
+        assert isinstance(found, SampledToken) and found.token_id == plain_token(values, params, seed, 0)
+
+
+def test_threads_change_nothing() -> None:
+    how = ENCODINGS["u16"]
+    logits = Logits(np.stack([how.encode(values_of(SHAPES[i % 5], 5000, i)) for i in range(9)]), how)
+    rows = [RowContext(SamplingParams(9, top_p=0.9, temperature=0.1 * i), i, (1,), (1,)) for i in range(9)]
+    with ThreadPoolExecutor(1) as threads:
+        assert sample(logits, rows, None, threads) == sample(logits, rows)
