@@ -73,7 +73,9 @@ class Settings:
     host: str = _required("127.0.0.1", "Address to listen on; 0.0.0.0 serves the network.")
     port: int = _setting(8000, "TCP port; 0 takes a free one and prints it.", 0, 65535)
     model_name: str = _setting("", "Name of the model in the API; empty = the bundle's own name.")
-    cache_dir: str = _setting("", "Folder for compiled checkpoints and measured costs; empty = the user's own.")
+    cache_dir: str = _setting(
+        "", "Folder for compiled checkpoints (removed after 30 unused days) and measured costs; empty = the user's own."
+    )
     max_queued: int = _setting(256, "Most requests waiting or running; each of n counts. More are answered 503.", 1)
     max_queued_tokens: int = _setting(0, "Most prompt tokens waiting; more are answered 503. 0 = no bound.", 0)
     stream_buffer: int = _setting(1024, "Deltas kept for a client that reads too slowly before it is dropped.", 1)
@@ -308,9 +310,9 @@ def _checked(option: Option, given: Value, origin: str) -> Value:
         raise SettingsError(f"{origin} must be one of {', '.join(bounds.choices)}, not {given!r}")
     if not isinstance(given, str | bool):
         if bounds.low is not None and not given >= bounds.low:
-            raise SettingsError(f"{origin} must be at least {bounds.low:g}, not {brief(given)}")
+            raise SettingsError(f"{origin} must be at least {bounds.low:.15g}, not {brief(given)}")
         if bounds.high is not None and not given <= bounds.high:
-            raise SettingsError(f"{origin} must be at most {bounds.high:g}, not {brief(given)}")
+            raise SettingsError(f"{origin} must be at most {bounds.high:.15g}, not {brief(given)}")
         if given in (float("inf"), float("-inf")):
             raise SettingsError(f"{origin} must be finite")
     return given

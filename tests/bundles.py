@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import CompileArguments, Quant, Split
+from engine.compile.arguments import CompileArguments, Layout, Quant, Split
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 
 LAYOUTS: dict[str, dict[str, object]] = {
-    "free": {},
-    "free int8": {"quant": Quant.INT8},
-    "free int4": {"quant": Quant.INT4},
+    "free": {"layout": Layout.POOL},
+    "free int8": {"quant": Quant.INT8, "layout": Layout.POOL},
+    "free int4": {"quant": Quant.INT4, "layout": Layout.POOL},
+    "segments": {"layout": Layout.SEGMENTS},
+    "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
     "none": {"split": Split.NONE},
     "lut": {"split": Split.LUT_LMHEAD},
     "fixed": {"rows": (1, 8, 32), "context": (64, 128)},

@@ -3,15 +3,11 @@
 Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """
 
-from collections.abc import Sequence
-
+from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.segments import check_segments
 from engine.bundle.tensor_names import Place, is_scatter, place_of
 from engine.errors import BundleError
-
-Form = tuple[str, tuple[int | str, ...]]  # type, "" = any; shape, where axes of length 1 do not count
-
-FREE_ROWS, FREE_LOGIT_ROWS, FREE_CONTEXT, FREE_PAST = "rows", "logit_rows", "context", "past"
 
 
 def check_contract(manifest: Manifest) -> None:
@@ -19,6 +15,9 @@ def check_contract(manifest: Manifest) -> None:
 
     After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
     """
+    if manifest.is_segmented:
+        check_segments(manifest)
+        return
     for spec in manifest.graphs:
         layers = set()
         for side, suffix, tensors in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
@@ -26,7 +25,7 @@ def check_contract(manifest: Manifest) -> None:
                 place = place_of(tensor.name, suffix)
                 _check_head(manifest, spec, tensor, place)
                 layers |= {place.layer} if place is not None else set()
-                _check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix))
+                check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix))
         if layers and layers != set(range(manifest.model.layers)):
             raise BundleError(
                 f"graph {spec.name} has caches of layers {', '.join(map(str, sorted(layers)))}, the manifest says that "
@@ -68,18 +67,3 @@ def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str
     heads = model.kv_heads if place.head is None else 1
     shape = (heads, columns, model.head_dim) if place.side else (heads, model.head_dim, columns)
     return manifest.kv_dtype, shape
-
-
-def _check_form(spec: GraphSpec, side: str, tensor: TensorSpec, wanted: Form | None) -> None:
-    if wanted is None:
-        return
-    dtype, shape = wanted
-    if (dtype and dtype != tensor.dtype) or _long(tensor.shape) != _long(shape):
-        raise BundleError(
-            f"graph {spec.name} {side} {tensor.name} is {tensor.dtype} {list(tensor.shape)} in the manifest, whose "
-            f"rows, context and model want {dtype or 'numbers'} {list(shape)}"
-        )
-
-
-def _long(shape: Sequence[int | str]) -> list[int | str]:
-    return [size for size in shape if size != 1]

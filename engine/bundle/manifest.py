@@ -44,12 +44,14 @@ class GraphKind(StrEnum):
     DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
+    LINEAR = "linear"  # what lies between two attentions, of a segmented bundle
+    ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
     IMAGE_ENCODER = "image_encoder"
     NONE = "none"
 
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One graph input or output. A string dimension is free: 'rows', 'past', 'context' or 'logit_rows'.
+    """One graph input or output. A string dimension is free: 'rows', 'past', 'context', 'columns' or 'logit_rows'.
 
     Quantised tensors: real = scale * (q - zero_point), ONNX sign.
     """
@@ -62,7 +64,10 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive."""
+    """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive.
+
+    least_rows: passes of at least so many rows run this graph; of the graphs of one part the one with the most does.
+    """
 
     name: Name
     file: Name
@@ -75,6 +80,7 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     context: Tokens | None = None
     first_layer: Count | None = None
     last_layer: Count | None = None
+    least_rows: Rows = 1
 
 
 class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,7 +159,10 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check."""
+    """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
+
+    wide_quant: of the storage that passes of many rows read, "" where all passes read the same.
+    """
 
     format_version: int
     name: Name
@@ -171,11 +180,17 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     parity: dict[str, float] = {}
     source: str = ""
     npu: NpuSpec | None = None
+    wide_quant: Text = ""
 
     @property
     def is_free_shape(self) -> bool:
         """True when one graph serves every number of rows and columns (CPU bundles by default)."""
         return any(graph.rows is None for graph in self.graphs if graph.kind is not GraphKind.LMHEAD)
+
+    @property
+    def is_segmented(self) -> bool:
+        """True when a pass is linear graphs over all rows with an attention run for each sequence between them."""
+        return any(graph.kind is GraphKind.ATTENTION for graph in self.graphs)
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -32,6 +32,8 @@ class ShapeTable:
     A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
     to a 16th of the next power of two, so that no more than an eighth of it is unused.
     prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
+    segmented: every sequence has a cache of its own, so a pass costs what its rows and their own pasts cost; its past
+    is then the columns of all its sequences together, and a pool has no width.
     """
 
     fixed: tuple[PassShape, ...]
@@ -39,6 +41,7 @@ class ShapeTable:
     max_past: int
     past_step: int = FREE_PAST_STEP
     prefill: tuple[PassShape, ...] = ()
+    segmented: bool = False
 
     @property
     def free(self) -> bool:
@@ -91,7 +94,8 @@ def shape_of(graph: GraphSpec) -> PassShape | None:
 
 def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
-    layers = [graph for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
+    kinds = (GraphKind.DECODER, GraphKind.DEFAULT, GraphKind.ATTENTION)
+    layers = [graph for graph in manifest.graphs if graph.kind in kinds]
     if not layers:
         raise BundleError("the bundle has no decoder graph")
     shapes = {shape_of(graph) for graph in layers}
@@ -102,7 +106,8 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
         raise BundleError("the bundle mixes free and fixed graphs")
     if fixed:
         return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed), prefill=prefill)
-    return ShapeTable((), max_rows, -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP)
+    most = -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP
+    return ShapeTable((), max_rows, most, segmented=manifest.is_segmented)
 
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
@@ -118,4 +123,4 @@ def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
         wanted = min(rows, max(shape.rows for shape in wide))
         fitting = [shape for shape in wide if shape.rows >= wanted]
         only = min(fitting, key=lambda shape: (-shape.past, shape.rows))
-    return ShapeTable((only,), only.rows, only.past)
+    return ShapeTable((only,), only.rows, only.past, segmented=shapes.segmented)

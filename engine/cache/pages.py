@@ -28,12 +28,13 @@ class PagePool:
     def __init__(self, columns: int, page_columns: int) -> None:
         self.page_columns = page_columns
         self.page_count = columns // page_columns
-        # Sole owner of these five; every method leaves them consistent (see scheduling/invariants.py).
+        # Sole owner of these six; every method leaves them consistent (see scheduling/invariants.py).
         self._free = list(range(self.page_count))
         self._references = [0] * self.page_count
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._key_of: dict[int, PageKey] = {}
         self._page_of: dict[PageKey, int] = {}
+        self._emptied: set[int] = set()  # became free since `take_emptied`, and still are
 
     @property
     def available(self) -> int:
@@ -63,6 +64,7 @@ class PagePool:
         for page in [page for page in self._cached if page < limit][: max(0, missing)]:
             self._forget(page)
         pages = tuple(heapq.heappop(self._free) for _ in range(count))
+        self._emptied.difference_update(pages)
         for page in pages:
             self._references[page] = 1
         return pages
@@ -96,7 +98,7 @@ class PagePool:
             if page in self._key_of:
                 self._cached[page] = None
             else:
-                heapq.heappush(self._free, page)
+                self._empty(page)
 
     def register(self, page: int, key: PageKey) -> None:
         """Say what a full, referenced page contains. The first page with a key wins; a duplicate stays private."""
@@ -134,6 +136,12 @@ class PagePool:
                 return (page + 1) * self.page_columns
         return 0
 
+    def take_emptied(self) -> frozenset[int]:
+        """Pages that became free since the last call and still are: nobody wants what is in them."""
+        emptied = frozenset(self._emptied)
+        self._emptied.clear()
+        return emptied
+
     def snapshot(self) -> PoolSnapshot:
         """Copy the state for a check."""
         return PoolSnapshot(tuple(self._references), frozenset(self._free), frozenset(self._cached), dict(self._key_of))
@@ -145,4 +153,8 @@ class PagePool:
     def _forget(self, page: int) -> None:
         del self._cached[page]
         del self._page_of[self._key_of.pop(page)]
+        self._empty(page)
+
+    def _empty(self, page: int) -> None:
         heapq.heappush(self._free, page)
+        self._emptied.add(page)

@@ -349,4 +349,8 @@ class Engine:
 
 def _load_text_side(folder: Path) -> tuple[Manifest, PromptMaker]:
     manifest = load_manifest(folder)
-    return manifest, PromptMaker.load(folder, manifest.text)
+    maker, vocab = PromptMaker.load(folder, manifest.text), manifest.model.vocab
+    if maker.tokenizer.vocabulary > vocab:  # often a padding token that a fine-tune added and nobody sends
+        text = "the tokenizer has ids up to %d, the model only up to %d: prompts with a larger one are refused"
+        _log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)
+    return manifest, maker

@@ -99,7 +99,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def terminate(self) -> None:
         """SIGTERM; on Windows the process ends at once."""
-        self._signal(lambda transport: transport.terminate())
+        self._signal(_terminate)
 
     def kill(self) -> None:
         """End the process and its children without their consent; one that survives it is given up."""
@@ -179,6 +179,14 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     async def _gone_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait([self.ended], timeout=seconds)
         return bool(done)
+
+
+def _terminate(transport: asyncio.SubprocessTransport) -> None:
+    """Not by the transport's own way on POSIX: that may reap the process, and asyncio never learns how it ended."""
+    if sys.platform == "win32":
+        transport.terminate()
+    elif transport.get_returncode() is None:
+        os.kill(transport.get_pid(), signal.SIGTERM)
 
 
 def _kill_group(transport: asyncio.SubprocessTransport) -> None:

@@ -1,12 +1,21 @@
-"""`python -m engine.compile ARGUMENTS`: the compiler in a process of its own. ARGUMENTS: `CompileArguments` as JSON."""
+"""`python -m engine.compile [--end-with-input] ARGUMENTS`: the compiler in a process of its own.
 
+ARGUMENTS: `CompileArguments` as JSON. --end-with-input: end, in order, when standard input does, for its other end is
+held by a parent that may be killed.
+"""
+
+import _thread
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 import msgspec
 
 from engine.compile.arguments_json import decode_arguments
 from engine.compile.console import run_compiler
+from engine.sources.resolve import END_WITH_INPUT
 
 WRONG_ARGUMENTS = 2
 
@@ -14,12 +23,23 @@ WRONG_ARGUMENTS = 2
 def main(argv: Sequence[str]) -> int:
     """Compile; 0, 1 after one line on stderr, 2 for anything but one JSON object, 130 when it was interrupted."""
     try:
-        (text,) = argv
+        *flags, text = argv
+        if flags not in ([], [END_WITH_INPUT]):
+            raise ValueError(" ".join(flags))
         arguments = decode_arguments(text)
     except (ValueError, msgspec.DecodeError) as error:
         print(f"error: python -m engine.compile takes CompileArguments as JSON: {error}", file=sys.stderr)
         return WRONG_ARGUMENTS
+    if flags:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+        threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     return run_compiler(arguments)
+
+
+def _interrupt_at_end_of_input() -> None:
+    while os.read(0, 1024):  # not sys.stdin: its lock would be held when the interpreter ends
+        pass
+    _thread.interrupt_main()
 
 
 if __name__ == "__main__":

@@ -47,13 +47,30 @@ class Split(StrEnum):
     LUT_LMHEAD = "lut+lmhead"
 
 
+class Layout(StrEnum):
+    """What a pass is made of."""
+
+    POOL = "pool"  # every row attends over the columns of all sequences, in one graph: what an NPU runs
+    SEGMENTS = "segments"  # linear graphs over all rows, an attention run for each sequence between them: CPU only
+
+
+class Wide(StrEnum):
+    """A second storage of a 4-bit model, for passes of many rows."""
+
+    INT8 = "int8"
+    NONE = "none"
+
+
 EMBEDDING_BITS = (32, 16, 8, 4)
+DEFAULT_SPLIT = Split.LMHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class CompileArguments:
     """One compilation.
 
+    layout: None = as target, shapes and activations allow. split: of pool graphs, None = the LM head apart. wide: what
+    passes of many rows read instead, None = int8 for a segmented int4 bundle.
     head: how the LM head is stored, None = as the method of the layers has it. embedding_bits: bits of one number of
     the embedding table, 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
@@ -67,7 +84,7 @@ class CompileArguments:
     output: Path
     target: Target = Target.CPU
     quant: Quant = Quant.INT4
-    split: Split = Split.LMHEAD
+    split: Split | None = None
     block: int = 32
     asymmetric: bool = False
     embedding_bits: int = 0
@@ -82,6 +99,8 @@ class CompileArguments:
     share_weights: bool = True
     part_mb: int = DEFAULT_PART_MB
     calibration: Path | None = None
+    layout: Layout | None = None
+    wide: Wide | None = None
 
     @property
     def is_npu(self) -> bool:

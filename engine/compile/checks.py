@@ -2,6 +2,7 @@
 
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments
+from engine.compile.layout import check_layout
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import head_method, quants_with
 from engine.errors import CompileError
@@ -30,6 +31,7 @@ def check_arguments(arguments: CompileArguments) -> None:
         raise CompileError("fixed variants need --rows together with --context or --same-past")
     _check_target(arguments)
     _check_integer_graphs(arguments)
+    check_layout(arguments)
     _check_list("--rows", arguments.rows, MAX_ROWS)
     _check_list("--context", arguments.context, MAX_CONTEXT)
     _check_list("--same-past", arguments.same_past, MAX_CONTEXT)

@@ -41,8 +41,9 @@ class Pipeline:
 class Compilation:
     """What is known so far. A stage fills in its own fields and reads those of the stages before it.
 
-    packed: by part. graphs: of the bundle; onnx_graphs: what its context binaries were made from. files: entries of
-    the manifest. encodings: of activations, by their key in the bundle.
+    packed: by part. wide: the same model in the storage that passes of many rows read, if it is another. graphs: of
+    the bundle; onnx_graphs: what its context binaries were made from. files: entries of the manifest. encodings: of
+    activations, by their key in the bundle.
     """
 
     arguments: CompileArguments
@@ -55,6 +56,7 @@ class Compilation:
     parts: tuple[PartPlan, ...]
     folder: Path
     packed: list[PackedPart] = field(default_factory=list)
+    wide: PackedPart | None = None
     graphs: list[GraphSpec] = field(default_factory=list)
     files: dict[str, FileEntry] = field(default_factory=dict)
     text: TextSpec | None = None

@@ -5,7 +5,9 @@ import platform
 import time
 
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Wide
 from engine.compile.compilation import Compilation
+from engine.compile.layout import has_wide_storage, layout_of
 
 
 def describe(work: Compilation) -> Manifest:
@@ -17,7 +19,7 @@ def describe(work: Compilation) -> Manifest:
         name=arguments.name or arguments.source.resolve().name,
         target=arguments.target.value,
         quant=arguments.quant.value,
-        split=arguments.split.value,
+        split=split_text(arguments),
         created=int(time.time()),
         model=work.network.spec,
         graphs=tuple(work.graphs),
@@ -29,7 +31,15 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=arguments.source.resolve().name,
         npu=work.npu,
+        wide_quant=Wide.INT8.value if has_wide_storage(arguments) else "",
     )
+
+
+def split_text(arguments: CompileArguments) -> str:
+    """Where the network is cut into graphs, in one word."""
+    if layout_of(arguments) is Layout.SEGMENTS:
+        return Layout.SEGMENTS.value
+    return (arguments.split or DEFAULT_SPLIT).value
 
 
 def tool_versions() -> dict[str, str]:
@@ -48,11 +58,17 @@ def _version(distribution: str) -> str:
 def summary(manifest: Manifest) -> str:
     """One line for the end."""
     size = sum(entry.bytes for entry in manifest.files.values())
-    figures, where = manifest.parity, manifest.npu.parity_on if manifest.npu else "CPU"
+    where = manifest.npu.parity_on if manifest.npu else "CPU"
     made = f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
-    if not figures:
+    if not manifest.parity:
         return made + where
-    return made + (
-        f"top-1 {100 * figures['top1']:.1f} %, KL {figures['kl']:.2e}, error {figures['relative_error']:.1e} "
-        f"({figures['tokens']:.0f} tokens, {where})"
-    )
+    figures = parity_text(manifest.parity, "")
+    if manifest.wide_quant:
+        figures += f"; {manifest.wide_quant} for many rows: {parity_text(manifest.parity, 'wide_')}"
+    return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"
+
+
+def parity_text(figures: dict[str, float], storage: str) -> str:
+    """What one storage loses. storage: "" or the prefix of the other's figures."""
+    top1, kl, error = (figures[f"{storage}{name}"] for name in ("top1", "kl", "relative_error"))
+    return f"top-1 {100 * top1:.1f} %, KL {kl:.2e}, error {error:.1e}"

@@ -20,6 +20,7 @@ ROWS = "rows"
 PAST = "past"
 CONTEXT = "context"
 LOGIT_ROWS = "logit_rows"
+COLUMNS = "columns"
 
 Dim = int | str
 
@@ -51,9 +52,17 @@ class GraphBuilder:
     def op_many(
         self, kind: str, inputs: Sequence[str], count: int, domain: str = "", name: str = "", **attributes: Any
     ) -> list[str]:
-        """Add a node with `count` outputs; `name` names the only output."""
+        """Add a node with `count` outputs; `name` names the last of them."""
         stem = f"{kind}_{len(self._nodes)}"
-        outputs = [name] if name else [f"{stem}_{index}" for index in range(count)]
+        outputs = [f"{stem}_{index}" for index in range(count)]
+        outputs[-1] = name or outputs[-1]
+        return self.node(kind, inputs, outputs, domain, **attributes)
+
+    def node(
+        self, kind: str, inputs: Sequence[str], outputs: list[str], domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """Add a node whose outputs have these names."""
+        stem = f"{kind}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=stem, domain=domain, **attributes))
         return outputs
 

@@ -29,9 +29,10 @@ class LayerWriter:
         graph = self.graph
         attended = self._attention(self.norm(x, graph.parameter(packed.attention_norm)), packed, index)
         x = graph.op("Add", [x, linear(graph, attended, packed.output)])
-        return graph.op("Add", [x, self._feed_forward(self.norm(x, graph.parameter(packed.ffn_norm)), packed)])
+        return graph.op("Add", [x, self.feed_forward(self.norm(x, graph.parameter(packed.ffn_norm)), packed)])
 
-    def _feed_forward(self, x: str, packed: PackedLayer) -> str:
+    def feed_forward(self, x: str, packed: PackedLayer) -> str:
+        """x [1, N, hidden], normed -> the same shape: silu(gate) * up, projected down."""
         graph, ffn = self.graph, self.network.spec.ffn
         gate_up = linear(graph, x, packed.gate_up)
         gate, up = graph.op_many("Split", [gate_up, graph.integers(ffn, ffn)], 2, axis=-1)

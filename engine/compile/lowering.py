@@ -34,12 +34,23 @@ def _fused_silu(graph: GraphBuilder, x: str) -> str:
 
 
 def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rotary_dim: int) -> str:
-    """The operator wants cos and sin as [1, rows, rotary_dim / 2]."""
-    cos = graph.once("cos_rows", lambda: graph.reshape(COS_INPUT, 1, "rows", rotary_dim // 2))
-    sin = graph.once("sin_rows", lambda: graph.reshape(SIN_INPUT, 1, "rows", rotary_dim // 2))
+    cos, sin = _table_rows(graph, rotary_dim)
     # 0, the attribute's default, means the whole head.
     rotated_dim = 0 if rotary_dim == head_dim else rotary_dim
     return graph.op("RotaryEmbedding", [x, cos, sin], rotary_embedding_dim=rotated_dim)
+
+
+def rotate_rows(graph: GraphBuilder, x: str, heads: int, head_dim: int, rotary_dim: int, name: str) -> str:
+    """x [1, rows, heads * head_dim] -> the same shape under that name: the fused rotation without transposes."""
+    cos, sin = _table_rows(graph, rotary_dim)
+    rotated_dim = 0 if rotary_dim == head_dim else rotary_dim
+    return graph.op("RotaryEmbedding", [x, cos, sin], name=name, num_heads=heads, rotary_embedding_dim=rotated_dim)
+
+
+def _table_rows(graph: GraphBuilder, rotary_dim: int) -> tuple[str, str]:
+    """cos and sin as the operator wants them: [1, rows, rotary_dim / 2]."""
+    cos = graph.once("cos_rows", lambda: graph.reshape(COS_INPUT, 1, "rows", rotary_dim // 2))
+    return cos, graph.once("sin_rows", lambda: graph.reshape(SIN_INPUT, 1, "rows", rotary_dim // 2))
 
 
 def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:

@@ -53,3 +53,8 @@ class PackedPart:
     layers: tuple[PackedLayer, ...]
     final_norm: StoredTensor | None
     head: PackedLinear | None
+
+    def linears(self) -> tuple[PackedLinear, ...]:
+        """Every linear layer, the head last."""
+        inner = [linear for layer in self.layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        return (*inner, self.head) if self.head is not None else tuple(inner)

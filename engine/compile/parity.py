@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from engine.graphs.onnx_library import ort
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]
-Opener = Callable[[Path], ort.InferenceSession]
+Session: TypeAlias = ort.InferenceSession
+Opener = Callable[[Path], Session]
 MASKED = -1e9
 ERROR_LOGGING = 3  # onnxruntime's severity: errors and worse
 
@@ -25,7 +27,7 @@ class PartChain:
     """The graphs of one shape, run one after the other. shape None = the free graphs; opener None = on the CPU."""
 
     def __init__(self, folder: Path, manifest: Manifest, shape: PassShape | None, opener: Opener | None = None) -> None:
-        self.links = [(spec, _open(folder / spec.file, opener or _on_cpu)) for spec in graphs_of(manifest, shape)]
+        self.links = [(spec, open_session(folder / spec.file, opener)) for spec in graphs_of(manifest, shape)]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """All outputs of all parts by name; a part takes what it needs from the feeds and from the parts before."""
@@ -43,9 +45,10 @@ def _on_cpu(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _open(path: Path, opener: Opener) -> ort.InferenceSession:
+def open_session(path: Path, opener: Opener | None = None) -> Session:
+    """A graph ready to run; opener None = on the CPU. CompileError when onnxruntime cannot load it."""
     try:
-        return opener(path)
+        return (opener or _on_cpu)(path)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise CompileError(f"onnxruntime {ort.__version__} cannot load {path.name}: {str(error)[:300]}") from error
 

@@ -1,14 +1,15 @@
-"""The compiler: four ordered lists of stages, one for each kind of bundle, and the driver that runs one of them."""
+"""The compiler: five ordered lists of stages, one for each kind of bundle, and the driver that runs one of them."""
 
 from contextlib import ExitStack
 
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.checkpoint import Checkpoint, read_json
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
+from engine.compile.layout import layout_of
 from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.split import plan_binaries
@@ -18,6 +19,13 @@ from engine.compile.progress import ProgressSink
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
+from engine.compile.segments.stages import (
+    segment_graphs_stage,
+    segment_parity_stage,
+    segment_weights_stage,
+    whole_network,
+    wide_weights_stage,
+)
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -26,6 +34,19 @@ from engine.sources.publish import staged_folder
 # The text comes first: it is quick, and often what is missing.
 CPU_FLOAT = Pipeline(
     stages=(text_stage, weights_stage, graphs_stage, hash_stage, parity_stage),
+    lowering=FUSED,
+    dtype="float32",
+    kv_dtype="float32",
+)
+CPU_SEGMENTS = Pipeline(
+    stages=(
+        text_stage,
+        segment_weights_stage,
+        wide_weights_stage,
+        segment_graphs_stage,
+        hash_stage,
+        segment_parity_stage,
+    ),
     lowering=FUSED,
     dtype="float32",
     kv_dtype="float32",
@@ -81,7 +102,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     with ExitStack() as stack:
         checkpoint = stack.enter_context(Checkpoint(arguments.source))
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
-        pipeline = PIPELINES[arguments.is_npu, method_of(arguments).activations]
+        pipeline = pipeline_of(arguments)
         parts = plan_parts_for(arguments, network)
         work = Compilation(arguments, progress, pipeline, checkpoint, config, network, shapes, parts, folder)
         for stage in pipeline.stages:
@@ -92,11 +113,20 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     return manifest
 
 
+def pipeline_of(arguments: CompileArguments) -> Pipeline:
+    """How the bundle asked for is made."""
+    if layout_of(arguments) is Layout.SEGMENTS:
+        return CPU_SEGMENTS
+    return PIPELINES[arguments.is_npu, method_of(arguments).activations]
+
+
 def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
     """How the network is cut: for an NPU by size as well, because a context binary has a limit."""
     if arguments.is_npu:
         return plan_binaries(arguments, network)
-    return plan_parts(arguments.split, network.spec.layers)
+    if layout_of(arguments) is Layout.SEGMENTS:
+        return (whole_network(network.spec.layers),)
+    return plan_parts(arguments.split or DEFAULT_SPLIT, network.spec.layers)
 
 
 def requested_context(arguments: CompileArguments, shapes: tuple[PassShape, ...]) -> int:

@@ -1,9 +1,13 @@
 """The stages that do not depend on the target: text, weights, float graphs, hashes, parity."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import describe_file
+from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
@@ -33,16 +37,23 @@ def weights_stage(work: Compilation) -> None:
     work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
     work.graph_folder.mkdir(exist_ok=True)
     packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
+    with overflow_refused(work.arguments.quant):
+        for part in work.parts:
+            with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
+                work.packed.append(packer.pack(part, file, file))
+            if work.keeps_graphs:
+                work.files[part.data_file] = file.entry
+    check_all_used(work.checkpoint, work.network)
+
+
+@contextmanager
+def overflow_refused(quant: Quant) -> Iterator[None]:
+    """CompileError when a number leaves its type while weights are stored."""
     try:
         with np.errstate(over="raise", invalid="raise"):
-            for part in work.parts:
-                with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
-                    work.packed.append(packer.pack(part, file))
-                if work.keeps_graphs:
-                    work.files[part.data_file] = file.entry
+            yield
     except FloatingPointError:
-        raise CompileError(f"the checkpoint has weights too large to be stored as {work.arguments.quant}") from None
-    check_all_used(work.checkpoint, work.network)
+        raise CompileError(f"the checkpoint has weights too large to be stored as {quant}") from None
 
 
 def check_all_used(checkpoint: Checkpoint, network: Network) -> None:
@@ -83,12 +94,17 @@ def parity_stage(work: Compilation) -> None:
     expected = float_logits(work, texts)
     parity = compare_logits(expected, bundle_logits(work.folder, draft, texts))
     work.progress.advance(count)
-    if is_exact(work.arguments) and parity.relative_error > FP32_ERROR_LIMIT:
+    check_exact(work.arguments, parity)
+    work.parity = parity_figures(parity)
+
+
+def check_exact(arguments: CompileArguments, parity: Parity) -> None:
+    """CompileError when nothing was rounded and the logits differ all the same."""
+    if is_exact(arguments) and parity.relative_error > FP32_ERROR_LIMIT:
         raise CompileError(
             f"the compiled graphs differ from the checkpoint by {parity.relative_error:.2e} of the largest logit; "
             f"{FP32_ERROR_LIMIT} is the most an fp32 bundle may"
         )
-    work.parity = parity_figures(parity)
 
 
 def held_out_texts(work: Compilation, count: int) -> list[list[int]]:

@@ -42,17 +42,17 @@ class WeightPacker:
         self._arguments = arguments
         self._on_read = on_read
 
-    def pack(self, part: PartPlan, file: WeightFile) -> PackedPart:
-        """Write all weights of a part into its file."""
+    def pack(self, part: PartPlan, file: WeightFile, small: WeightFile) -> PackedPart:
+        """Write the matrices of a part into its file; its table, norms and biases into `small`, perhaps the same."""
         names, spec = self._network.details.names, self._network.spec
-        table = self._table(file) if part.has_table else None
-        layers = tuple(self._layer(file, layer) for layer in part.layers)
+        table = self._table(small) if part.has_table else None
+        layers = tuple(self._layer(file, small, layer) for layer in part.layers)
         if not part.has_head:
             return PackedPart(table, layers, None, None)
-        final_norm = file.add("final_norm", self._vector(f"{names.final_norm}.weight", spec.hidden))
+        final_norm = small.add("final_norm", self._vector(f"{names.final_norm}.weight", spec.hidden))
         return PackedPart(table, layers, final_norm, self._head(file))
 
-    def _layer(self, file: WeightFile, layer: int) -> PackedLayer:
+    def _layer(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLayer:
         details, spec, width = self._network.details, self._network.spec, self._network.query_width
         names = details.names
         scale = 1.0 / math.sqrt(spec.head_dim)
@@ -61,8 +61,10 @@ class WeightPacker:
         # The attention scale costs nothing where a weight can carry it: the query norm, else the query matrix.
         if details.has_qk_norm:
             scaled = self._vector(f"{names.q_norm.format(layer=layer)}.weight", spec.head_dim) * np.float32(scale)
-            q_norm = file.add(f"{at}_q_norm", scaled)
-            k_norm = file.add(f"{at}_k_norm", self._vector(f"{names.k_norm.format(layer=layer)}.weight", spec.head_dim))
+            q_norm = small.add(f"{at}_q_norm", scaled)
+            k_norm = small.add(
+                f"{at}_k_norm", self._vector(f"{names.k_norm.format(layer=layer)}.weight", spec.head_dim)
+            )
         qkv = LinearSource(
             tuple(name.format(layer=layer) for name in names.qkv),
             (width, self._network.key_width, self._network.key_width),
@@ -82,22 +84,22 @@ class WeightPacker:
         attention_norm = self._vector(f"{names.attention_norm.format(layer=layer)}.weight", spec.hidden)
         ffn_norm = self._vector(f"{names.ffn_norm.format(layer=layer)}.weight", spec.hidden)
         return PackedLayer(
-            file.add(f"{at}_attention_norm", attention_norm),
-            self._linear(file, f"{at}_qkv", qkv),
+            small.add(f"{at}_attention_norm", attention_norm),
+            self._linear(file, small, f"{at}_qkv", qkv),
             q_norm,
             k_norm,
-            self._linear(file, f"{at}_output", output),
-            file.add(f"{at}_ffn_norm", ffn_norm),
-            self._linear(file, f"{at}_gate_up", gate_up),
-            self._linear(file, f"{at}_down", down),
+            self._linear(file, small, f"{at}_output", output),
+            small.add(f"{at}_ffn_norm", ffn_norm),
+            self._linear(file, small, f"{at}_gate_up", gate_up),
+            self._linear(file, small, f"{at}_down", down),
         )
 
     def _vector(self, name: str, size: int) -> Float32:
         self._on_read(self._checkpoint.stored_bytes(name))
         return self._checkpoint.tensor(name, (size,))
 
-    def _linear(self, file: WeightFile, name: str, source: LinearSource) -> PackedLinear:
-        bias = file.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
+    def _linear(self, file: WeightFile, small: WeightFile, name: str, source: LinearSource) -> PackedLinear:
+        bias = small.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
         return self._store(file, name, source, method_of(self._arguments), bias)
 
     def _head(self, file: WeightFile) -> PackedLinear:

@@ -1,42 +1,45 @@
 """The grammar compiler, a process of its own: `python -m engine.grammar.compiler <tokenizer.json> <vocab> <end id>...`.
 
-One grammar at a time; its parent kills it when one takes too long. Standard input carries `GrammarSpec`, standard
-output `Compiled`, each with its length in front. An empty `Compiled` says that it is ready, and that a spec is taken.
+An empty frame says that it is up. The first frame it reads is a `CompilerOpening`, answered by an empty `Compiled` or
+by why the tokenizer cannot be used; each later one is a `GrammarSpec`, compiled in its time or the end of the process.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 from llguidance import LLTokenizer
 
-from engine.framing import framed, read_frame
 from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
 from engine.grammar.source import Unusable, serialised, unforced
-from engine.grammar.spec import Compiled, GrammarSpec, decode_spec, encode_compiled
-from engine.isolation.inside import bound_memory
+from engine.grammar.spec import Compiled, GrammarSpec, decode_opening, decode_spec, encode_compiled
+from engine.isolation.inside import HelperFrames, bound_memory, ending_after
 
 MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
 
 
 def main(arguments: list[str]) -> int:
     """Compile until end of input; 3 when the tokenizer cannot be used (said in the first answer)."""
+    tokenizer_json, vocab, ends = Path(arguments[0]), int(arguments[1]), [int(each) for each in arguments[2:]]
     bound_memory(MEMORY_BYTES)
-    specs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    frames = HelperFrames()
+    frames.write(b"")
+    body = frames.read()
+    if body is None:
+        return 0
+    longest_s = decode_opening(body).longest_s
     try:
-        tokenizer = load_tokenizer(Path(arguments[0]), int(arguments[1]), [int(each) for each in arguments[2:]])
+        tokenizer = load_tokenizer(tokenizer_json, vocab, ends)
     except GrammarFailed as error:
-        _answer(answers, Compiled(error=str(error)))
+        frames.write(encode_compiled(Compiled(error=str(error))))
         return 3
     controls = control_texts(tokenizer)
-    _answer(answers, Compiled())
-    while (body := read_frame(specs)) is not None:
-        _answer(answers, Compiled())
-        _answer(answers, compiled(decode_spec(body), tokenizer, controls))
+    frames.write(encode_compiled(Compiled()))
+    while (body := frames.read()) is not None:
+        with ending_after(longest_s):
+            answer = encode_compiled(compiled(decode_spec(body), tokenizer, controls))
+        frames.write(answer)
     return 0
 
 
@@ -52,14 +55,6 @@ def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Sequence[str])
     except (ValueError, RecursionError) as error:  # llguidance's words for an argument it cannot read
         return Compiled(error=f"it cannot be read: {error}")
     return Compiled(grammar) if any(allowed) else Compiled(error="no text satisfies it")
-
-
-def _answer(answers: BinaryIO, answer: Compiled) -> None:
-    try:
-        answers.write(framed(encode_compiled(answer)))
-        answers.flush()
-    except BrokenPipeError:
-        os._exit(0)
 
 
 if __name__ == "__main__":

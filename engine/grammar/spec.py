@@ -1,4 +1,4 @@
-"""What form an answer may be required to have, and the two messages between the server and a grammar compiler.
+"""What form an answer may be required to have, and the messages between the server and a grammar compiler.
 
 Imported by the serving process: nothing here compiles anything.
 """
@@ -74,13 +74,21 @@ class GrammarSpec(msgspec.Struct, frozen=True):
     opening: str = ""
 
 
+class CompilerOpening(msgspec.Struct, frozen=True):
+    """The first message to a compiler. longest_s: for one spec, then it ends itself."""
+
+    longest_s: float
+
+
 class Compiled(msgspec.Struct, frozen=True):
-    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready, or begun."""
+    """The compiler's answer: llguidance's serialised grammar, or why there is none. An empty one: ready."""
 
     grammar: str = ""
     error: str = ""
 
 
+encode_opening = msgspec.msgpack.Encoder().encode
+decode_opening = msgspec.msgpack.Decoder(CompilerOpening).decode
 encode_spec = msgspec.msgpack.Encoder().encode
 decode_spec = msgspec.msgpack.Decoder(GrammarSpec).decode
 encode_compiled = msgspec.msgpack.Encoder().encode

@@ -10,61 +10,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape
-from engine.scheduling.plan import Segment, StepPlan
+from engine.scheduling.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSegment:
+    """Consecutive rows of one sequence: `count` of them from row `start` on.
+
+    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves causally. room: how
+    many columns the sequence is going to need, as far as can be foreseen.
+    """
+
+    start: int
+    count: int
+    pages: tuple[int, ...]
+    past: int
+    room: int
+
+    @property
+    def end(self) -> int:
+        """The row after the last."""
+        return self.start + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """One pass, ready for a runtime. Rows are right-aligned: padding first, then segments in plan order.
 
-    input_ids, positions: int32 [N], 0 in padding. visible: bool [N, C], what each row attends to; a padding row
-    sees itself alone, so that its softmax is defined. logit_rows: int64 [R]. starts: first row of each segment.
+    input_ids, positions: int32 [N], 0 in padding. logit_rows: int64 [R].
     """
 
     shape: PassShape
     pool: int
     input_ids: NDArray[np.int32]
     positions: NDArray[np.int32]
-    visible: NDArray[np.bool_]
     logit_rows: NDArray[np.int64]
-    starts: tuple[int, ...]
+    segments: tuple[PackedSegment, ...]
+    page_columns: int
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """First row of each segment."""
+        return tuple(segment.start for segment in self.segments)
+
+    def visible(self) -> NDArray[np.bool_]:
+        """What each row attends to, bool [N, C], for graphs that take a mask.
+
+        A padding row sees itself alone, so that its softmax is defined.
+        """
+        shape = self.shape
+        visible = np.zeros((shape.rows, shape.context), np.bool_)
+        own = np.arange(shape.rows)
+        visible[own, shape.past + own] = True
+        for segment in self.segments:
+            rows = slice(segment.start, segment.end)
+            _show_past(visible[rows], segment, self.page_columns)
+            visible[rows, shape.past + segment.start : shape.past + segment.end] = np.tri(segment.count, dtype=np.bool_)
+        return visible
 
 
 def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
-    """Lay the segments of a plan into rows, and their pages into the mask."""
+    """Lay the segments of a plan into rows."""
     shape = plan.shape
     input_ids = np.zeros(shape.rows, np.int32)
     positions = np.zeros(shape.rows, np.int32)
-    visible = np.zeros((shape.rows, shape.context), np.bool_)
-    own = np.arange(shape.rows)
-    visible[own, shape.past + own] = True
-    starts: list[int] = []
+    packed: list[PackedSegment] = []
     logit_rows: list[int] = []
     row = shape.rows - plan.rows_used
     assert row >= 0, f"{plan.rows_used} rows do not fit {shape}"
     for segment in plan.segments:
-        end = row + len(segment.tokens)
+        count, pages = len(segment.tokens), len(segment.pages)
+        end = row + count
+        left = segment.past_columns - pages * page_columns
+        assert left <= 0, f"position {segment.first_position}: {left} cached columns have no page"
         input_ids[row:end] = segment.tokens
-        positions[row:end] = np.arange(segment.first_position, segment.first_position + end - row)
-        _show_past(visible[row:end], segment, page_columns)
-        _show_fresh(visible[row:end, shape.past + row : shape.past + end])
+        positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
         logit_rows.extend(range(end - segment.logit_rows, end))
-        starts.append(row)
+        packed.append(PackedSegment(row, count, segment.pages, segment.past_columns, segment.room))
         row = end
-    return PackedBatch(shape, plan.pool, input_ids, positions, visible, np.array(logit_rows, np.int64), tuple(starts))
+    rows = np.array(logit_rows, np.int64)
+    return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns)
 
 
-def _show_past(rows: NDArray[np.bool_], segment: Segment, page_columns: int) -> None:
+def _show_past(rows: NDArray[np.bool_], segment: PackedSegment, page_columns: int) -> None:
     """Open the segment's cached columns; runs of adjacent pages are one slice."""
-    left = segment.past_columns
+    left = segment.past
     for _, run in groupby(enumerate(segment.pages), key=lambda item: item[1] - item[0]):
         pages = [page for _, page in run]
         width = min(left, len(pages) * page_columns)
         rows[:, pages[0] * page_columns : pages[0] * page_columns + width] = True
         left -= width
-    assert left == 0, f"position {segment.first_position}: {left} cached columns have no page"
-
-
-def _show_fresh(square: NDArray[np.bool_]) -> None:
-    """Each row sees the segment's rows before it, and itself."""
-    square[:] = np.tri(len(square), dtype=np.bool_)

@@ -4,7 +4,7 @@ The likeliest next token of a row is `expected_token(tokens it may see, in order
 token and position that were kept in it, so a wrong mask, column or position changes the answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from engine.graphs.batch import PackedBatch
 from engine.graphs.logits import Logits
 
 POISON = 7_777_777
+PAGE_COLUMNS = 16
 
 
 def expected_token(seen: Sequence[tuple[int, int]], vocab: int) -> int:
@@ -60,22 +61,26 @@ class FakeRuntime:
 
     def run(self, batch: PackedBatch) -> Logits:
         """One-hot logits [R, vocab] of the hand-computable token."""
-        assert batch.visible.shape == (batch.shape.rows, batch.shape.context)
         assert batch.shape not in self._shapes.prefill or not len(batch.logit_rows), f"{batch.shape} gives no logits"
         if self.fail_at == len(self.passes):
             self.fail_at = None
             raise PassFailed("the fake runtime was told to fail")
         self.passes.append(batch)
+        self._fresh = np.stack([batch.positions, batch.input_ids], axis=1).astype(np.int64)
+        seen = self.seen(batch)
+        logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
+        for index, row in enumerate(batch.logit_rows):
+            pairs = [(int(position), int(token)) for position, token in seen(int(row))]
+            logits[index, expected_token(pairs, self.vocab)] = 10.0
+        return Logits.of(logits)
+
+    def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
+        """What a row may see: (position, token) pairs [M, 2]."""
         past = self._pools[batch.pool][: batch.shape.past]
         if len(past) < batch.shape.past:
             past = np.concatenate([past, np.full((batch.shape.past - len(past), 2), POISON)])
-        self._fresh = np.stack([batch.positions, batch.input_ids], axis=1).astype(np.int64)
-        everything = np.concatenate([past, self._fresh])
-        logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
-        for index, row in enumerate(batch.logit_rows):
-            seen = [(int(position), int(token)) for position, token in everything[batch.visible[row]]]
-            logits[index, expected_token(seen, self.vocab)] = 10.0
-        return Logits.of(logits)
+        everything, visible = np.concatenate([past, self._fresh]), batch.visible()
+        return lambda row: everything[visible[row]]
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] that are named in `damage`, once."""
@@ -99,6 +104,11 @@ class FakeRuntime:
     def evict(self, key: bytes) -> None:
         """Forget them."""
         self._host_cache.pop(key, None)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """Spoil the columns."""
+        for page in pages:
+            self._pools[pool][page * PAGE_COLUMNS : (page + 1) * PAGE_COLUMNS] = POISON
 
     def close(self) -> None:
         """Nothing to release."""

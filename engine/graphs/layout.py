@@ -21,6 +21,16 @@ def layer_graphs(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]
     return sorted(found, key=lambda graph: graph.part)
 
 
+def linear_graphs(manifest: Manifest, rows: int) -> list[GraphSpec]:
+    """The linear graphs, in part order, that a pass of so many rows runs in a segmented bundle.
+
+    The last part counts its own rows, those whose logits are read.
+    """
+    fitting = [graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR and graph.least_rows <= rows]
+    best = {graph.part: graph for graph in sorted(fitting, key=lambda graph: graph.least_rows)}
+    return [best[part] for part in sorted(best)]
+
+
 def _serves(graph: GraphSpec, shape: PassShape | None) -> bool:
     if graph.kind is GraphKind.LUT:
         return graph.rows is None or (shape is not None and graph.rows == shape.rows)

@@ -1,5 +1,6 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pools' bytes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +116,9 @@ class OnnxRuntime:
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
         self._pools.evict(key)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """Pools keep their columns, whatever is in them."""
 
     def close(self) -> None:
         """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""

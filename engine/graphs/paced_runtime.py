@@ -3,7 +3,7 @@
 Pools, packing, writes and logits have the sizes and types of the model; logits, keys and values are noise, made once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +111,9 @@ class PacedRuntime:
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
         self._pools.evict(key)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """The pools keep their size."""
 
     def close(self) -> None:
         """Let go of the memory."""

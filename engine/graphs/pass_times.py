@@ -11,11 +11,12 @@ import numpy as np
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.files.opening import MARKER_BYTES, read_bytes
-from engine.graphs.batch import PackedBatch
+from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.runtime import Runtime
 
 FREE_ROWS = (1, 8, 32, 128)
 FREE_PASTS = (64, 1024)
+MOST_DECODES = 8
 BUDGET_S = 20.0
 
 
@@ -35,7 +36,7 @@ def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, flo
     for shape in shapes_to_time(runtime.shapes):
         if times and clock() - began > BUDGET_S:
             break
-        batch = _empty_batch(shape, logit_rows=0 if shape in runtime.shapes.prefill else 1)
+        batch = _empty_batch(runtime.shapes, shape)
         runtime.run(batch)
         runs = []
         for _ in range(2):
@@ -43,6 +44,7 @@ def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, flo
             runtime.run(batch)
             runs.append(1000.0 * (clock() - start))
         times[shape] = max(min(runs), 1e-3)
+        runtime.free(0, range(len(batch.segments)))
     return times if runtime.shapes.fixed else whole_lines(runtime.shapes, times)
 
 
@@ -62,17 +64,18 @@ def is_complete(shapes: ShapeTable, times: dict[PassShape, float]) -> bool:
     return all(shape in times for shape in shapes_to_time(shapes))
 
 
-def _empty_batch(shape: PassShape, logit_rows: int) -> PackedBatch:
-    """Rows that see all columns, of which the last one asks for logits: the work of a decode pass over a full pool."""
-    return PackedBatch(
-        shape,
-        0,
-        np.zeros(shape.rows, np.int32),
-        np.zeros(shape.rows, np.int32),
-        np.ones((shape.rows, shape.context), np.bool_),
-        np.arange(shape.rows - logit_rows, shape.rows),
-        (),
-    )
+def _empty_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
+    """Rows that see all columns, of which the last one asks for logits: the work of a decode pass over a full pool.
+
+    Where sequences have caches of their own, few rows are as many decodes that share out the columns between them.
+    """
+    logit_rows = 0 if shape in shapes.prefill else 1
+    sequences = shape.rows if shapes.segmented and shape.rows <= MOST_DECODES else 1
+    rows, past = shape.rows // sequences, shape.past // sequences
+    segments = tuple(PackedSegment(index * rows, rows, (index,), past, past + rows) for index in range(sequences))
+    zeros = np.zeros(shape.rows, np.int32)
+    logits = np.arange(shape.rows - logit_rows, shape.rows)
+    return PackedBatch(shape, 0, zeros, zeros, logits, segments, page_columns=max(1, past))
 
 
 def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTable) -> Path:

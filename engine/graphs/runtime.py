@@ -3,6 +3,7 @@
 Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
 """
 
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
@@ -63,6 +64,9 @@ class Runtime(Protocol):
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory; unknown keys are ignored."""
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """What lies in `pages` of `pool` is not wanted any more: memory that holds nothing else may be given back."""
 
     def close(self) -> None:
         """Release buffers, then graphs, then the session environment."""

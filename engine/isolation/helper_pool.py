@@ -1,7 +1,8 @@
 """A few helper processes for questions that may never be answered: each costs its own asker and no neighbour.
 
-A helper answers one question at a time and ends itself by SIGALRM when an answer takes too long (`inside.py`). If it
-dies otherwise or hangs, that may be no fault of the question: a fresh one is asked once more.
+A helper answers one question at a time, says at once that it has taken it, and ends itself by SIGALRM when the answer
+takes too long (`inside.py`). If it dies otherwise or hangs, that may be no fault of the question: a fresh one is asked
+once more.
 """
 
 import asyncio
@@ -16,9 +17,11 @@ from engine.isolation.helper_process import HelperProcess
 
 _log = logging.getLogger("hexserve")
 START_S = 60.0
+TAKE_S = 2.0  # a helper that waits takes a question at once, unless it is stopped
 GRACE_S = 1.0  # for a helper to end itself, before it counts as hung
 GROW_AFTER_S = 0.05  # most answers take less: a busy helper is free before another one would have started
 OUT_OF_TIME = -int(getattr(signal, "SIGALRM", 14))
+ENDS_ITSELF = hasattr(signal, "SIGALRM")  # on Windows nobody can tell who hangs from who is too slow
 
 
 class Failure(StrEnum):
@@ -153,12 +156,16 @@ class HelperPool:
 
     async def _asked(self, helper: HelperProcess, question: bytes, budget_s: float) -> Answer:
         """What became of a question; unless it was answered the helper is ended, also when nobody waits any more."""
+        is_taken = False
         try:
-            async with asyncio.timeout(budget_s + GRACE_S):
-                return await helper.ask(question)
+            async with asyncio.timeout(TAKE_S):
+                await helper.give(question)
+            is_taken = True
+            async with asyncio.timeout(budget_s + GRACE_S if ENDS_ITSELF else budget_s):
+                return await helper.answer()
         except TimeoutError:
             await self._end(helper)
-            return Failure.HUNG
+            return Failure.HUNG if ENDS_ITSELF or not is_taken else Failure.TOO_SLOW
         except (asyncio.IncompleteReadError, OSError, ValueError) as error:
             has_ended = not isinstance(error, ValueError)  # else it lives, and writes what is no frame
             status = await helper.last_status() if has_ended else None

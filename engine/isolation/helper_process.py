@@ -12,7 +12,7 @@ END_S = 3.0
 
 
 class HelperProcess:
-    """A process that answers every frame on its standard input with one on its standard output."""
+    """A process that answers every frame on its standard input with two: an empty one (taken) and the answer."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -40,15 +40,18 @@ class HelperProcess:
         """True once its end was noticed."""
         return self._process.returncode is not None
 
-    async def ask(self, body: bytes) -> bytes:
-        """Its answer. IncompleteReadError or OSError when it ends before, ValueError when it writes no frame."""
+    async def give(self, body: bytes) -> None:
+        """Hand over a question; returns when it was taken. IncompleteReadError or OSError when the process ends before.
+
+        ValueError when it writes no frame.
+        """
         assert self._process.stdin is not None
         self._process.stdin.write(framed(body))
         await self._process.stdin.drain()
-        return await self.answer()
+        await self.answer()
 
     async def answer(self) -> bytes:
-        """Its next frame; raises as `ask`."""
+        """Its next frame; raises as `give`."""
         assert self._process.stdout is not None
         return await next_frame(self._process.stdout)
 

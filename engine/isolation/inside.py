@@ -17,8 +17,11 @@ class HelperFrames:
         os.dup2(2, 1)
 
     def read(self) -> bytes | None:
-        """Block for the next frame; None when the parent is gone."""
-        return read_frame(self._bodies)
+        """Block for the next frame and tell the parent that it is taken; None when the parent is gone."""
+        body = read_frame(self._bodies)
+        if body is not None:
+            self.write(b"")
+        return body
 
     def write(self, body: bytes) -> None:
         """Answer; ends the process when the parent is gone."""

@@ -6,6 +6,8 @@ from enum import StrEnum
 from engine.bundle.variant import PassShape
 from engine.scheduling.sequence import Sequence
 
+FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostly is much shorter
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -25,6 +27,13 @@ class Segment:
     targets: tuple[int, ...]
     logit_rows: int
     logprob_tokens: tuple[int, ...] = ()
+
+    @property
+    def room(self) -> int:
+        """Columns that the sequence is going to need: for its tokens, and for those it is still expected to give."""
+        sequence = self.sequence
+        coming = min(sequence.request.params.max_tokens - sequence.generated, FORESEEN_TOKENS)
+        return max(len(sequence.tokens) + coming, self.past_columns + len(self.tokens))
 
     @property
     def sampled_rows(self) -> int:

@@ -135,6 +135,8 @@ class PoolQueues:
 
         forgone_ms: what it loses for not having another width; 0 once it has the best one.
         """
+        if self._shapes.segmented:
+            return
         if self._host_cache.limit:
             for page in self.pages.cached_above(past):
                 key = self.pages.key(page)
@@ -148,7 +150,11 @@ class PoolQueues:
         """The columns that the next pass must span, and those it had better span.
 
         With a host cache, cached pages ask for no width, and a pool is re-laid narrower only to half of it or less.
+        Segmented shapes span the columns of all running sequences, counted for each that reads them.
         """
+        if self._shapes.segmented:
+            read = min(sum(sequence.computed for sequence in self.running()), self._shapes.max_past)
+            return Extent(read, read, read)
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._host_cache.limit:
             return Extent(

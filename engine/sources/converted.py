@@ -7,6 +7,7 @@ from engine.errors import BundleError
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
 from engine.genie.read import read_genie
 from engine.sources.publish import draft_beside, publish
+from engine.sources.retention import mark_used
 
 
 def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> Path:
@@ -15,6 +16,7 @@ def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> P
     Raises BundleError for what cannot be served and for a cache that cannot be written.
     """
     target = cache / f"{folder.resolve().name}-genie-{conversion_key(folder)}"
+    mark_used(target)
     if is_good(target):
         return target
     tools = tools or machine_tools(cache)

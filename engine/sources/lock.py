@@ -17,10 +17,26 @@ def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     made or its file system has no locks.
     """
     lock = FileLock(path)
-    try:
-        _acquire(lock, on_wait)
-    except NotImplementedError:
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(path)) from None
+    if not _acquired(lock):
+        on_wait()
+        lock.acquire()
+    with _held(lock, path):
+        yield
+
+
+@contextmanager
+def exclusive_if_free(path: Path) -> Iterator[bool]:
+    """As `exclusive`, but nobody waits: False when another one holds the lock."""
+    lock = FileLock(path)
+    if not _acquired(lock):
+        yield False
+        return
+    with _held(lock, path):
+        yield True
+
+
+@contextmanager
+def _held(lock: FileLock, path: Path) -> Iterator[None]:
     try:
         yield
     finally:
@@ -30,9 +46,11 @@ def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
-def _acquire(lock: FileLock, on_wait: Callable[[], None]) -> None:
+def _acquired(lock: FileLock) -> bool:
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        on_wait()
-        lock.acquire()
+        return False
+    except NotImplementedError:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(lock.lock_file)) from None
+    return True

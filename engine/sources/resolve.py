@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from engine.bundle.hashes import remember
@@ -23,9 +24,11 @@ from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
 from engine.sources.lock import exclusive
 from engine.sources.publish import remove_stale
+from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
+END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
 _COMPILER_FOLDERS = ("bundle", "compile", "models")
@@ -121,15 +124,18 @@ def _version() -> str:
 def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
     """The cached bundle of a checkpoint; the process that gets the lock first compiles it, other ones wait."""
     target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name))}"
+    mark_used(target)
     if is_good(target):
         return target
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with exclusive(target.with_name(f"{target.name}.lock"), lambda: _say_waiting(name)):
+        with exclusive(lock_of(target), lambda: _say_waiting(name)):
             if not is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
                 _compile(folder, target, quant, name)
                 remember(target, load_manifest(target), cache / COSTS_FOLDER)
+        with suppress(OSError):  # such as another process that tidies up as well
+            remove_unused(cache)
     except OSError as error:
         reason = error.strerror or error
         raise BundleError(f"the bundle cache {cache} cannot be used: {reason}; cache_dir names another") from error
@@ -146,10 +152,13 @@ def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
         raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
     # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
     arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
-    command = module_command("engine.compile", arguments)
+    command = module_command("engine.compile", END_WITH_INPUT, arguments)
+    its_input, ours = os.pipe()  # nobody writes: it ends when we do, also when we are killed
     try:
-        result = subprocess.run(command, env=child_environment(), check=False)
+        result = subprocess.run(command, env=child_environment(), stdin=its_input, check=False)
     finally:
+        os.close(its_input)
+        os.close(ours)
         remove_stale(target)  # a signal to us kills the compiler before it can remove its draft
     if is_good(target):
         return

@@ -18,6 +18,7 @@ from engine.grammar.matching import load_tokenizer
 from engine.graphs.onnx_qnn import qnn_provider
 from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_segments import SegmentRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
 from engine.graphs.paced_runtime import Pace, PacedRuntime
 from engine.graphs.pass_times import cost_file, is_complete, load_times, measure, save_times
@@ -50,7 +51,10 @@ class Assembled:
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """The runtime of every bundle that the compiler makes."""
-    return OnnxRuntime(folder, manifest, shapes, config.pools, choose_provider(folder, manifest, config))
+    provider = choose_provider(folder, manifest, config)
+    if manifest.is_segmented:
+        return SegmentRuntime(folder, manifest, shapes, provider)
+    return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
 
 
 def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
@@ -80,11 +84,13 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     with stages.stage("manifest"):
         manifest = load_manifest(folder)
     with stages.stage("shapes"):
+        config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
     with stages.stage("pass times"):
-        costs = CostTable(_times(folder, config, runtime), manifest.kv_bytes_per_token / COPY_BYTES_PER_MS)
+        column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
+        costs = CostTable(_times(folder, config, runtime), column_ms)
     with stages.stage("scheduler"):
         limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
         scheduler = build_scheduler(shapes, costs, limits, config)
@@ -115,6 +121,18 @@ def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> P
         return cpu_provider(config.threads)
     check_bundle(folder, manifest, memory)
     return qnn_provider(manifest)
+
+
+def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
+    """What the settings mean for a bundle whose sequences have caches of their own.
+
+    All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
+    """
+    if not manifest.is_segmented:
+        return config
+    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
+    columns = config.pools * (config.pool_columns or _default_columns(manifest, config))
+    return replace(config, pools=1, pool_columns=columns + offload, kv_offload_mb=0)
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:

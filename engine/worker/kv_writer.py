@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch
-from engine.graphs.runtime import Runtime
+from engine.graphs.runtime import Indices, Runtime
 from engine.scheduling.plan import StepPlan
 
 
@@ -38,15 +38,15 @@ class KvWriter:
         self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int] | None = None
     ) -> None:
         """Begin to write the first rows of each sequence, without those that `written` has: in one go."""
-        rows: list[int] = []
-        columns: list[int] = []
-        for segment, start in zip(plan.segments, batch.starts, strict=True):
-            first, last = (written or {}).get(segment.sequence.id, 0), rows_of.get(segment.sequence.id, 0)
-            rows.extend(range(start + first, start + last))
-            columns.extend(segment.targets[first:last])
-        if rows:
-            kept = np.array(rows, np.int64), np.array(columns, np.int64)
+        kept = _kept(plan, batch, rows_of, written or {})
+        if len(kept[0]):
             self._pending.append(self._thread.submit(self._runtime.keep, plan.pool, *kept))
+
+    def write_now(self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int]) -> None:
+        """Write the first rows of each sequence before returning."""
+        kept = _kept(plan, batch, rows_of, {})
+        if len(kept[0]):
+            self._runtime.keep(plan.pool, *kept)
 
     def wait(self) -> None:
         """Until everything is written; raises what went wrong with it."""
@@ -57,3 +57,16 @@ class KvWriter:
     def close(self) -> None:
         """Finish, and let the thread end."""
         self._thread.shutdown()
+
+
+def _kept(
+    plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int]
+) -> tuple[Indices, Indices]:
+    """Rows [M] of the pass, and the columns [M] they go to."""
+    rows: list[int] = []
+    columns: list[int] = []
+    for segment, start in zip(plan.segments, batch.starts, strict=True):
+        first, last = written.get(segment.sequence.id, 0), rows_of.get(segment.sequence.id, 0)
+        rows.extend(range(start + first, start + last))
+        columns.extend(segment.targets[first:last])
+    return np.array(rows, np.int64), np.array(columns, np.int64)

@@ -71,6 +71,7 @@ class EngineLoop:
         """Forget a request; unknown ids are ignored."""
         self.scheduler.abort(sequence_id)
         self._masks.forget(sequence_id)
+        self._free_pages()
 
     def step(
         self, begin: Callable[[float], None] = lambda _: None, started: Callable[[], None] = lambda: None
@@ -99,10 +100,12 @@ class EngineLoop:
         except PassFailed as error:
             lost = self.scheduler.fail(plan)
             self._advance_masks(plan, [])
+            self._free_pages()
             return StepReport((), tuple(Failed(sequence.id, str(error)) for sequence in lost))
         left = self._clock()
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
         failures, updates, sampled = self._take_in(plan, batch, logits)
+        self._free_pages()
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
@@ -117,14 +120,19 @@ class EngineLoop:
         """Sample and commit what a pass gave; meanwhile the keys and values that are kept in any case are written."""
         first = batch.shape.rows - plan.rows_used
         non_finite = frozenset(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
-        early = {} if non_finite or logits.encoding.is_float else certain_rows(plan, self._masks)
+        is_beside = not logits.encoding.is_float  # a CPU's pass gives floats, and its cores are busy anyway
+        early = certain_rows(plan, self._masks) if is_beside and not non_finite else {}
         self._writer.write(plan, batch, early)
         wait_alone(plan, self._masks)
         samples = sample_pass(plan, logits, self._masks, self._sampling)
         failures = self._drop_failed(plan, batch, samples.lost, non_finite)
         updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
         self._advance_masks(plan, updates)
-        self._writer.write(plan, batch, {u.sequence.id: u.kept_rows for u in updates}, early)
+        kept = {update.sequence.id: update.kept_rows for update in updates}
+        if is_beside:
+            self._writer.write(plan, batch, kept, early)
+        else:
+            self._writer.write_now(plan, batch, kept)
         return failures, updates, samples.tokens
 
     def close(self) -> None:
@@ -186,6 +194,13 @@ class EngineLoop:
         for segment in plan.segments:
             if segment.sequence.is_finished:
                 self._masks.forget(segment.sequence.id)
+
+    def _free_pages(self) -> None:
+        for index, pages in enumerate(self.scheduler.pools):
+            emptied = pages.take_emptied()
+            if emptied:
+                self._writer.wait()  # what is written may lie in them
+                self.runtime.free(index, emptied)
 
     def _count(self, plan: StepPlan, run_s: float) -> None:
         counters = self._counters

@@ -11,9 +11,11 @@ from engine.compile.arguments import (
     DEFAULT_PART_MB,
     EMBEDDING_BITS,
     CompileArguments,
+    Layout,
     Quant,
     Split,
     Target,
+    Wide,
     default_quant,
     named_source,
 )
@@ -35,19 +37,29 @@ def _one_of(text: str, choices: tuple[int, ...]) -> int:
     return known[str(text)]
 
 
+# Options that take more than a line.
+_Layout = Annotated[Layout | None, typer.Option(help="cpu, free shapes: what a pass is made of", show_default=False)]
+_Wide = Annotated[Wide | None, typer.Option(help="segments: weights for passes of 8 rows and more", show_default=False)]
+_Block = Annotated[int, typer.Option(parser=_block, metavar="[32|128]", help="int4: inputs that share a scale")]
+_Embedding = Annotated[int | None, typer.Option(parser=_embedding, metavar="[32|16|8|4]", help="bits of the table")]
+_ShareWeights = Annotated[bool, typer.Option("--share-weights", help="NPU: one binary for all variants (default)")]
+_OneGraphPerBinary = Annotated[
+    bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
+]
+_PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of at most so much")]
+
+
 def compile_command(
     source: Annotated[str, typer.Argument(help="folder with config.json, safetensors and tokenizer.json, or 'demo'")],
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, typer.Option(help="cpu: int4 unless said; NPU: w4")] = None,
-    split: Annotated[Split, typer.Option()] = Split.LMHEAD,
-    block: Annotated[
-        int, typer.Option(parser=_block, metavar="[32|128]", help="int4: inputs that share a scale")
-    ] = BLOCKS[0],
+    layout: _Layout = None,
+    split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
+    wide: _Wide = None,
+    block: _Block = BLOCKS[0],
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
-    embedding: Annotated[
-        int | None, typer.Option(parser=_embedding, metavar="[32|16|8|4]", help="bits of the table")
-    ] = None,
+    embedding: _Embedding = None,
     head: Annotated[Quant | None, typer.Option(help="how the LM head is stored (as --quant)")] = None,
     rows: Annotated[str, typer.Option(help="fixed variants: rows, such as 1,8,32,128")] = "",
     context: Annotated[str, typer.Option(help="fixed variants: key axis widths, 256,1024")] = "",
@@ -55,28 +67,22 @@ def compile_command(
     max_context: Annotated[int, typer.Option(help="most tokens of one sequence", show_default=False)] = 0,
     parity_tokens: Annotated[int, typer.Option(help="length of the final check", show_default=False)] = 0,
     name: Annotated[str, typer.Option(help="name of the model (the source folder's)")] = "",
-    share_weights: Annotated[
-        bool, typer.Option("--share-weights", help="NPU: one binary for all variants (default)")
-    ] = False,
-    one_graph_per_binary: Annotated[
-        bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
-    ] = False,
-    part_mb: Annotated[
-        int, typer.Option(help="NPU: cut the layers into binaries of at most so much")
-    ] = DEFAULT_PART_MB,
+    share_weights: _ShareWeights = False,
+    one_graph_per_binary: _OneGraphPerBinary = False,
+    part_mb: _PartMb = DEFAULT_PART_MB,
     calibration: Annotated[Path | None, typer.Option(help="w8a16, w4a16: text file to observe activations on")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
 ) -> None:
     """Compile a Hugging Face folder into a bundle."""
-    if share_weights and one_graph_per_binary:
-        raise typer.BadParameter("not allowed with --share-weights", param_hint="'--one-graph-per-binary'")
     named = named_source(source)
     arguments = CompileArguments(
         source=named.folder,
         output=output,
         target=target,
         quant=quant or default_quant(target),
+        layout=layout,
         split=split,
+        wide=wide,
         block=block,
         asymmetric=asymmetric,
         embedding_bits=embedding or 0,
@@ -88,7 +94,7 @@ def compile_command(
         parity_tokens=parity_tokens or named.parity_tokens,
         force=force,
         name=name or named.name,
-        share_weights=not one_graph_per_binary,
+        share_weights=_shares(share_weights, one_graph_per_binary),
         part_mb=part_mb,
         calibration=calibration,
     )
@@ -102,6 +108,13 @@ def compile_here(arguments: CompileArguments) -> int:
     from engine.compile.console import run_compiler
 
     return run_compiler(arguments)
+
+
+def _shares(share_weights: bool, one_graph_per_binary: bool) -> bool:
+    """Two options that say the opposite of each other: the first is the default."""
+    if share_weights and one_graph_per_binary:
+        raise typer.BadParameter("not allowed with --share-weights", param_hint="'--one-graph-per-binary'")
+    return not one_graph_per_binary
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:

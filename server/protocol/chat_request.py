@@ -6,17 +6,17 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from server.protocol.fields import (
     MAX_MESSAGES,
-    MAX_TEMPLATE_OPTIONS,
     MAX_TOKENS,
     MAX_TOOLS,
-    MAX_TOP_LOGPROBS,
     Body,
     Effort,
-    MetadataKey,
-    MetadataText,
+    Metadata,
     Name,
     NotYet,
-    TemplateOption,
+    ServiceTier,
+    TemplateOptions,
+    TokenLimit,
+    TopLogprobs,
     text_or_list,
     text_or_object,
 )
@@ -140,7 +140,7 @@ class ChatRequest(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -148,14 +148,14 @@ class ChatRequest(GenerationBody):
 
     # What the chat template is told, and how long the model may think.
     reasoning_effort: Effort | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    chat_template_kwargs: Annotated[dict[TemplateOption, Any], Field(max_length=MAX_TEMPLATE_OPTIONS)] | None = None
+    thinking_token_budget: TokenLimit | None = None
+    chat_template_kwargs: TemplateOptions | None = None
     add_generation_prompt: bool | None = None
 
     # Accepted as OpenAI accepts them: nothing of them is visible in the answer.
-    metadata: Annotated[dict[MetadataKey, MetadataText], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    service_tier: ServiceTier | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from server.protocol.fields import MAX_TOKENS, MAX_TOP_LOGPROBS, NotYet, TokenId
+from server.protocol.fields import NotYet, TokenId, TokenLimit, TopLogprobs
 from server.protocol.generation_request import MAX_CHOICES, GenerationBody
 
 MAX_PROMPTS = 1024
@@ -34,8 +34,8 @@ class CompletionRequest(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompt
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    logprobs: TopLogprobs | None = None
+    max_tokens: TokenLimit | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     suffix: NotYet = None

@@ -4,7 +4,7 @@ Strict: no type is coerced, no unknown field passes. A field that is not honoure
 anything else is refused by name. Rules between fields and limits that depend on settings: `server/requests`.
 """
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -19,10 +19,22 @@ NotYet: TypeAlias = None  # the type of a field this version does not honour: on
 Name = Annotated[str, StringConstraints(max_length=256)]
 RepetitionPenalty = Annotated[float, Field(ge=0.0001, le=10)]  # logits divided by much less are no float32 any more
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TopK = Annotated[int, Field(ge=-1, le=MAX_TOKENS)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+TokenLimit = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+User = Annotated[str, StringConstraints(max_length=1024)]
 MetadataText = Annotated[str, StringConstraints(max_length=512)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+Metadata = Annotated[dict[MetadataKey, MetadataText], Field(max_length=16)]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 TemplateOption = Annotated[str, StringConstraints(max_length=64)]
+TemplateOptions = Annotated[dict[TemplateOption, Any], Field(max_length=MAX_TEMPLATE_OPTIONS)]
 
 
 class Body(BaseModel):

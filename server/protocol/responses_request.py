@@ -6,18 +6,25 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from server.protocol.fields import (
     MAX_MESSAGES,
-    MAX_TEMPLATE_OPTIONS,
     MAX_TOKENS,
     MAX_TOOLS,
-    MAX_TOP_LOGPROBS,
     Body,
     Effort,
-    MetadataKey,
-    MetadataText,
+    Metadata,
     Name,
     NotYet,
+    Penalty,
+    Priority,
+    Probability,
     RepetitionPenalty,
-    TemplateOption,
+    Seed,
+    ServiceTier,
+    Temperature,
+    TemplateOptions,
+    TokenLimit,
+    TopK,
+    TopLogprobs,
+    User,
     text_or_list,
     text_or_object,
 )
@@ -191,11 +198,11 @@ class ResponsesRequest(Body):
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None  # of built-in tools; there are none
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_logprobs: TopLogprobs | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: FunctionChoice | None = None
@@ -205,20 +212,20 @@ class ResponsesRequest(Body):
     truncation: Literal["disabled"] | None = None
     store: Literal[False] | None = None
     background: Literal[False] | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataText], Field(max_length=16)] | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
-    user: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    metadata: Metadata | None = None
+    service_tier: ServiceTier | None = None
+    user: User | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
 
     # Extensions with the names the chat route has.
-    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: TopK | None = None
+    min_p: Probability | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    chat_template_kwargs: Annotated[dict[TemplateOption, Any], Field(max_length=MAX_TEMPLATE_OPTIONS)] | None = None
+    seed: Seed | None = None
+    priority: Priority | None = None
+    thinking_token_budget: TokenLimit | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
     # Known, not honoured: nothing is stored, so nothing can be referred to.
     previous_response_id: NotYet = None

@@ -6,6 +6,7 @@ the next best is the token that ends things soonest, so that greedy choice runs 
 
 import random
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
@@ -69,7 +70,7 @@ class ObedientRuntime:
         everything = np.concatenate([past, self._fresh])
         found = np.empty((len(batch.logit_rows), self._mind.vocabulary), np.float32)
         for index, row in enumerate(batch.logit_rows):
-            seen = np.sort(everything[batch.visible[row]])
+            seen = np.sort(everything[batch.visible()[row]])
             found[index] = self._mind.logits(tuple((seen[seen >= 0] & 0xFFFFFFFF).tolist()))
         return Logits.of(found)
 
@@ -92,6 +93,9 @@ class ObedientRuntime:
     def evict(self, key: bytes) -> None:
         """Forget a page."""
         self._host_cache.pop(key, None)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """Nothing to give back."""
 
     def close(self) -> None:
         """Nothing to release."""

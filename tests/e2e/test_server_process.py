@@ -86,6 +86,16 @@ def test_a_signal_while_the_checkpoint_is_compiled_leaves_nothing(number: signal
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_compiler_whose_server_is_killed_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    with started([*COMMAND, "--cache-dir", str(tmp_path)]) as process:
+        read_until(process, "text")  # the compiler's first stage is done, its draft lies in the cache
+        (compiler,) = psutil.Process(process.pid).children()
+        assert [path for path in tmp_path.iterdir() if path.is_dir()]
+        process.kill()
+        compiler.wait(PATIENCE_S)
+        assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
 def test_signals_at_random_moments_end_it_in_order(tmp_path: Path) -> None:
     """A moment is a number of lines of the start; whatever comes after it is where the signal hits."""
     moments = random.Random(7)

@@ -62,7 +62,7 @@ def test_decode_is_one_row_the_newest_token_at_the_next_position() -> None:
         batch = world.runtime.passes[-1]
         assert batch.shape.rows == 1
         assert (batch.input_ids.tolist(), batch.positions.tolist()) == ([newest], [length - 1])
-        assert int(batch.visible.sum()) == length  # every cached token and itself, nothing else
+        assert int(batch.visible().sum()) == length  # every cached token and itself, nothing else
         assert len(sequence.tokens) == length + 1
 
 
@@ -75,7 +75,7 @@ def step(world: Simulation) -> tuple[str, int, int]:
     world.step()
     batch = world.runtime.passes[-1]
     (first,) = batch.starts
-    return str(batch.shape), int(batch.visible[first, : batch.shape.past].sum()), batch.shape.rows - first
+    return str(batch.shape), int(batch.visible()[first, : batch.shape.past].sum()), batch.shape.rows - first
 
 
 CHUNKS = [("ar64_cl4096", 0, 64), ("ar64_cl4096", 64, 64), ("ar64_cl4096", 128, 64), ("ar8_cl4096", 192, 8)]

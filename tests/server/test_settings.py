@@ -46,6 +46,7 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ({}, "[engine]\nthreads = 1", r"unknown setting 'engine'"),
         ({"HEXSERVE_PORT": "high"}, "", r"HEXSERVE_PORT must be a whole number"),
         ({"HEXSERVE_PORT": "70000"}, "", r"at most 65535"),
+        ({"HEXSERVE_POOL_COLUMNS": "1000000000"}, "", r"at most 16777216, not"),
         ({"HEXSERVE_DRAIN_S": "nan"}, "", r"at least 0"),
         ({"HEXSERVE_DRAIN_S": "inf"}, "", r"finite"),
         ({"HEXSERVE_DETERMINISTIC": "maybe"}, "", r"true or false"),

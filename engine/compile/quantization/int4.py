@@ -71,6 +71,18 @@ def unpack_nibbles(packed: Bytes) -> Bytes:
     return np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:-1], -1)
 
 
+def dequantised(blocks: Int4Blocks, inputs: int) -> Float32:
+    """The weights [outputs, inputs] that codes and scales stand for."""
+    outputs, count, half = blocks.packed.shape
+    codes = unpack_nibbles(blocks.packed).reshape(outputs, count, 2 * half).astype(np.float32)
+    if blocks.zero_points is None:
+        codes -= np.float32(INT4_MIDDLE)
+    else:
+        codes -= unpack_nibbles(blocks.zero_points)[:, :count, None].astype(np.float32)
+    codes *= blocks.scales[:, :, None]
+    return codes.reshape(outputs, -1)[:, :inputs]
+
+
 def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     """Slice by slice in the layout of `Int4Blocks`."""
     block = arguments.block

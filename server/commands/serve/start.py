@@ -13,6 +13,7 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
 from engine.sources.paced import paced_folder, published_as
 from engine.sources.resolve import cache_folder, resolve_bundle
+from engine.sources.retention import in_use
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
 from server.http.open_files import bound_connections
@@ -57,7 +58,8 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         limits = _client_limits(found)
         pipes = 2 * (limits.grammars.compilers + limits.templates.processes)
         found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
-        return run(found, keys, lambda: make_engine(found.engine, limits), listener)
+        with in_use(folder, cache):
+            return run(found, keys, lambda: make_engine(found.engine, limits), listener)
 
 
 def _resolve(engine: EngineConfig, cache: Path) -> Path:

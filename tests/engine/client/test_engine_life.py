@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
+from engine.bundle.manifest import load_manifest, save_manifest
 from engine.client.engine import Engine, EngineState
 from engine.client.worker_process import worker_command
 from engine.config import EngineConfig
@@ -154,6 +156,22 @@ def test_a_folder_called_engine_is_not_mistaken_for_ours(monkeypatch: pytest.Mon
     assert "-P" in worker_command(EngineConfig("folder"))
     monkeypatch.chdir(Path(__file__).parents[3])
     assert "-P" in worker_command(EngineConfig("folder"))
+
+
+async def test_a_tokenizer_with_more_ids_than_the_model_is_told_at_the_start(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.engine()
+    assert caplog.messages == []
+    manifest = load_manifest(stage.folder)
+    model = msgspec.structs.replace(manifest.model, vocab=261)  # the last of the tokenizer's 262 ids is <think>
+    save_manifest(stage.folder, msgspec.structs.replace(manifest, model=model))
+    engine = await stage.engine()
+    (told,) = caplog.messages
+    assert told.startswith("the tokenizer has ids up to 261, the model only up to 260")
+    assert await engine.text_prompt("hello")
+    with pytest.raises(InvalidRequest, match=r"'prompt\[1\]' is 261, not a token id of this model"):
+        await engine.text_prompt("a<think>")
 
 
 async def test_closing_while_the_bundle_is_read_starts_no_worker(stage: Stage) -> None:

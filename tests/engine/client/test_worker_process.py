@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -54,6 +57,36 @@ async def test_a_process_without_output_is_ended() -> None:
     async with asyncio.timeout(GUARD_S):
         worker = await run("import os, threading; os.close(1); threading.Event().wait()")
         assert "killed" in await worker.ended or sys.platform == "win32"
+
+
+class UnseenEnd:
+    """Of a process that has ended, which the event loop does not know yet. Its own `terminate` would reap it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def get_pid(self) -> int:
+        return self._pid
+
+    def get_returncode(self) -> int | None:
+        return None
+
+    def terminate(self) -> None:
+        pytest.fail("reaps the process")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are reaped on POSIX")
+async def test_a_signal_leaves_the_exit_status_to_the_event_loop() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import os; os._exit(7)"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is dead, and nobody has reaped it
+        worker = WorkerProcess(lambda _, report: None)
+        worker.connection_made(cast(asyncio.SubprocessTransport, UnseenEnd(child.pid)))
+        worker.terminate()
+    assert child.returncode == 7
+    with subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"]) as child:
+        worker.connection_made(cast(asyncio.SubprocessTransport, UnseenEnd(child.pid)))
+        worker.terminate()
+    assert child.returncode == -signal.SIGTERM
 
 
 async def test_a_stubborn_process_is_killed() -> None:

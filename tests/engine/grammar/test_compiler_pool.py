@@ -15,49 +15,23 @@ from engine.demo.location import demo_folder
 from engine.errors import Busy, BusyReason, EngineFailure, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool
 from engine.grammar.spec import GrammarSpec, JsonSchema, Regex
+from tests.engine.isolation.helper_bench import HelperBench, is_alive
 
 SCRIPT = Path(__file__).with_name("slow_compiler.py")
 FOREVER = GrammarCompilerLimits(budget_s=600.0, compilers=2)
-GUARD_S = 120.0
 
 
-class Bench:
-    """Makes pools over scripted compilers and closes them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: list[GrammarCompilerPool] = []
-
+class Bench(HelperBench[GrammarCompilerPool]):
     def __call__(self, limits: GrammarCompilerLimits) -> GrammarCompilerPool:
         self.made.append(GrammarCompilerPool([sys.executable, str(SCRIPT), str(self.folder)], limits))
         return self.made[-1]
-
-    @property
-    def starts(self) -> list[int]:
-        return [int(line) for line in (self.folder / "starts").read_text().split()]
-
-    async def hanging(self) -> None:
-        while not (self.folder / "hanging").exists():
-            await asyncio.sleep(0.01)
 
 
 @pytest_asyncio.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(tmp_path)
-    async with asyncio.timeout(GUARD_S):
+    async with made.guarded():
         yield made
-        for compiler_pool in made.made:
-            await compiler_pool.close()
-    if (tmp_path / "starts").exists():
-        assert not any(is_alive(pid) for pid in made.starts)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def spec(pattern: str) -> GrammarSpec:

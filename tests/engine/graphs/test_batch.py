@@ -25,7 +25,7 @@ def test_prefill_right_aligned_before_decodes() -> None:
 
 def test_mask_is_own_columns_and_own_earlier_rows() -> None:
     plan = StepPlan(PassShape(4, 64), 0, (segment("p", (5, 6), 16, (3,)), segment("d", (9,), 20, (2, 0))))
-    visible = pack(plan, 16).visible
+    visible = pack(plan, 16).visible()
     expected = np.zeros((4, 68), bool)
     expected[0, 64] = True  # padding sees itself
     expected[1, 48:64] = expected[2, 48:64] = True
@@ -50,7 +50,7 @@ def test_mask_and_positions_say_what_is_active_and_how_long_it_is(
         segments.append(segment("d", (9,), decode, (5, 0)))
         expected.append((decode, 1, decode))
     batch = pack(StepPlan(PassShape(8, 96), 0, tuple(segments)), 16)
-    seen = zip(batch.visible[:, :96].sum(axis=1), batch.visible[:, 96:].sum(axis=1), batch.positions, strict=True)
+    seen = zip(batch.visible()[:, :96].sum(axis=1), batch.visible()[:, 96:].sum(axis=1), batch.positions, strict=True)
     idle = [(0, 1, 0)] * (8 - len(expected))  # such a row sees itself alone
     assert [tuple(map(int, row)) for row in seen] == idle + expected
     ends = [7] if len(segments) == 1 else [6, 7]
@@ -59,5 +59,5 @@ def test_mask_and_positions_say_what_is_active_and_how_long_it_is(
 
 def test_adjacent_pages_are_one_run() -> None:
     plan = StepPlan(PassShape(1, 64), 0, (segment("d", (9,), 40, (0, 1, 2)),))
-    visible = pack(plan, 16).visible[0]
+    visible = pack(plan, 16).visible()[0]
     assert visible[:40].all() and not visible[40:64].any() and visible[64]

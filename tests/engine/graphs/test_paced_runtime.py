@@ -86,7 +86,7 @@ def test_row_inputs_are_filled() -> None:
     runtime.run(batch)
     (codes, mask), *_ = runtime._passes[WIDE][0]._masks.values()
     assert mask.dtype == np.uint16 and codes.tolist() == [0, MASK[1]]
-    assert np.array_equal(mask == MASK[1], batch.visible)
+    assert np.array_equal(mask == MASK[1], batch.visible())
 
 
 def test_keys_and_values_are_written_moved_and_brought_back() -> None:
@@ -103,5 +103,6 @@ def test_keys_and_values_are_written_moved_and_brought_back() -> None:
     runtime.load(0, slice(0, 16), b"page")
     assert np.array_equal(pool.keys[..., :16], page)
     runtime.evict(b"page")
+    runtime.free(0, (1,))
     assert runtime.non_finite_rows(np.arange(32)).tolist() == []
     runtime.close()

@@ -13,12 +13,12 @@ import pytest_asyncio
 from engine.errors import BundleError, Busy, EngineFailure
 from engine.isolation import helper_pool
 from engine.isolation.helper_pool import Answer, Failure, HelperLimits, HelperPool
+from tests.engine.isolation.helper_bench import HelperBench, is_alive
 
 SCRIPT = Path(__file__).with_name("scripted_helper.py")
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")
 FOREVER = HelperLimits(600.0, 2)
 ALONE = HelperLimits(600.0, 1)
-GUARD_S = 120.0
 
 
 def accept(answer: Answer) -> None:
@@ -26,45 +26,19 @@ def accept(answer: Answer) -> None:
         raise BundleError(f"of no use: {answer!r}")
 
 
-class Bench:
-    """Makes pools over scripted helpers and closes them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: list[HelperPool] = []
-
+class Bench(HelperBench[HelperPool]):
     def __call__(self, limits: HelperLimits, opening: str = "open") -> HelperPool:
         command = [sys.executable, str(SCRIPT), str(self.folder)]
         self.made.append(HelperPool("the helper", command, opening.encode(), accept, limits))
         return self.made[-1]
 
-    @property
-    def starts(self) -> list[int]:
-        return [int(line) for line in (self.folder / "starts").read_text().split()]
-
-    async def hanging(self) -> None:
-        while not (self.folder / "hanging").exists():
-            await asyncio.sleep(0.01)
-
 
 @pytest_asyncio.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(tmp_path)
-    async with asyncio.timeout(GUARD_S):
+    async with made.guarded():
         yield made
-        for pool in made.made:
-            await pool.close()
-            assert pool.pids == ()
-    if (tmp_path / "starts").exists():
-        assert not any(is_alive(pid) for pid in made.starts)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert all(pool.pids == () for pool in made.made)
 
 
 async def test_the_first_helper_is_warm_and_serves_who_comes(bench: Bench) -> None:
@@ -134,6 +108,25 @@ async def test_a_helper_that_hangs_is_replaced_and_the_question_asked_again(
     assert len(bench.starts) == 2 and not is_alive(bench.starts[0])
     assert await pool.ask(b"stop") is Failure.HUNG
     assert await pool.ask(b"b") == b"b"
+
+
+async def test_where_no_helper_ends_itself_one_that_overruns_is_too_slow(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper_pool, "ENDS_ITSELF", False)  # as on Windows
+    pool = bench(HelperLimits(0.2, 1))
+    assert await pool.ask(b"hang") is Failure.TOO_SLOW
+    assert len(bench.starts) == 1  # it is not asked again
+    assert await pool.ask(b"a") == b"a"
+
+
+@POSIX
+async def test_a_helper_that_is_stopped_while_it_idles_is_noticed_before_its_time_is_up(bench: Bench) -> None:
+    pool = bench(ALONE)
+    await pool.start()
+    os.kill(bench.starts[0], signal.SIGSTOP)
+    assert await pool.ask(b"a") == b"a"
+    assert len(bench.starts) == 2
 
 
 async def test_an_opening_that_is_refused(bench: Bench) -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.bundle.variant import PassShape, ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable, pin
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
 from engine.scheduling.invariants import violations
-from tests.engine.worker.simulation import RightGuesses, by_hand, fixed, free, simulate
+from tests.engine.worker.simulation import RightGuesses, by_hand, fixed, free, segmented, simulate
 
 FIXED = fixed((1, 127), (8, 127), (32, 127))
 SAME_PAST = fixed((1, 256), (4, 256), (16, 256), (1, 64), (4, 64), (16, 64))
@@ -22,8 +22,8 @@ def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(
     "shapes",
-    [FIXED, SAME_PAST, free(32, 256), fixed((1, 127), prefill=((8, 120), (32, 96)))],
-    ids=["concat", "buckets", "free", "prefill without logits"],
+    [FIXED, SAME_PAST, free(32, 256), fixed((1, 127), prefill=((8, 120), (32, 96))), segmented(32, 256)],
+    ids=["concat", "buckets", "free", "prefill without logits", "segmented"],
 )
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 33, 64, 100])
 def test_one_sequence_is_its_definition(shapes: ShapeTable, length: int) -> None:
@@ -335,7 +335,7 @@ def test_prompts_take_columns_as_they_go() -> None:
     while not world.finishes:
         world.step()
     for batch in world.runtime.passes:
-        seen = batch.visible[:, : batch.shape.past].any(axis=0).sum()
+        seen = batch.visible()[:, : batch.shape.past].any(axis=0).sum()
         assert batch.shape.past < seen + 64 + 8 * 16  # rounding, and pages that are not full yet
     assert world.scheduler.reservations()[0][0] > 0
     world.run()
@@ -458,6 +458,9 @@ WORLDS = {
     "prefill without logits": lambda: simulate(fixed((1, 127), (4, 124), prefill=((8, 120), (32, 96))), max_running=5),
     "two pools": lambda: simulate(fixed((8, 112)), pools=2),
     "free": lambda: simulate(free(24, 256)),
+    "segmented": lambda: simulate(segmented(24, 256)),
+    "segmented, one shape": lambda: simulate(pin(segmented(64, 256), 32)),
+    "segmented, guesses": lambda: simulate(pin(segmented(64, 256), 32), mode=RightGuesses(), lookup_rows=3),
     "host cache": lambda: simulate(free(24, 2048), offload_pages=6),
     "host cache and buckets": lambda: simulate(SAME_PAST, offload_pages=40),
     "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), offload_pages=10),

@@ -22,6 +22,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Progress
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
+from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
 PAGE = 16
@@ -44,6 +45,11 @@ def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -
 def free(max_rows: int, columns: int) -> ShapeTable:
     """A free-shape table."""
     return ShapeTable((), max_rows, columns)
+
+
+def segmented(max_rows: int, columns: int) -> ShapeTable:
+    """A free-shape table where every sequence has a cache of its own."""
+    return ShapeTable((), max_rows, columns, segmented=True)
 
 
 def sequence_of(request_id: str) -> Progress:
@@ -142,7 +148,7 @@ def simulate(
         mode or Autoregressive(),
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
     )
-    runtime = FakeRuntime(shapes, pools, shapes.max_past, VOCAB)
+    runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
     loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer), Inline())
     return Simulation(loop, runtime)

@@ -57,6 +57,7 @@ def test_what_was_written_early_is_not_written_again() -> None:
     writer.write(PLAN, batch, {"prompt": 4, "guessing": 3, "plain": 1}, early)
     writer.write(PLAN, batch, early, early)
     writer.wait()
+    writer.write_now(PLAN, batch, {})
     assert runtime.kept == [(1, [8, 9, 10, 11, 12, 15], [32, 33, 34, 35, 8, 50]), (1, [13, 14], [9, 10])]
     writer.close()
 
@@ -94,6 +95,7 @@ def test_integer_logits_give_the_same_answers(lookup: int) -> None:
 def test_the_next_pass_waits_for_what_is_written() -> None:
     """The executor does nothing until somebody runs it, so a loop that did not wait would read poison."""
     world = simulate(fixed((8, 120)))
+    quantised(world)
     late = OnDemand()
     world.loop._writer = KvWriter(world.runtime, late)
     wait = world.loop._writer.wait
@@ -108,7 +110,7 @@ def test_the_next_pass_waits_for_what_is_written() -> None:
     world.submit("a", (1, 2, 3), 6)
     world.run()
     assert world.outputs["a"] == by_hand((1, 2, 3), 6)
-    assert waits == list(range(6))  # once for every pass, before it
+    assert waits == list(range(7))  # before every pass, and before its pages are freed
 
 
 def test_of_a_pass_that_fails_nothing_is_written() -> None:

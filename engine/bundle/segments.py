@@ -1,0 +1,85 @@
+"""Segmented bundles: which graphs there are, and the tensors of each.
+
+Part 1 of the L + 1 linear parts embeds and starts layer 0, part i + 1 finishes layer i - 1 and starts layer i, the
+last finishes and gives logits. Between two parts the attention graph runs once for each sequence.
+Legend: N = rows, Q = heads * head_dim, K = KV heads, D = head size.
+"""
+
+from collections.abc import Sequence
+
+from engine.bundle.forms import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, Form, check_form
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.errors import BundleError
+
+SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
+FLOAT, INTEGER = "float32", "int32"
+Forms = dict[str, Form]
+
+
+def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
+    """Inputs and outputs of a linear part."""
+    model, last = manifest.model, manifest.model.layers + 1
+    rows = FREE_LOGIT_ROWS if part == last else FREE_ROWS
+    inputs: Forms = {"input_ids": (INTEGER, (1, rows))}
+    if part > 1:
+        attended = (1, rows, model.heads * model.head_dim)
+        inputs = {"hidden_in": (FLOAT, (1, rows, model.hidden)), "attended": (FLOAT, attended)}
+    if part == last:
+        return inputs, {"logits": (FLOAT, (1, rows, model.vocab))}
+    for name in ("position_ids_cos", "position_ids_sin"):
+        inputs[name] = (FLOAT, (1, 1, rows, model.rope.rotary_dim // 2))
+    return inputs, {"hidden_out": (FLOAT, (1, rows, model.hidden)), **_fresh_forms(manifest)}
+
+
+def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Inputs and outputs of the attention graph; seqlens_k counts past columns + rows - 1."""
+    model = manifest.model
+    cache: Form = (FLOAT, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}
+    inputs = _fresh_forms(manifest) | {"past_key": cache, "past_value": cache} | lengths
+    attended: Form = (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim))
+    return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
+
+
+def _fresh_forms(manifest: Manifest) -> Forms:
+    model = manifest.model
+    key: Form = (FLOAT, (1, FREE_ROWS, model.kv_heads * model.head_dim))
+    return {"query": (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim)), "key": key, "value": key}
+
+
+def check_segments(manifest: Manifest) -> None:
+    """BundleError names what is missing, or the graph and the tensor that is not as the model wants it."""
+    parts = manifest.model.layers + 1
+    _check_whole(manifest, parts)
+    for spec in manifest.graphs:
+        if spec.kind is GraphKind.ATTENTION:
+            inputs, outputs = attention_forms(manifest)
+        elif spec.kind is GraphKind.LINEAR and spec.parts == parts and spec.part <= parts:
+            inputs, outputs = linear_forms(manifest, spec.part)
+        else:
+            raise BundleError(
+                f"graph {spec.name} is {spec.kind} {spec.part} of {spec.parts} among {parts} linear parts"
+            )
+        _check_side(spec, "input", spec.inputs, inputs)
+        _check_side(spec, "output", spec.outputs, outputs)
+
+
+def _check_whole(manifest: Manifest, parts: int) -> None:
+    if manifest.kv_dtype != FLOAT:
+        raise BundleError(f"a bundle of segments has caches of {FLOAT}, not of {manifest.kv_dtype}")
+    if sum(graph.kind is GraphKind.ATTENTION for graph in manifest.graphs) != 1:
+        raise BundleError("a bundle of segments has one attention graph for all layers")
+    places = [(graph.part, graph.least_rows) for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
+    if len(set(places)) < len(places):
+        raise BundleError("two linear graphs of one part are for passes of the same rows")
+    for part in range(1, parts + 1):
+        if (part, 1) not in places:
+            raise BundleError(f"the bundle has no linear graph {part} of {parts} for passes of one row")
+
+
+def _check_side(spec: GraphSpec, side: str, tensors: Sequence[TensorSpec], wanted: Forms) -> None:
+    names = [tensor.name for tensor in tensors]
+    if sorted(names) != sorted(wanted):
+        raise BundleError(f"graph {spec.name} has the {side}s {', '.join(names)}, it needs {', '.join(wanted)}")
+    for tensor in tensors:
+        check_form(spec, side, tensor, wanted[tensor.name])

@@ -1,0 +1,116 @@
+"""The stages of a segmented bundle: weights in one or two storages, linear and attention graphs, parity."""
+
+from dataclasses import dataclass
+
+from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.segments import NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.compile.compilation import Compilation
+from engine.compile.description import describe
+from engine.compile.graph_builder import GraphBuilder
+from engine.compile.layout import WIDE_ROWS, has_wide_storage
+from engine.compile.packed import PackedPart
+from engine.compile.parity import compare_logits
+from engine.compile.parts import PartPlan
+from engine.compile.segments.graphs import attention_graph, linear_graph
+from engine.compile.segments.parity import storage_logits
+from engine.compile.segments.wide import WideWriter
+from engine.compile.stages import (
+    check_all_used,
+    check_exact,
+    float_logits,
+    held_out_texts,
+    overflow_refused,
+    parity_figures,
+)
+from engine.compile.weight_file import WeightFile
+from engine.compile.weights import WeightPacker
+
+ATTENTION = "attention"
+WIDE_SUFFIX = "_wide"
+
+
+def whole_network(layers: int) -> PartPlan:
+    """Everything as one part: its weights are packed together, its graphs are cut at every layer."""
+    return PartPlan(1, 1, GraphKind.LINEAR, True, range(layers), True, "input_ids", "logits")
+
+
+def segment_weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights; embedding, norms and biases lie apart, for both storages."""
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
+    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
+    with (
+        overflow_refused(work.arguments.quant),
+        WeightFile(work.folder, SHARED_DATA) as shared,
+        WeightFile(work.folder, NARROW_DATA) as narrow,
+    ):
+        work.packed.append(packer.pack(work.parts[0], narrow, shared))
+    work.files |= {file.name: file.entry for file in (shared, narrow)}
+    check_all_used(work.checkpoint, work.network)
+
+
+def wide_weights_stage(work: Compilation) -> None:
+    """Write the 4-bit matrices once more as int8, if passes of many rows shall read that."""
+    if not has_wide_storage(work.arguments):
+        return
+    numbers = sum(linear.matrix.inputs * linear.matrix.outputs for linear in work.packed[0].linears())
+    work.progress.stage("wide weights (int8)", numbers, "B")
+    with WeightFile(work.folder, WIDE_DATA) as file:
+        work.wide = WideWriter(work.folder, file, work.arguments, work.progress.advance).pack(work.packed[0])
+    work.files[WIDE_DATA] = file.entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    packed: PackedPart
+    suffix: str
+    least_rows: int
+
+
+def segment_graphs_stage(work: Compilation) -> None:
+    """Write the linear graphs of every storage and the one attention graph."""
+    storages = [_Storage(work.packed[0], "", 1)]
+    if work.wide is not None:
+        storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
+    count = work.network.spec.layers + 1
+    work.progress.stage("graphs", len(storages) * count + 1, "graphs")
+    for storage in storages:
+        for part in range(1, count + 1):
+            graph = linear_graph(storage.packed, work.network, part)
+            spec = GraphSpec(
+                name=f"linear_{part}_of_{count}{storage.suffix}",
+                file=f"linear_{part}_of_{count}{storage.suffix}.onnx",
+                kind=GraphKind.LINEAR,
+                part=part,
+                parts=count,
+                inputs=tuple(graph.inputs),
+                outputs=tuple(graph.outputs),
+                least_rows=storage.least_rows,
+            )
+            _write(work, spec, graph)
+    graph = attention_graph(work.network)
+    inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
+    _write(work, GraphSpec(ATTENTION, f"{ATTENTION}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
+
+
+def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:
+    (work.folder / spec.file).write_bytes(graph.model(spec.name).SerializeToString())
+    work.graphs.append(spec)
+    work.progress.advance(1)
+
+
+def segment_parity_stage(work: Compilation) -> None:
+    """Run the bundle against the float reference, through each storage."""
+    draft = describe(work)
+    texts = held_out_texts(work, work.arguments.parity_tokens)
+    count = sum(map(len, texts))
+    work.progress.stage("parity", (2 if work.wide is None else 3) * count, "tokens")
+    expected = float_logits(work, texts)
+    narrow = compare_logits(expected, storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1))
+    work.progress.advance(count)
+    check_exact(work.arguments, narrow)
+    work.parity = parity_figures(narrow)
+    if work.wide is not None:
+        rows = max(WIDE_ROWS, max(map(len, texts)) // 2)
+        wide = parity_figures(compare_logits(expected, storage_logits(work.folder, draft, texts, rows, WIDE_ROWS)))
+        work.parity |= {f"wide_{name}": wide[name] for name in ("top1", "kl", "relative_error")}
+        work.progress.advance(count)

@@ -1,0 +1,135 @@
+"""The linear graphs of a segmented bundle, bound to the rows they share with attention.
+
+Legend: L = layers, N = rows, R = those that need logits.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.graphs.batch import PackedBatch
+from engine.graphs.layout import linear_graphs
+from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_library import ort
+from engine.graphs.rotary import RotaryTable
+
+Floats = NDArray[np.float32]
+KEPT_COUNTS = 64
+
+
+class RowBuffers:
+    """Everything that has a row for each row of a pass: [1, N, width] at the end of memory for the most rows there are.
+
+    At the end, because a decode then keeps its place while the number of prompt rows before it changes. One row more
+    than that is there, for a lone last row that attention computes together with a neighbour.
+    """
+
+    def __init__(self, manifest: Manifest, most: int) -> None:
+        model = manifest.model
+        widths = {
+            "hidden 0": model.hidden,
+            "hidden 1": model.hidden,
+            "query": model.heads * model.head_dim,
+            "key": model.kv_heads * model.head_dim,
+            "value": model.kv_heads * model.head_dim,
+            "attended": model.heads * model.head_dim,
+            "cos": model.rope.rotary_dim // 2,
+            "sin": model.rope.rotary_dim // 2,
+        }
+        self.most = most
+        self._ids = np.zeros((1, most), np.int32)
+        self._rows = {name: np.zeros((1, most + 1, width), np.float32) for name, width in widths.items()}
+
+    def ids(self, rows: int) -> NDArray[np.int32]:
+        """Token ids [1, N]."""
+        return self._ids[:, self.most - rows :]
+
+    def rows(self, name: str, rows: int) -> Floats:
+        """[1, N, width]."""
+        return self._rows[name][:, self.most - rows : self.most]
+
+    def attention_rows(self, from_end: int, count: int) -> dict[str, Floats]:
+        """What attention reads and writes: `count` rows, the first of them `from_end` before the end of the pass."""
+        start = self.most - from_end
+        return {name: self._rows[name][:, start : start + count] for name in ("query", "key", "value", "attended")}
+
+    def fill(self, batch: PackedBatch, tables: Mapping[bool, RotaryTable]) -> None:
+        """Write the ids and rotations of a pass."""
+        rows = batch.shape.rows
+        self.ids(rows)[0] = batch.input_ids
+        tables[True].fill(batch.positions, self.rows("cos", rows)[0])
+        tables[False].fill(batch.positions, self.rows("sin", rows)[0])
+
+
+class LinearChain:
+    """The linear graphs in order. A part stored in several ways runs as the one made for the most rows that suits."""
+
+    def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], buffers: RowBuffers) -> None:
+        self._manifest = manifest
+        self._last_part = manifest.model.layers
+        self._sessions = sessions
+        self._buffers = buffers
+        self._layers: dict[int, list[Binding]] = {}
+        self._heads: dict[int, tuple[Binding, dict[str, Floats]]] = {}
+
+    def layers(self, rows: int) -> list[Binding]:
+        """The first L graphs bound to N rows: what comes before the attention of each layer."""
+        found = self._layers.get(rows)
+        if found is None:
+            if len(self._layers) >= KEPT_COUNTS:
+                del self._layers[next(iter(self._layers))]
+            graphs = linear_graphs(self._manifest, rows)[: self._last_part]
+            found = [self._bind_layer(graph, index, rows) for index, graph in enumerate(graphs)]
+            self._layers[rows] = found
+        return found
+
+    def logits(self, chosen: NDArray[np.int64], rows: int, least: int) -> Floats:
+        """The last graph over the `chosen` rows [R] of N: logits [R, V]. least: rows it must take although there are
+        fewer, because how a row rounds may depend on their number."""
+        if not len(chosen):
+            return np.empty((0, self._manifest.model.vocab), np.float32)
+        bound, arrays = self._head(max(len(chosen), least))
+        hidden = self._buffers.rows(f"hidden {(self._last_part - 1) % 2}", rows)
+        np.take(hidden[0], chosen, axis=0, out=arrays["hidden_in"][0, : len(chosen)], mode="clip")
+        attended = self._buffers.rows("attended", rows)
+        np.take(attended[0], chosen, axis=0, out=arrays["attended"][0, : len(chosen)], mode="clip")
+        bound.run()
+        return arrays["logits"][0, : len(chosen)]
+
+    def clear(self) -> None:
+        """Drop the bindings."""
+        self._layers.clear()
+        self._heads.clear()
+
+    def _bind_layer(self, graph: GraphSpec, index: int, rows: int) -> Binding:
+        buffers = self._buffers
+        arrays: dict[str, NDArray[np.generic]] = {
+            "input_ids": buffers.ids(rows),
+            "hidden_in": buffers.rows(f"hidden {(index + 1) % 2}", rows),
+            "hidden_out": buffers.rows(f"hidden {index % 2}", rows),
+            "position_ids_cos": buffers.rows("cos", rows)[None],
+            "position_ids_sin": buffers.rows("sin", rows)[None],
+            **{name: buffers.rows(name, rows) for name in ("query", "key", "value", "attended")},
+        }
+        return self._bind(graph, arrays)
+
+    def _head(self, rows: int) -> tuple[Binding, dict[str, Floats]]:
+        if rows not in self._heads:
+            if len(self._heads) >= KEPT_COUNTS:
+                del self._heads[next(iter(self._heads))]
+            model = self._manifest.model
+            widths = {"hidden_in": model.hidden, "attended": model.heads * model.head_dim, "logits": model.vocab}
+            arrays = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
+            self._heads[rows] = (self._bind(linear_graphs(self._manifest, rows)[self._last_part], arrays), arrays)
+        return self._heads[rows]
+
+    def _bind(self, graph: GraphSpec, arrays: Mapping[str, NDArray[np.generic]]) -> Binding:
+        session = self._sessions[graph.name]
+        bound = Binding(session, session.io_binding(), [])
+        for tensor in graph.inputs:
+            bind(bound, bound.binding.bind_input, tensor.name, arrays[tensor.name])
+        for tensor in graph.outputs:
+            bind(bound, bound.binding.bind_output, tensor.name, arrays[tensor.name])
+        return bound

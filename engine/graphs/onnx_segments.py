@@ -1,0 +1,166 @@
+"""Runs a segmented bundle: linear graphs over all rows, attention for each sequence over its own cache.
+
+Legend: L = layers, N = rows, R = those that need logits, K = KV heads, T = columns of a cache, D = head size.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.encoding import Encoding
+from engine.bundle.manifest import Manifest
+from engine.bundle.variant import PassShape, ShapeTable
+from engine.errors import PassFailed
+from engine.graphs.batch import PackedBatch, PackedSegment
+from engine.graphs.linear_chain import LinearChain, RowBuffers
+from engine.graphs.logits import Logits
+from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_sessions import Provider, load_sessions
+from engine.graphs.rotary import RotaryTable
+from engine.graphs.sequence_caches import SequenceCache, SequenceCaches
+
+ATTENTION = "attention"
+KEPT_PLACES = 4  # rows of a pass that a cache stays bound to: decodes mostly stay where they are
+
+
+@dataclass(slots=True)
+class BoundAttention:
+    """One cache bound to one place among the rows: a binding for each layer, and the two lengths they all read."""
+
+    layers: list[Binding]
+    last_column: NDArray[np.int32]
+    columns: NDArray[np.int32]
+
+
+Cache = SequenceCache[BoundAttention]
+
+
+class SegmentRuntime:
+    """Implements `Runtime` on the CPU. A cache belongs to a sequence; pages are names for what lies in it.
+
+    Raises BundleError when a graph cannot be loaded.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> None:
+        self._manifest = manifest
+        self._shapes = shapes
+        self._device = provider.device
+        sessions = load_sessions(folder, manifest, provider)
+        self._attention = sessions[ATTENTION]
+        # Sole owner of rows, chain and caches.
+        self._rows = RowBuffers(manifest, shapes.max_rows)
+        self._chain = LinearChain(manifest, sessions, self._rows)
+        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest)
+        plain = Encoding("float32")
+        self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
+        # One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour.
+        self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
+
+    @property
+    def shapes(self) -> ShapeTable:
+        """The shapes given."""
+        return self._shapes
+
+    @property
+    def device(self) -> str:
+        """What the provider says it computes on."""
+        return self._device
+
+    @property
+    def restrides(self) -> int:
+        """How often a sequence outgrew the memory of its cache."""
+        return self._caches.widened
+
+    def lay_out(self, pool: int, shape: PassShape) -> None:
+        """A pool has no width."""
+
+    def run(self, batch: PackedBatch) -> Logits:
+        """Logits [R, V] of one pass, valid until the next. PassFailed when onnxruntime raises."""
+        rows = batch.shape.rows
+        self._caches.place(batch, self._least_rows)
+        bound = [self._bound(cache, segment, rows) for segment, cache in self._caches.last]
+        self._rows.fill(batch, self._rotary)
+        try:
+            for layer, part in enumerate(self._chain.layers(rows)):
+                part.run()
+                for attention in bound:
+                    attention.layers[layer].run()
+            return Logits.of(self._chain.logits(batch.logit_rows, rows, self._least_logit_rows))
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise PassFailed(f"a pass of {rows} rows failed: {str(error)[:300]}") from error
+
+    def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
+        spoiled: list[int] = []
+        for segment, cache in self._caches.last:
+            new = slice(segment.past, segment.past + segment.count)
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = cache.keys[..., new, :].sum(axis=(0, 1, 2, 4)) + cache.values[..., new, :].sum(axis=(0, 1, 2, 4))
+            spoiled += (segment.start + np.flatnonzero(~np.isfinite(sums))).tolist()
+        return rows[np.isin(rows, spoiled)]
+
+    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """Let the keys and values of `rows` [M] count, as what lies in the pages of `columns` [M]."""
+        self._caches.keep(pool, rows.tolist(), columns.tolist())
+
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+        """Copy the keys and values of a page to memory of its own."""
+        self._caches.offload(pool, columns, key)
+
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
+        """Let a page be what was offloaded as `key`."""
+        self._caches.load(pool, columns, key)
+
+    def evict(self, key: bytes) -> None:
+        """Forget the copy."""
+        self._caches.evict(key)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        """Give back the memory of sequences of which no page is wanted any more."""
+        self._caches.free(pool, pages)
+
+    def close(self) -> None:
+        """Drop bindings, then buffers: a binding must not outlive what it points to."""
+        self._caches.clear()
+        self._chain.clear()
+
+    def _bound(self, cache: Cache, segment: PackedSegment, rows: int) -> BoundAttention:
+        """The cache bound to the segment's rows, its lengths those of this pass."""
+        count = max(segment.count, self._least_rows)
+        place = (rows - segment.start, count)  # from the end, where decodes keep their place
+        found = cache.bound.pop(place, None) or self._bind(cache, place)
+        cache.bound[place] = found
+        if len(cache.bound) > KEPT_PLACES:
+            del cache.bound[next(iter(cache.bound))]
+        found.last_column[0] = segment.past + count - 1
+        found.columns[...] = segment.past + count
+        return found
+
+    def _bind(self, cache: Cache, place: tuple[int, int]) -> BoundAttention:
+        lengths = np.zeros(1, np.int32), np.zeros((), np.int32)
+        layers = [
+            self._bind_layer(keys, values, place, lengths)
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+        return BoundAttention(layers, *lengths)
+
+    def _bind_layer(
+        self,
+        keys: NDArray[np.generic],
+        values: NDArray[np.generic],
+        place: tuple[int, int],
+        lengths: Sequence[NDArray[np.int32]],
+    ) -> Binding:
+        bound = Binding(self._attention, self._attention.io_binding(), [])
+        rows = self._rows.attention_rows(*place)
+        inputs = {"past_key": keys, "past_value": values, "seqlens_k": lengths[0], "total_sequence_length": lengths[1]}
+        for name in ("query", "key", "value"):
+            inputs[name] = rows[name]
+        for name, array in inputs.items():
+            bind(bound, bound.binding.bind_input, name, array)
+        for name, array in (("attended", rows["attended"]), ("present_key", keys), ("present_value", values)):
+            bind(bound, bound.binding.bind_output, name, array)
+        return bound

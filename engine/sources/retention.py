@@ -1,0 +1,76 @@
+"""Bundles in the cache that nobody has used for a month are removed: each version of the compiler makes its own.
+
+The modification time of a bundle's folder is when it was last used. Who serves a bundle holds a lock all the while.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from engine.sources.lock import exclusive_if_free
+
+UNUSED_S = 30 * 24 * 3600.0
+USERS_FOLDER = "users"  # in the cache: a lock for each process that serves a bundle of it
+# A bundle, or what a writer of it left that died; whether its process lives cannot be told from another container.
+NAMES = re.compile(r"(.+-[0-9a-f]{16})(?:\.(?:partial|replaced)-\d+)?")
+
+
+def mark_used(bundle: Path) -> None:
+    """Count a bundle of the cache as used now; before anyone looks whether it is there."""
+    with suppress(OSError):  # it is not there, or the cache is read-only
+        os.utime(bundle)
+
+
+def lock_of(bundle: Path) -> Path:
+    """The lock of who makes or removes a bundle of the cache."""
+    return bundle.with_name(f"{bundle.name}.lock")
+
+
+@contextmanager
+def in_use(bundle: Path, cache: Path) -> Iterator[None]:
+    """Nobody removes the bundle meanwhile. One outside the cache is never removed, nor is one that we cannot lock."""
+    with ExitStack() as held:
+        if bundle.parent == cache:
+            with suppress(OSError):  # a cache that we cannot write
+                (cache / USERS_FOLDER).mkdir(exist_ok=True)
+                held.enter_context(exclusive_if_free(cache / USERS_FOLDER / f"{bundle.name}.{uuid4().hex}"))
+        yield
+
+
+def remove_unused(cache: Path) -> None:
+    """Remove bundles that were not used for UNUSED_S and are not in use, and drafts as old as that. OSError."""
+    for folder in sorted(cache.iterdir()):
+        name = NAMES.fullmatch(folder.name)
+        if name and _is_old(folder):
+            bundle = cache / name[1]
+            with exclusive_if_free(lock_of(bundle)) as is_ours:
+                if is_ours and not _has_users(bundle):
+                    _remove(folder, bundle.with_name(f"{bundle.name}.replaced-{os.getpid()}"))
+
+
+def _is_old(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime > UNUSED_S
+
+
+def _has_users(bundle: Path) -> bool:
+    """Whether somebody holds a lock of the bundle; those of processes that are gone are removed."""
+    for user in (bundle.parent / USERS_FOLDER).glob(f"{bundle.name}.*"):
+        with exclusive_if_free(user) as is_free:
+            if not is_free:
+                return True
+    return False
+
+
+def _remove(folder: Path, gone: Path) -> None:
+    """By way of another name, so that nobody meets half of it. Who marked it as used in this instant keeps it."""
+    if folder != gone:
+        folder.replace(gone)
+    if _is_old(gone):
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        gone.replace(folder)

@@ -1,0 +1,162 @@
+"""Tiny real graphs on the CPU provider: rows of several sequences in a pass, each over a cache of its own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.errors import PassFailed
+from engine.graphs.batch import pack
+from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_segments import SegmentRuntime
+from engine.graphs.onnx_sessions import cpu_provider
+from engine.graphs.pass_times import measure
+from engine.scheduling.plan import Segment, StepPlan
+from tests.bundles import Bundles
+from tests.engine.graphs.test_onnx_runtime import OTHER, VOCAB_PROMPT, segment
+
+PROMPT = tuple((i * 31 + 7) % 256 for i in range(40))
+
+
+def open_segments(folder: Path, rows: int = 64, pinned: int = 0) -> SegmentRuntime:
+    manifest = load_manifest(folder)
+    shapes = shape_table(manifest, rows)
+    return SegmentRuntime(folder, manifest, pin(shapes, pinned) if pinned else shapes, cpu_provider(1))
+
+
+def run(runtime: SegmentRuntime, *segments: Segment, keep: bool = True) -> np.ndarray:
+    rows = sum(len(item.tokens) for item in segments)
+    shape = runtime.shapes.fixed[0] if runtime.shapes.fixed else PassShape(rows, 64)
+    plan = StepPlan(shape, 0, segments)
+    batch = pack(plan, 16)
+    logits = runtime.run(batch).decoded().copy()
+    if keep:
+        kept = [np.arange(start, start + len(item.tokens)) for start, item in zip(batch.starts, segments, strict=True)]
+        columns = [column for item in segments for column in item.targets]
+        runtime.keep(0, np.concatenate(kept), np.array(columns, np.int64))
+    return logits
+
+
+def in_pool(folder: Path, tokens: tuple[int, ...]) -> np.ndarray:
+    """Logits of every token by the pool graph of the same weights."""
+    runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 64, 256), 1, cpu_provider(1))
+    plan = StepPlan(PassShape(len(tokens), 64), 0, (segment("a", tokens, 0, (0, 1, 2), len(tokens)),))
+    return runtime.run(pack(plan, 16)).decoded().copy()
+
+
+def test_segments_give_the_logits_of_the_pool_graph(bundles: Bundles) -> None:
+    expected = in_pool(bundles("free"), PROMPT)
+    runtime = open_segments(bundles("segments"))
+    whole = run(runtime, segment("a", PROMPT, 0, (4, 2, 9), 40))
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("first", [1, 15, 16, 17, 39])
+def test_a_prompt_in_two_passes_is_the_prompt_in_one(bundles: Bundles, first: int) -> None:
+    runtime = open_segments(bundles("segments"))
+    whole = run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
+    run(runtime, segment("b", PROMPT[:first], 0, (1, 3, 5)))
+    halved = run(runtime, segment("b", PROMPT[first:], first, (1, 3, 5)))
+    np.testing.assert_allclose(halved, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_prompts_and_decodes_of_any_length_share_a_pass(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    solo = [run(runtime, segment("a", VOCAB_PROMPT, 0, (0,))), run(runtime, segment("b", OTHER, 0, (1,)))]
+    solo.append(run(runtime, segment("a", (33,), len(VOCAB_PROMPT), (0,)), keep=False))
+    again = (
+        segment("c", PROMPT, 0, (5, 6, 7)),
+        segment("b", OTHER, 0, (2,)),
+        segment("a", (33,), len(VOCAB_PROMPT), (0,)),
+    )
+    mixed = run(runtime, *again)
+    np.testing.assert_allclose(mixed[1], solo[1][0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(mixed[2], solo[2][0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["segments", "segments int4"])
+def test_one_shape_gives_the_same_bits_however_rows_are_shared_out(bundles: Bundles, layout: str) -> None:
+    """Chunks of a prompt, neighbours, the place of a row: nothing changes a bit, also where a chunk is one row."""
+    runtime = open_segments(bundles(layout), pinned=32)
+    solo = [run(runtime, segment("a", PROMPT[:20], 0, (0, 1)))[0], run(runtime, segment("a", (33,), 20, (0, 1)))[0]]
+    run(runtime, segment("b", PROMPT[:1], 0, (2, 3)), segment("c", OTHER, 0, (9,)))
+    run(
+        runtime, segment("d", OTHER, 0, (10,)), segment("b", PROMPT[1:18], 1, (2, 3)), segment("e", OTHER[:3], 0, (11,))
+    )
+    run(runtime, segment("c", (1,), 7, (9,)), segment("b", PROMPT[18:19], 18, (2, 3)))
+    last = run(runtime, segment("b", PROMPT[19:20], 19, (2, 3)), segment("c", (2,), 8, (9,)))[0]
+    after = run(runtime, segment("c", (3, 4), 9, (9,)), segment("b", (33,), 20, (2, 3)))[1]
+    assert (last == solo[0]).all()
+    assert (after == solo[1]).all()
+
+
+def test_a_shared_prefix_is_a_copy_with_the_same_bits(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
+    own = run(runtime, segment("a", (3,), 40, (4, 2, 9)), keep=False)
+    run(runtime, segment("b", PROMPT[32:], 32, (4, 2, 7)))
+    both = run(runtime, segment("a", (5,), 40, (4, 2, 9)), segment("b", (3,), 40, (4, 2, 7)))
+    np.testing.assert_allclose(both[1], own[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_failed_pass_changes_nothing(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    run(runtime, segment("a", VOCAB_PROMPT, 0, (0,)))
+    expected = run(runtime, segment("a", (33,), 11, (0,)), keep=False)
+    with pytest.raises(PassFailed, match="a pass of 2 rows failed"):
+        run(runtime, segment("a", (7,), 11, (0,)), segment("b", (10**6,), 0, (1,)))  # an id beyond the vocabulary
+    assert (run(runtime, segment("a", (33,), 11, (0,))) == expected).all()
+
+
+def test_a_sequence_that_outgrows_its_cache_moves_alone(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    pages = tuple(range(8))
+    run(runtime, segment("a", PROMPT, 0, pages))
+    assert runtime.restrides == 0
+    for start in (40, 80):
+        last = run(runtime, segment("a", PROMPT, start, pages))
+    assert runtime.restrides > 0
+    whole = run(runtime, segment("b", (*PROMPT, *PROMPT[:24]), 0, tuple(range(20, 28))))
+    rest = run(runtime, segment("b", (*PROMPT[24:], *PROMPT), 64, tuple(range(20, 28))))
+    assert whole.shape == rest.shape
+    np.testing.assert_allclose(rest, last, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_are_not_finite_are_named_and_no_others(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    run(runtime, segment("a", VOCAB_PROMPT, 0, (0,)), segment("b", OTHER, 0, (1,)))
+    assert runtime.non_finite_rows(np.arange(18)).tolist() == []
+    (_, first), (_, second) = runtime._caches.last
+    first.keys[1, 0, 0, 3, 5] = np.nan
+    second.values[0, 0, 1, 6, 2] = np.inf
+    assert runtime.non_finite_rows(np.arange(18)).tolist() == [3, 17]
+    assert runtime.non_finite_rows(np.array([17])).tolist() == [17]
+
+
+def test_wide_passes_run_the_wide_storage_and_narrow_ones_the_narrow(bundles: Bundles) -> None:
+    """Both are the same model: near, and not the same."""
+    runtime = open_segments(bundles("segments int4"))
+    seven = run(runtime, segment("a", PROMPT[:7], 0, (0,)))
+    eight = run(runtime, segment("b", PROMPT[:7], 0, (1,)), segment("c", (1,), 0, (2,)))
+    rows = runtime._chain
+    names = [{part.session.get_modelmeta().graph_name for part in rows.layers(count)} for count in (7, 8)]
+    assert not any(name.endswith("wide") for name in names[0]) and all(name.endswith("wide") for name in names[1])
+    assert not (seven[0] == eight[0]).all()
+    np.testing.assert_allclose(eight[0], seven[0], atol=0.1 * np.abs(seven).max())
+
+
+def test_passes_are_timed_without_leaving_caches(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), rows=16)
+    ticks = iter(np.arange(0.0, 100.0, 0.01))
+    times = measure(runtime, lambda: float(next(ticks)))
+    assert {shape.rows for shape in times} == {1, 8, 16}
+    assert runtime._caches.caches() == []
+
+
+def test_close_and_open_again(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    expected = run(runtime, segment("a", VOCAB_PROMPT, 0, (0,)))
+    runtime.close()
+    assert (run(open_segments(bundles("segments")), segment("a", VOCAB_PROMPT, 0, (0,))) == expected).all()

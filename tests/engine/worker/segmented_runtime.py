@@ -1,0 +1,57 @@
+"""The fake runtime with a cache for each sequence: what a row sees is read from there, column by column."""
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import Manifest, ModelSpec, RopeSpec, TextSpec
+from engine.bundle.variant import ShapeTable
+from engine.graphs.batch import PackedBatch
+from engine.graphs.fake_runtime import FakeRuntime
+from engine.graphs.sequence_caches import SequenceCaches
+
+
+def smallest_manifest() -> Manifest:
+    """One layer, one head of one number: a key remembers a position, a value a token."""
+    rope = RopeSpec("default", 1e4, 2, (1.0,))
+    model = ModelSpec("none", 1, 1, 1, 1, 1, 1, 50, rope)
+    text = TextSpec("tokenizer.json", None, ())
+    return Manifest(1, "none", "cpu", "fp32", "none", 0, model, (), "int64", 10**6, text, {}, {})
+
+
+class SegmentedFake(FakeRuntime):
+    """`pages` moves between caches as real keys and values do; rows that are not kept are written all the same."""
+
+    def __init__(self, shapes: ShapeTable, pools: int, columns: int, vocab: int = 50) -> None:
+        super().__init__(shapes, pools, columns, vocab)
+        self.caches: SequenceCaches[None] = SequenceCaches(smallest_manifest())
+
+    def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
+        """Writes the new rows behind the past of each sequence, then reads causally."""
+        self.caches.place(batch)
+        found: dict[int, NDArray[np.int64]] = {}
+        for segment, cache in self.caches.last:
+            new = slice(segment.past, segment.past + segment.count)
+            cache.keys[0, 0, 0, new, 0] = batch.positions[segment.start : segment.end]
+            cache.values[0, 0, 0, new, 0] = batch.input_ids[segment.start : segment.end]
+        for segment, cache in self.caches.last:
+            for row in range(segment.start, segment.end):
+                end = segment.past + row - segment.start + 1
+                found[row] = np.stack([cache.keys[0, 0, 0, :end, 0], cache.values[0, 0, 0, :end, 0]], axis=1)
+        return lambda row: found[row]
+
+    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        self.caches.keep(pool, rows.tolist(), columns.tolist())
+
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+        self.caches.offload(pool, columns, key)
+
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
+        self.caches.load(pool, columns, key)
+
+    def evict(self, key: bytes) -> None:
+        self.caches.evict(key)
+
+    def free(self, pool: int, pages: Collection[int]) -> None:
+        self.caches.free(pool, pages)
