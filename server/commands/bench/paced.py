@@ -59,8 +59,8 @@ class PacedCase:
 CASES = (
     PacedCase("greedy", 1, {}),
     PacedCase("greedy", 16, {}),
-    PacedCase("temperature 0.7, top-p 0.9", 16, {"temperature": 0.7, "top_p": 0.9}),
-    PacedCase("temperature 0.7, top-k 40", 16, {"temperature": 0.7, "top_k": 40}),
+    PacedCase("temp 0.7, top-p 0.9", 16, {"temperature": 0.7, "top_p": 0.9}),
+    PacedCase("temp 0.7, top-k 40", 16, {"temperature": 0.7, "top_k": 40}),
     PacedCase("json_schema", 16, {"response_format": FORMAT}),
 )
 
