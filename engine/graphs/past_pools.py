@@ -3,6 +3,8 @@
 Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, M = rows that are kept.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from engine.graphs.layout import spans
 
 # A column's keys lie W bytes apart. Written so many at a time, neighbouring columns find their cache lines still there.
 KEYS_AT_ONCE = 2048
+Cut = list[tuple[slice | Array, slice | Array]]
 
 
 class PastPools:
@@ -23,6 +26,9 @@ class PastPools:
         self._shapes = shapes
         self._pools = [Pool(manifest, width, zero_codes(manifest)) for _ in range(count)]
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
+        self._helper = ThreadPoolExecutor(
+            1, thread_name_prefix="keys"
+        )  # its half of the keys waits for memory elsewhere
         self.restrides = 0
 
     def __getitem__(self, index: int) -> Pool:
@@ -49,13 +55,12 @@ class PastPools:
         # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
         assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
         keys, fresh_keys = (array.reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
-        cut = spans(rows, columns)
-        for start in range(0, len(keys), KEYS_AT_ONCE):
-            part, fresh_part = keys[start : start + KEYS_AT_ONCE], fresh_keys[start : start + KEYS_AT_ONCE]
-            for row_span, column_span in cut:
-                part[:, column_span] = fresh_part[:, row_span]
+        cut, middle = spans(rows, columns), len(keys) // 2
+        others = self._helper.submit(_write_keys, keys[middle:], fresh_keys[middle:], cut)
+        _write_keys(keys[:middle], fresh_keys[:middle], cut)
         for row_span, column_span in cut:
             target.values[..., column_span, :] = fresh.values[..., row_span, :]
+        others.result()
 
     def offload(self, index: int, columns: slice, key: bytes) -> None:
         """Copy keys [L, K, 1, D, 16] and values [L, K, 1, 16, D] of a page's columns to host memory."""
@@ -74,5 +79,14 @@ class PastPools:
 
     def clear(self) -> None:
         """Let go of the memory."""
+        self._helper.shutdown()
         self._pools.clear()
         self._host_cache.clear()
+
+
+def _write_keys(keys: Array, fresh: Array, cut: Cut) -> None:
+    """Keys [lines, W] and [lines, N]: copy the rows of `cut` to their columns."""
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        part, fresh_part = keys[start : start + KEYS_AT_ONCE], fresh[start : start + KEYS_AT_ONCE]
+        for row_span, column_span in cut:
+            part[:, column_span] = fresh_part[:, row_span]

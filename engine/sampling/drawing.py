@@ -21,6 +21,7 @@ FIRST_CANDIDATES = 256
 MOST_CANDIDATES = 2048  # of a nucleus that is found by sorting
 HOPELESS = 16  # candidates that hold less than this part of top-p: more of them would not do either
 RUN = 512  # ids whose weights are one sum
+PIECE = 32 * RUN
 FINEST = 65_535  # classes of weight into which a flat row is sorted
 DEEPEST = 40.0  # logits over temperature below the largest, beyond which all tokens are one class
 
@@ -36,11 +37,21 @@ class CodedRow:
         """Logits over temperature of some ids."""
         return np.asarray(self.encoding.decode(self.values[ids]) * np.float32(1.0 / temperature))
 
-    def relative(self, temperature: float) -> Rounded:
-        """[V], rounded: logits over temperature less the largest of them; what sums over many tokens are made of."""
-        relative: Rounded = np.subtract(self.values, self.values.max(), dtype=np.float32)
+    def relative(self, ids: slice, peak: float, temperature: float) -> Rounded:
+        """Logits over temperature less `peak`, which is a value as it is stored; rounded."""
+        relative: Rounded = np.subtract(self.values[ids], self.values.dtype.type(peak), dtype=np.float32)
         relative *= np.float32(self.encoding.scale / temperature)
         return relative
+
+    def run_sums(self, temperature: float) -> Weights:
+        """Sums of the weights of RUN ids each, in the order of ids. Pieces of the row stay in a processor's cache."""
+        peak = self.values.max()
+        sums: list[Rounded] = []
+        for start in range(0, len(self.values), PIECE):
+            weights = self.relative(slice(start, start + PIECE), peak, temperature)
+            np.exp(weights, out=weights)
+            sums.append(np.add.reduceat(weights, np.arange(0, len(weights), RUN)))
+        return np.concatenate(sums).astype(np.float64)
 
 
 def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
@@ -50,7 +61,7 @@ def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
         return _among(row, ids, params, number)
     if params.top_p >= 1.0 and params.min_p == 0.0:
         return _among_all(row, params, number)
-    total = float(np.exp(row.relative(params.temperature)).sum()) if params.top_p < 1.0 else 1.0
+    total = float(row.run_sums(params.temperature).sum()) if params.top_p < 1.0 else 1.0
     count = FIRST_CANDIDATES
     while count <= MOST_CANDIDATES:
         ids = top_ids(row.values, count)
@@ -103,14 +114,12 @@ def _place(weights: Weights, number: float) -> int:
 
 def _among_all(row: CodedRow, params: SamplingParams, number: float) -> int:
     """Draw without any cut, in the order of ids: first the run of ids that holds the place, then the id in it."""
-    weights = np.exp(row.relative(params.temperature))
-    starts = np.arange(0, len(weights), RUN)
-    sums = np.add.reduceat(weights, starts).astype(np.float64)
+    sums = row.run_sums(params.temperature)
     run = _place(sums, number)
     before = sums[:run].sum()
     share = (number * sums.sum() - before) / sums[run]
     first = run * RUN
-    found = np.exp(_relative(row, np.arange(first, min(first + RUN, len(weights))), params.temperature))
+    found = np.exp(_relative(row, np.arange(first, min(first + RUN, len(row.values))), params.temperature))
     return first + _place(found, min(1.0, max(0.0, share)))
 
 
@@ -129,7 +138,7 @@ class _FlatRow:
     def __init__(self, row: CodedRow, params: SamplingParams) -> None:
         self._row = row
         self._params = params
-        relative = row.relative(params.temperature)
+        relative = row.relative(slice(None), row.values.max(), params.temperature)
         classes = relative * np.float32(-FINEST / DEEPEST)
         self._classes = np.minimum(classes, np.float32(FINEST), out=classes).astype(np.uint16)
         self._reached = np.cumsum(np.bincount(self._classes, np.exp(relative)))  # by the end of each class

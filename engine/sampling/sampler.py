@@ -16,6 +16,7 @@ and 2 need real numbers of a row, steps 3 and 4 do not. Shapes: R = rows, V = vo
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from engine.sampling.row_context import RowContext
 UNLIKELY = -9999.0
 NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
 WORTH_THREADS = 4  # rows that draw
+PART_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,12 @@ def sample(
 
     if threads is None or sum(not is_greedy(row.params) for row in rows) < WORTH_THREADS:
         return part(pairs)
-    middle = len(pairs) // 2
-    theirs = threads.submit(part, pairs[middle:])
-    return part(pairs[:middle]) + theirs.result()
+    parts = [pairs[start : start + PART_ROWS] for start in range(0, len(pairs), PART_ROWS)]
+    begun = [threads.submit(part, each) for each in parts]
+    # They begin with the first part and we with the last: nobody waits for a thread that gets no processor.
+    done = [part(each) if future.cancel() else None for each, future in reversed(list(zip(parts, begun, strict=True)))]
+    found = [future.result() if own is None else own for own, future in zip(reversed(done), begun, strict=True)]
+    return list(chain.from_iterable(found))
 
 
 def is_greedy(params: SamplingParams) -> bool:

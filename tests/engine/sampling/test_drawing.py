@@ -156,7 +156,7 @@ def test_the_least_code_may_be_the_only_one_allowed() -> None:
 
 def test_logits_of_a_row_are_relative_to_its_largest() -> None:
     row = CodedRow(np.array([30_000, 31_000, 0], np.uint16), ENCODINGS["u16"])
-    assert row.relative(0.7) == pytest.approx(np.array([-1.0, 0.0, -31.0]), rel=1e-5)
+    assert row.relative(slice(None), 31_000, 0.7) == pytest.approx(np.array([-1.0, 0.0, -31.0]), rel=1e-5)
 
 
 @given(
