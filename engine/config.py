@@ -25,6 +25,8 @@ class EngineConfig:
     be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
     cost_cache: folder of pass times, "" = none.
+    paced: `device/model` of `engine/simulate/published.py` whose pass times are kept by sleeping instead of computing:
+    every answer is noise, "" = compute.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/environment.py`; "" = none, the package's libraries.
     """
 
@@ -46,6 +48,7 @@ class EngineConfig:
     load_timeout_s: float = 1800.0
     log_level: str = "info"
     cost_cache: str = ""
+    paced: str = ""
     qnn_options: str = ""
     qnn_library_dir: str = ""
     qnn_op_packages: str = ""

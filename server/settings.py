@@ -167,6 +167,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         ),
         "log_level": Bounds("Least severe message written.", choices=LOG_LEVELS),
         "cost_cache": Bounds("Folder for the measured time of each variant; empty = in the cache folder."),
+        "paced": Bounds(
+            "DEVICE/MODEL, such as x-elite/llama-3.2-3b: measure the host without the device. Nothing is computed, a "
+            "pass sleeps for its published time, every answer is noise."
+        ),
         "qnn_options": Bounds("NPU: more options of the QNN provider, key=value,...; for experiments."),
         "qnn_library_dir": Bounds("NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."),
         "qnn_op_packages": Bounds("NPU: op packages of the binaries, type:path:interface[:target],..."),

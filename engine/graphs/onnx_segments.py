@@ -16,6 +16,7 @@ from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
+from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
@@ -83,7 +84,7 @@ class SegmentRuntime:
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """A pool has no width."""
 
-    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+    def run(self, batch: PackedBatch) -> Logits:
         """Logits [R, V] of one pass, valid until the next. PassFailed when onnxruntime raises."""
         rows = batch.shape.rows
         self._parts.begin()
@@ -98,7 +99,7 @@ class SegmentRuntime:
                 for attention in bound:
                     attention.layers[layer].run()
                 self._parts.mark("attention")
-            logits = self._chain.logits(batch.logit_rows, rows, self._least_logit_rows)
+            logits = Logits.of(self._chain.logits(batch.logit_rows, rows, self._least_logit_rows))
             self._parts.mark("head")
             return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own

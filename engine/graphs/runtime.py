@@ -1,4 +1,4 @@
-"""The seam between the engine and whatever runs graphs. `fake_runtime` and `onnx_runtime` implement it.
+"""The seam between the engine and whatever runs graphs. See `onnx_runtime`, `paced_runtime`.
 
 Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
 """
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 
-Logits = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
@@ -25,7 +25,7 @@ class Runtime(Protocol):
 
     @property
     def device(self) -> str:
-        """What really computes: 'CPU', 'HTP emulator' or 'NPU'."""
+        """What really computes: 'CPU', 'HTP emulator' or 'NPU'; 'paced ...' where nothing does."""
 
     @property
     def restrides(self) -> int:
@@ -52,7 +52,8 @@ class Runtime(Protocol):
     def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
         """Write the fresh keys and values of `rows` [M] of the last pass into `columns` [M] of `pool`, pair by pair.
 
-        A pool that does not reach the highest column is widened.
+        A pool that does not reach the highest column is widened. May be called in another thread than the others; while
+        it writes, nobody calls anything that runs a pass or touches a pool.
         """
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:

@@ -20,12 +20,14 @@ from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
+from engine.graphs.paced_runtime import Pace, PacedRuntime
 from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
 from engine.isolation.memory import usable_memory
 from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
+from engine.simulate.published import named, price
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -57,7 +59,27 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
 
 
-def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
+def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+    """A runtime that sleeps for the published time of a pass. BundleError when a shape has none."""
+    try:
+        published = named(config.paced)
+        milliseconds = price(published, (*shapes.fixed, *shapes.prefill))
+    except ValueError as error:
+        raise BundleError(f"paced: {error}") from None
+    if shapes.free:
+        raise BundleError(f"paced: the bundle has no fixed shapes, so {published.title} has no times for it")
+    log.warning("PACED: nothing is computed and every answer is noise; a pass takes the time of %s", published.title)
+    return PacedRuntime(
+        manifest, shapes, config.pools, Pace(published.title, milliseconds, time.perf_counter, time.sleep)
+    )
+
+
+def open_configured(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+    """What the settings ask for."""
+    return (open_paced if config.paced else open_onnx)(folder, manifest, shapes, config)
+
+
+def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) -> Assembled:
     """Load a bundle and put the parts together, in stages. BundleError when it cannot be served as configured."""
     folder = Path(config.bundle)
     stages = Stages(log, time.monotonic)
@@ -145,7 +167,7 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
 def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
     if config.deterministic:
         return {}
-    if not config.cost_cache:
+    if config.paced or not config.cost_cache:  # nobody else shall find paced times among a bundle's own
         return believed(runtime.shapes, measure(runtime, time.perf_counter))
     loaded = " ".join(graph.name for graph in manifest.graphs)
     identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()

@@ -15,6 +15,10 @@ def bench(
     urls: Annotated[list[str] | None, typer.Argument(metavar="URL", help="Servers to load, in turns.")] = None,
     url: Annotated[list[str] | None, typer.Option(help="The same as a URL argument; may be repeated.")] = None,
     bundle: Annotated[str, typer.Option(help="Without a URL: what to start a server on.")] = "demo",
+    paced: Annotated[
+        str,
+        typer.Option(metavar="DEVICE/MODEL", help="Measure the host beside published pass times, no device needed."),
+    ] = "",
     clients: Annotated[str, typer.Option(help="Numbers of clients at once.")] = "1,4,8,16",
     requests_per_client: Annotated[int, typer.Option(min=1, help="Requests of each client, one by one.")] = 4,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of made-up prompts, about.")] = 64,
@@ -52,6 +56,12 @@ def bench(
     rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
     source = PromptSource(fresh_seed() if seed is None else seed, prompt_tokens, texts=texts, vocabulary=token_ids)
+    if paced:
+        if addresses or prompts or shared_prefix or bundle != "demo":
+            refuse("--paced starts a server and makes its prompts itself: leave out URLs, --bundle, --prompts")
+        from server.commands.bench.paced import run_paced
+
+        raise typer.Exit(run_paced(paced, source, load, timeout, json_file))
     servers = Servers(addresses, bundle, api_key, model, timeout)
     if profile:
         if addresses:

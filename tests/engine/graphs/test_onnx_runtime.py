@@ -50,7 +50,7 @@ def keep(runtime: OnnxRuntime, batch: PackedBatch, plan: StepPlan) -> None:
 def run(runtime: OnnxRuntime, shape: PassShape, *segments: Segment, pool: int = 0) -> np.ndarray:
     plan = StepPlan(shape, pool, segments)
     batch = pack(plan, 16)
-    logits = runtime.run(batch).copy()
+    logits = runtime.run(batch).decoded().copy()
     keep(runtime, batch, plan)
     return logits
 
@@ -117,14 +117,14 @@ def test_stale_columns_and_unused_rows_change_nothing(bundles: Bundles, layout: 
     run(runtime, shape, segment("a", VOCAB_PROMPT, 0, (1,)))
     plan = StepPlan(shape, 0, (segment("a", (33,), 11, (1,)),))
     batch = pack(plan, 16)
-    clean = runtime.run(batch).copy()
+    clean = runtime.run(batch).decoded().copy()
     pool = runtime._pools[0]
     stale = np.setdiff1d(np.arange(shape.past), np.arange(16, 16 + 11))
     pool.keys[..., stale] = 3e4
     pool.values[..., stale, :] = -3e4
     batch.input_ids[: batch.starts[0]] = 250
     batch.positions[: batch.starts[0]] = 200
-    assert (runtime.run(batch) == clean).all()
+    assert (runtime.run(batch).decoded() == clean).all()
 
 
 def test_a_failed_pass_leaves_the_pool_untouched(bundles: Bundles) -> None:
@@ -183,14 +183,14 @@ def test_the_head_runs_in_fixed_memory(bundles: Bundles) -> None:
     runtime = open_runtime(bundles("free"))
     shape, tokens = shape_for(runtime, 12), segment("p", VOCAB_PROMPT, 0, (0,))
     batch = pack(StepPlan(shape, 0, (tokens,)), 16)
-    first, kept = runtime.run(batch), runtime.run(batch).copy()
-    assert np.shares_memory(first, runtime.run(batch))
+    first, kept = runtime.run(batch).decoded(), runtime.run(batch).decoded().copy()
+    assert np.shares_memory(first, runtime.run(batch).decoded())
     np.testing.assert_array_equal(first, kept)
     assert runtime._last is not None and runtime._last.output is not None
     hidden = runtime._last.output[0][0, :1].repeat(9, axis=0)
     runtime._head._graphs = [msgspec.structs.replace(runtime._head._graphs[0], rows=4)]
     runtime._head.clear()
-    many = runtime._head.logits(hidden, 1)
+    many = runtime._head.logits(hidden, 1).decoded()
     assert many.shape == (9, 384)
     np.testing.assert_array_equal(many, np.repeat(many[:1], 9, axis=0))
 

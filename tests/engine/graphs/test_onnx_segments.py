@@ -32,7 +32,7 @@ def run(runtime: SegmentRuntime, *segments: Segment, keep: bool = True) -> np.nd
     shape = runtime.shapes.fixed[0] if runtime.shapes.fixed else PassShape(rows, 64)
     plan = StepPlan(shape, 0, segments)
     batch = pack(plan, 16)
-    logits = runtime.run(batch).copy()
+    logits = runtime.run(batch).decoded().copy()
     if keep:
         kept = [np.arange(start, start + len(item.tokens)) for start, item in zip(batch.starts, segments, strict=True)]
         columns = [column for item in segments for column in item.targets]
@@ -44,7 +44,7 @@ def in_pool(folder: Path, tokens: tuple[int, ...]) -> np.ndarray:
     """Logits of every token by the pool graph of the same weights."""
     runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 64, 256), 1, cpu_provider(1))
     plan = StepPlan(PassShape(len(tokens), 64), 0, (segment("a", tokens, 0, (0, 1, 2), len(tokens)),))
-    return runtime.run(pack(plan, 16)).copy()
+    return runtime.run(pack(plan, 16)).decoded().copy()
 
 
 def test_segments_give_the_logits_of_the_pool_graph(bundles: Bundles) -> None:
