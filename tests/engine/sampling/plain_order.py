@@ -10,12 +10,9 @@ def plain_token(values: np.ndarray, params: SamplingParams, seed: int, index: in
     """The token of decoded float32 logits [V] that nothing adjusts."""
     if params.temperature < 1e-5 or params.top_k == 1:
         return int(values.argmax())
+    order = order_of(values, params)
     scaled = values * np.float32(1.0 / params.temperature)
     weights = np.exp((scaled - scaled.max()).astype(np.float64))
-    if not params.top_k and params.top_p >= 1.0 and not params.min_p:
-        order = np.arange(len(values))
-    else:
-        order = np.argsort(-values, kind="stable")[: params.top_k or None]
     weights = weights[order]
     count = len(order)
     if params.top_p < 1.0:
@@ -25,3 +22,10 @@ def plain_token(values: np.ndarray, params: SamplingParams, seed: int, index: in
     cumulative = np.cumsum(weights[: max(1, count)])
     place = int(np.searchsorted(cumulative, uniform(seed, index) * cumulative[-1], side="right"))
     return int(order[min(place, len(cumulative) - 1)])
+
+
+def order_of(values: np.ndarray, params: SamplingParams) -> np.ndarray:
+    """Ids in the order in which their weights are added up; without any cut that of the vocabulary."""
+    if not params.top_k and params.top_p >= 1.0 and not params.min_p:
+        return np.arange(len(values))
+    return np.argsort(-values, kind="stable")[: params.top_k or None]
