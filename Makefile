@@ -15,10 +15,12 @@ LOWEST := .venv-lowest
 MUTANTS := .venv-mutants
 MUTANT_SEED ?= 1
 MUTANT_COUNT ?= 120
+PEERS ?= build/peers
+PEERS_OPTIONS ?=
 LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
 	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
-.PHONY: serve test test-all lint bench bench-large lock test-lowest mutants clean
+.PHONY: serve test test-all lint bench bench-large bench-peers lock test-lowest mutants clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
@@ -45,6 +47,11 @@ bench-large: $(DEV)
 	$(BIN)/python -m engine.compile.random_checkpoint --shape qwen3-0.6b -o build/qwen3-0.6b
 	$(BIN)/hexserve compile build/qwen3-0.6b -o build/qwen3-0.6b-int4 --quant int4 --block 128 --force
 	$(BIN)/hexserve bench --bundle build/qwen3-0.6b-int4 --shared-prefix 1000
+
+# hexserve beside llama-server on one random checkpoint, with a table of ratios and docs/peers.svg. The first run builds
+# llama-server (10 minutes or more); PEERS=DIR keeps and finds all of it, PEERS_OPTIONS="--bundle DIR ..." changes a run.
+bench-peers: $(DEV)
+	$(BIN)/python deploy/bench_peers.py --folder $(PEERS) $(PEERS_OPTIONS)
 
 # Exact versions with hashes for the image, CI and `make serve`: what still fits stays, UPGRADE=1 takes the newest.
 lock: $(UV)

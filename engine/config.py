@@ -16,6 +16,7 @@ class EngineConfig:
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     max_gap_ms: what prefill may stretch the time between two tokens of one stream to: the price of a pass times the
     passes that serve every decode once. Where decodes alone take longer, prefill gets twice their gap in turns.
+    weights: which storages of a bundle that has two are loaded: auto (by the machine's memory), both, narrow or wide.
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
     deterministic: one variant for every pass.
@@ -24,6 +25,8 @@ class EngineConfig:
     be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
     cost_cache: folder of pass times, "" = none.
+    paced: `device/model` of `engine/simulate/published.py` whose pass times are kept by sleeping instead of computing:
+    every answer is noise, "" = compute.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/environment.py`; "" = none, the package's libraries.
     """
 
@@ -36,6 +39,7 @@ class EngineConfig:
     pool_columns: int = 0
     reserve_tokens: int = 128
     max_gap_ms: float = 250.0
+    weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024
     deterministic: bool = False
@@ -44,6 +48,7 @@ class EngineConfig:
     load_timeout_s: float = 1800.0
     log_level: str = "info"
     cost_cache: str = ""
+    paced: str = ""
     qnn_options: str = ""
     qnn_library_dir: str = ""
     qnn_op_packages: str = ""

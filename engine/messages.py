@@ -71,12 +71,16 @@ class Counters(msgspec.Struct):
 
 
 class Stats(Counters, tag=True):
-    """The counters, and gauges of now. Rides on every `Tokens`."""
+    """The counters, and gauges of now. Rides on every `Tokens`.
+
+    stages: seconds of this worker's steps by stage; "graph: NAME" is a part of the stage "graph".
+    """
 
     running: int = 0
     waiting: int = 0
     columns_used: int = 0
     columns_total: int = 0
+    stages: dict[str, float] = {}
 
 
 def summed(*parts: Counters) -> dict[str, Any]:

@@ -146,6 +146,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "max_gap_ms": Bounds(
             "Longest time between two tokens of one stream to which reading prompts may stretch it, in milliseconds.", 1
         ),
+        "weights": Bounds(
+            "Weights to load of a bundle that stores them for narrow and for wide passes; auto goes by memory.",
+            choices=("auto", "both", "narrow", "wide"),
+        ),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
         "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
@@ -163,6 +167,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         ),
         "log_level": Bounds("Least severe message written.", choices=LOG_LEVELS),
         "cost_cache": Bounds("Folder for the measured time of each variant; empty = in the cache folder."),
+        "paced": Bounds(
+            "DEVICE/MODEL, such as x-elite/llama-3.2-3b: measure the host without the device. Nothing is computed, a "
+            "pass sleeps for its published time, every answer is noise."
+        ),
         "qnn_options": Bounds("NPU: more options of the QNN provider, key=value,...; for experiments."),
         "qnn_library_dir": Bounds("NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."),
         "qnn_op_packages": Bounds("NPU: op packages of the binaries, type:path:interface[:target],..."),

@@ -15,17 +15,20 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "free": {"layout": Layout.POOL},
     "free int8": {"quant": Quant.INT8, "layout": Layout.POOL},
     "free int4": {"quant": Quant.INT4, "layout": Layout.POOL},
-    "segments": {"layout": Layout.SEGMENTS},
-    "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
     "none": {"split": Split.NONE},
     "lut": {"split": Split.LUT_LMHEAD},
     "fixed": {"rows": (1, 8, 32), "context": (64, 128)},
     "same past": {"rows": (1, 8, 32), "same_past": (96,)},
 }
+SEGMENTS: dict[str, dict[str, object]] = {
+    "segments": {"layout": Layout.SEGMENTS},
+    "segments int8": {"quant": Quant.INT8, "layout": Layout.SEGMENTS},
+    "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
+}
 
 
 class Bundles:
-    """Compiles layouts of the same weights on demand."""
+    """Compiles layouts of the same weights on demand: pool graphs but for those of segments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,11 +36,11 @@ class Bundles:
         write_checkpoint(self.source, SHAPES["tiny"])
 
     def __call__(self, layout: str) -> Path:
-        """Folder of a layout of `LAYOUTS`."""
+        """Folder of a layout of `LAYOUTS` or `SEGMENTS`."""
         output = self._folder / layout.replace(" ", "-")
         if not output.exists():
-            base = CompileArguments(source=self.source, output=output, quant=Quant.FP32, parity_tokens=8)
-            made: Manifest = compile_bundle(replace(base, **LAYOUTS[layout]), SilentProgress())  # type: ignore[arg-type]
+            base = CompileArguments(self.source, output, quant=Quant.FP32, parity_tokens=8, layout=Layout.POOL)
+            made: Manifest = compile_bundle(replace(base, **(LAYOUTS | SEGMENTS)[layout]), SilentProgress())  # type: ignore[arg-type]
             assert made.graphs
         return output
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.bundle.manifest import load_manifest
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from tests.command_line import compile_arguments
@@ -69,7 +70,8 @@ def test_own_model_commands(tmp_path: Path) -> None:
     for start in (".venv/bin/hexserve compile", ".venv/bin/hexserve inspect"):
         words = [paths.get(word, word) for word in shlex.split(command(start))]
         out = run([sys.executable, "-m", "server", *words[1:]])
-    assert "free_1_of_2" in out
+    made = load_manifest(tmp_path / "my-bundle")
+    assert ("narrow: int4" if made.is_segmented else "free_1_of_2") in out
     with serving("--bundle", paths["my-bundle"]) as own:
         assert own.metric("hexserve:passes_total") == 0
     assert command("make serve BUNDLE").split("=")[1] == "my-bundle"

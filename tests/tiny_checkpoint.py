@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
@@ -23,9 +23,17 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def free_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A free-shape bundle."""
+    """A free-shape bundle of pool graphs."""
     folder = tmp_path_factory.mktemp("bundles") / "free"
-    compile_bundle(CompileArguments(tiny_checkpoint, folder), SilentProgress())
+    compile_bundle(CompileArguments(tiny_checkpoint, folder, layout=Layout.POOL), SilentProgress())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def segmented_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of linear graphs in two storages and an attention graph."""
+    folder = tmp_path_factory.mktemp("bundles") / "segments"
+    compile_bundle(CompileArguments(tiny_checkpoint, folder, layout=Layout.SEGMENTS), SilentProgress())
     return folder
 
 
@@ -39,14 +47,18 @@ def fixed_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., tuple[Path, Manifest]]:
-    """build(source, **arguments) -> (bundle folder, manifest); every call makes another folder."""
+    """build(source, **arguments) -> (bundle folder, manifest); pool graphs unless `layout` says otherwise.
+
+    Every call makes another folder.
+    """
     count = 0
 
     def build_bundle(source: Path, **arguments: Any) -> tuple[Path, Manifest]:
         nonlocal count
         count += 1
         output = tmp_path / f"bundle-{count}"
-        manifest = compile_bundle(CompileArguments(source, output, **arguments), SilentProgress())
+        options = {"layout": Layout.POOL} | arguments
+        manifest = compile_bundle(CompileArguments(source, output, **options), SilentProgress())
         return output, manifest
 
     return build_bundle

@@ -95,18 +95,33 @@ class Engine:
         try:
             self._refuse_if_closing()
             folder = Path(self._config.bundle)
-            loading = asyncio.get_running_loop().run_in_executor(self._threads, _load_text_side, folder)
-            manifest, self._prompts = await loading
-            if self._prompts.template_source is not None:
-                self._templates = TemplatePool(self._prompts.template_source, self._limits.templates)
-                await self._templates.start()
-            if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
-                self._compiler_pool = GrammarCompilerPool(compiler_command(folder, manifest), self._limits.grammars)
-            ready = await self._supervisor.start()
+            manifest = await self._in_thread(lambda: load_manifest(folder))
+            ready = await self._load(folder, manifest)
         except BaseException:
             await self.close()
             raise
         self._info = engine_info(manifest, ready, self._config)
+
+    async def _load(self, folder: Path, manifest: Manifest) -> messages.Ready:
+        """The worker opens its graphs while the text side is loaded; if that fails, its error is the one to hear."""
+        starting = asyncio.create_task(self._supervisor.start())
+        try:
+            await self._load_text(folder, manifest)
+        except Busy:  # closed meanwhile: the worker's start ends with that as well
+            return await starting
+        except BaseException:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
+        return await starting
+
+    async def _load_text(self, folder: Path, manifest: Manifest) -> None:
+        self._prompts = await self._in_thread(lambda: _load_prompts(folder, manifest))
+        if self._prompts.template_source is not None:
+            self._templates = TemplatePool(self._prompts.template_source, self._limits.templates)
+            await self._templates.start()
+        if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
+            self._compiler_pool = GrammarCompilerPool(compiler_command(folder, manifest), self._limits.grammars)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop: take nothing new, give unfinished requests up to `drain_s` seconds, end the worker. May be repeated."""
@@ -129,8 +144,10 @@ class Engine:
 
     @property
     def state(self) -> EngineState:
-        """Where the engine is in its life."""
-        return self._supervisor.state
+        """Where the engine is in its life; a worker may be ready before the text side is."""
+        state = self._supervisor.state
+        is_worker_up = state in (EngineState.READY, EngineState.RESTARTING)
+        return EngineState.LOADING if is_worker_up and self._info is None else state
 
     @property
     def info(self) -> EngineInfo:
@@ -347,10 +364,9 @@ class Engine:
             self._empty.set()
 
 
-def _load_text_side(folder: Path) -> tuple[Manifest, PromptMaker]:
-    manifest = load_manifest(folder)
+def _load_prompts(folder: Path, manifest: Manifest) -> PromptMaker:
     maker, vocab = PromptMaker.load(folder, manifest.text), manifest.model.vocab
     if maker.tokenizer.vocabulary > vocab:  # often a padding token that a fine-tune added and nobody sends
         text = "the tokenizer has ids up to %d, the model only up to %d: prompts with a larger one are refused"
         _log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)
-    return manifest, maker
+    return maker

@@ -1,5 +1,6 @@
 """A Hugging Face folder, read lazily: one tensor, or some rows of it, at a time, as float32."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ from engine.files.opening import INDEX_BYTES, JSON_BYTES, open_regular, shown
 Float32 = NDArray[np.float32]
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+RELEASE_BYTES = 1 << 29  # what is read of a mapped file counts as our memory until it is opened anew
 _ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -48,15 +50,17 @@ class Checkpoint:
         self._files: dict[str, Any] = {}
         self._home = _tensor_files(folder)
         self._used: set[str] = set()
+        self._mapped: Counter[str] = Counter()  # bytes read of each file since it was opened
 
     def __enter__(self) -> "Checkpoint":
         # Importing ml_dtypes teaches numpy the name that safetensors gives to bfloat16.
         assert ml_dtypes.bfloat16 is not None
+        self._stack.callback(self._close)
         try:
             for name in sorted(set(self._home.values())) or [SINGLE_FILE]:
                 path = self._folder / name
                 open_regular(path).close()  # the library would wait for the writer of a pipe
-                self._files[name] = self._stack.enter_context(safe_open(path, framework="numpy"))
+                self._open(name)
             if not self._home:
                 self._home = dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
         except OSError as error:
@@ -69,7 +73,6 @@ class Checkpoint:
 
     def __exit__(self, *exit_info: object) -> None:
         self._stack.close()
-        self._files.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._home
@@ -94,11 +97,11 @@ class Checkpoint:
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor as float32; CompileError when it is missing or has another shape."""
         self.require(name, shape)
-        return _finite(name, _as_float32(self._file(name).get_tensor(name)))
+        return self._taken(name, _as_float32(self._file(name).get_tensor(name)))
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
         """Rows start..stop of a matrix as float32."""
-        return _finite(name, _as_float32(self._slice(name)[start:stop]))
+        return self._taken(name, _as_float32(self._slice(name)[start:stop]))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a float type."""
@@ -106,6 +109,26 @@ class Checkpoint:
             raise CompileError(f"tensor {name} has shape {self.shape(name)}, the config makes it {shape}")
         self._dtype(name)
         self._used.add(name)
+
+    def _open(self, name: str) -> None:
+        """Open a file, or open it anew."""
+        if name in self._files:
+            self._files[name].__exit__(None, None, None)
+        self._files[name] = safe_open(self._folder / name, framework="numpy")
+        self._mapped[name] = 0
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            file.__exit__(None, None, None)
+        self._files.clear()
+
+    def _taken(self, name: str, values: Float32) -> Float32:
+        """The values are a copy, so the file behind them may be let go."""
+        file = self._home[name]
+        self._mapped[file] += values.nbytes
+        if self._mapped[file] >= RELEASE_BYTES:
+            self._open(file)
+        return _finite(name, values)
 
     def _dtype(self, name: str) -> str:
         dtype = str(self._slice(name).get_dtype())

@@ -5,6 +5,7 @@ import sys
 from rich.console import Console
 
 from engine.compile.arguments import CompileArguments
+from engine.compile.memory import peak_memory, peak_text
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import RichProgress
 from engine.errors import BundleError, CompileError
@@ -17,6 +18,8 @@ def run_compiler(arguments: CompileArguments) -> int:
     try:
         with RichProgress(Console(stderr=True)) as progress:
             compile_bundle(arguments, progress)
+            if told := peak_text(*peak_memory()):
+                progress.note(told)
     except (CompileError, BundleError) as error:  # the latter: what QNN's variables name cannot be used
         print(f"error: {error}", file=sys.stderr)
         return FAILED

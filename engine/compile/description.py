@@ -5,14 +5,15 @@ import platform
 import time
 
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Wide
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
-from engine.compile.layout import has_wide_storage, layout_of
+from engine.compile.layout import layout_of, wide_method
 
 
 def describe(work: Compilation) -> Manifest:
     """The manifest of what has been made so far."""
     arguments = work.arguments
+    wide = wide_method(arguments)
     assert work.text is not None
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -31,7 +32,7 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=arguments.source.resolve().name,
         npu=work.npu,
-        wide_quant=Wide.INT8.value if has_wide_storage(arguments) else "",
+        wide_quant=wide.quant.value if wide is not None else "",
     )
 
 

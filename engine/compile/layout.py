@@ -1,11 +1,14 @@
 """Which layout a bundle gets, and whether its passes of many rows read weights of their own. Pure."""
 
-from engine.compile.arguments import CompileArguments, Layout, Quant, Wide
-from engine.compile.quantization.method import Activations
-from engine.compile.quantization.table import method_of
+from dataclasses import replace
+
+from engine.compile.arguments import CompileArguments, Layout, Wide
+from engine.compile.quantization.method import Activations, Method
+from engine.compile.quantization.table import METHODS, method_of
 from engine.errors import CompileError
 
-DEFAULT_LAYOUT = Layout.POOL  # of free shapes with float activations on the CPU
+DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU
+HEAD_STEP = 8  # the attention operator takes heads of its multiples only
 WIDE_ROWS = 8  # int4 is faster below, int8 from here on; measured on two cores at hidden 1,024
 
 
@@ -16,11 +19,12 @@ def layout_of(arguments: CompileArguments) -> Layout:
     return DEFAULT_LAYOUT if _may_be_segmented(arguments) else Layout.POOL
 
 
-def has_wide_storage(arguments: CompileArguments) -> bool:
-    """Whether passes of `WIDE_ROWS` rows and more read weights of their own."""
-    if arguments.wide is not None:
-        return arguments.wide is Wide.INT8
-    return layout_of(arguments) is Layout.SEGMENTS and arguments.quant is Quant.INT4
+def wide_method(arguments: CompileArguments) -> Method | None:
+    """How passes of `WIDE_ROWS` rows and more store the layers, None = as all passes do."""
+    wide = method_of(arguments).wide
+    if wide is None or arguments.wide is Wide.NONE or layout_of(arguments) is not Layout.SEGMENTS:
+        return None
+    return METHODS[wide]
 
 
 def check_layout(arguments: CompileArguments) -> None:
@@ -37,10 +41,21 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError("--layout segments has free shapes: it takes no --rows, --context or --same-past")
     if arguments.split is not None:
         raise CompileError("--split is for --layout pool: segments are cut at every layer")
-    if arguments.wide is Wide.INT8 and arguments.quant is not Quant.INT4:
-        raise CompileError(f"--wide int8 is made from 4-bit weights: it needs --quant int4, not {arguments.quant}")
+    if arguments.wide is Wide.INT8 and wide_method(arguments) is None:
+        able = " or ".join(quant for quant, method in METHODS.items() if method.wide is not None)
+        raise CompileError(f"--wide int8 is a second storage for --quant {able}, not for {arguments.quant}")
+
+
+def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArguments:
+    """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
+    layout = layout_of(arguments)
+    if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
+        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8:
+            raise CompileError(f"--layout segments needs a head size that {HEAD_STEP} divides, it is {head_dim}")
+        layout = Layout.POOL
+    return replace(arguments, layout=layout)
 
 
 def _may_be_segmented(arguments: CompileArguments) -> bool:
     is_float = method_of(arguments).activations is Activations.FLOAT32
-    return is_float and not arguments.is_npu and not arguments.rows
+    return is_float and not (arguments.is_npu or arguments.rows or arguments.split)

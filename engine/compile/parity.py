@@ -42,6 +42,8 @@ class PartChain:
 def _on_cpu(path: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = ERROR_LOGGING
+    # Graphs run in turn: threads that spin for one session would take the processors of the next.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -9,7 +9,7 @@ from engine.compile.checkpoint import Checkpoint, read_json
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
-from engine.compile.layout import layout_of
+from engine.compile.layout import layout_of, settle_layout
 from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.split import plan_binaries
@@ -27,6 +27,7 @@ from engine.compile.segments.stages import (
     wide_weights_stage,
 )
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
+from engine.isolation.memory import usable_memory
 from engine.models.family import read_network
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
@@ -99,6 +100,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     shapes = fixed_shapes(arguments)
     config = read_json(arguments.source / "config.json")
     network = read_network(config, requested_context(arguments, shapes))
+    arguments = settle_layout(arguments, network.spec.head_dim)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(Checkpoint(arguments.source))
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
@@ -123,7 +125,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
 def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
     """How the network is cut: for an NPU by size as well, because a context binary has a limit."""
     if arguments.is_npu:
-        return plan_binaries(arguments, network)
+        return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:
         return (whole_network(network.spec.layers),)
     return plan_parts(arguments.split or DEFAULT_SPLIT, network.spec.layers)

@@ -100,6 +100,14 @@ class Fresh:
                     self.others[tensor.name] = arena.array(tensor.name, shape, np.dtype(tensor.dtype))
                     self.last = tensor
 
+    def non_finite(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of `rows` [M] whose keys or values hold infinity or NaN; integers cannot."""
+        if self.keys.dtype.kind != "f":
+            return rows[:0]
+        sound = np.isfinite(self.keys[..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
+        sound &= np.isfinite(self.values[..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
+        return np.asarray(rows[~sound], np.int64)
+
 
 class RowInputs:
     """Inputs that are written anew for every pass: ids, mask, cos, sin, cache index; one buffer per encoding."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 
 POISON = 7_777_777
 PAGE_COLUMNS = 16
@@ -58,7 +59,7 @@ class FakeRuntime:
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """Pools have one width."""
 
-    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+    def run(self, batch: PackedBatch) -> Logits:
         """One-hot logits [R, vocab] of the hand-computable token."""
         assert batch.shape not in self._shapes.prefill or not len(batch.logit_rows), f"{batch.shape} gives no logits"
         if self.fail_at == len(self.passes):
@@ -71,7 +72,7 @@ class FakeRuntime:
         for index, row in enumerate(batch.logit_rows):
             pairs = [(int(position), int(token)) for position, token in seen(int(row))]
             logits[index, expected_token(pairs, self.vocab)] = 10.0
-        return logits
+        return Logits.of(logits)
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
         """What a row may see: (position, token) pairs [M, 2]."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.graphs.buffers import Arena
+from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_library import ort
 
@@ -36,7 +36,7 @@ class LmHead:
     def __bool__(self) -> bool:
         return bool(self._graphs)
 
-    def logits(self, hidden: Array, least: int) -> NDArray[np.float32]:
+    def logits(self, hidden: Array, least: int) -> Logits:
         """Logits [R, V] of hidden rows [R, H] as the layers gave them; valid until the next call.
 
         The smallest graph that takes all rows at once runs, else the largest runs several times. least: rows it must
@@ -45,18 +45,20 @@ class LmHead:
         bound, width = self._fitting(max(len(hidden), least))
         if len(hidden) <= width:
             return self._run(bound, hidden)
-        pieces = [self._run(bound, hidden[start : start + width]).copy() for start in range(0, len(hidden), width)]
-        return np.concatenate(pieces)
+        pieces = [
+            self._run(bound, hidden[start : start + width]).codes.copy() for start in range(0, len(hidden), width)
+        ]
+        return Logits(np.concatenate(pieces), bound.encoding)
 
     def clear(self) -> None:
         """Drop the bindings; the arena and the sessions are their owner's."""
         self._bound.clear()
 
-    def _run(self, head: _BoundHead, hidden: Array) -> NDArray[np.float32]:
+    def _run(self, head: _BoundHead, hidden: Array) -> Logits:
         head.hidden[0, : len(hidden)] = hidden
         head.hidden[0, len(hidden) :] = 0
         head.bound.run()
-        return head.encoding.decode(head.logits[0, : len(hidden)])
+        return Logits(head.logits[0, : len(hidden)], head.encoding)
 
     def _fitting(self, rows: int) -> tuple[_BoundHead, int]:
         graph = next((graph for graph in self._graphs if graph.rows is None or graph.rows >= rows), self._graphs[-1])

@@ -1,6 +1,6 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pools' bytes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,15 @@ from engine.bundle.tensor_names import is_scatter, place_of
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch
-from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs, zero_codes
-from engine.graphs.layout import layer_graphs, spans
+from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs
+from engine.graphs.layout import layer_graphs
+from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_head import LmHead
 from engine.graphs.onnx_sessions import Provider, load_sessions
+from engine.graphs.past_pools import PastPools
 from engine.graphs.rotary import RotaryTable
+from engine.graphs.stage_clock import StageClock
 
 KEPT_PASSES = 64
 
@@ -51,14 +54,13 @@ class OnnxRuntime:
         self._scatter = is_scatter(manifest.graphs)
         # Sole owner of pools, bound passes and scratch; `_passes` loses those of a pool that is replaced.
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
-        self._pools = [Pool(manifest, start, zero_codes(manifest)) for _ in range(pools)]
+        self._pools = PastPools(manifest, shapes, pools, start)
         self._arena = Arena()
         self._head = LmHead(manifest, self._sessions, self._arena)
         self._rotary: dict[tuple[bool, Encoding], RotaryTable] = {}
         self._passes: dict[tuple[int, PassShape], _Pass] = {}
         self._last: _Pass | None = None
-        self._host_cache: dict[bytes, tuple[Array, Array]] = {}
-        self._restrides = 0
+        self._parts = StageClock()
 
     @property
     def shapes(self) -> ShapeTable:
@@ -73,62 +75,59 @@ class OnnxRuntime:
     @property
     def restrides(self) -> int:
         """How often a pool was re-laid for another width."""
-        return self._restrides
+        return self._pools.restrides
+
+    @property
+    def part_seconds(self) -> Mapping[str, float]:
+        """Seconds of filling inputs, of the layers, and of what follows: the head, decoding."""
+        return self._parts.seconds
 
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """Give the pool the width that the shape's graphs bind, and bind them to it; nothing when that is so."""
         self._set_width(pool, self._width(shape))
         self._bind(pool, shape)
 
-    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+    def run(self, batch: PackedBatch) -> Logits:
         """Run the parts in order; logits [R, V], valid until the next run. PassFailed when onnxruntime raises."""
         self._set_width(batch.pool, self._width(batch.shape))
         bound = self._bind(batch.pool, batch.shape)
+        self._parts.begin()
         bound.inputs.fill(batch, self._rotary)
         self._last = bound
+        self._parts.mark("inputs")
         try:
             for part in bound.parts:
                 part.run()
-            return self._logits(bound, batch.logit_rows)
+            self._parts.mark("layers")
+            logits = self._logits(bound, batch.logit_rows)
+            self._parts.mark("head")
+            return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose fresh keys or values hold infinity or NaN; integers cannot."""
         assert self._last is not None, "non_finite_rows before run"
-        fresh = self._last.fresh
-        if fresh.keys.dtype.kind != "f":
-            return rows[:0]
-        sound = np.isfinite(fresh.keys[..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
-        sound &= np.isfinite(fresh.values[..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
-        return np.asarray(rows[~sound], np.int64)
+        return self._last.fresh.non_finite(rows)
 
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Copy the last pass's fresh KV of `rows` [M] into `columns` [M], all layers at once."""
         assert self._last is not None, "keep before run"
         self._widen(pool, int(columns.max(initial=-1)) + 1)
-        target, fresh = self._pools[pool], self._last.fresh
-        # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
-        assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
-        for row_span, column_span in spans(rows, columns):
-            target.keys[..., column_span] = fresh.keys[..., row_span]
-            target.values[..., column_span, :] = fresh.values[..., row_span, :]
+        self._pools.keep(pool, self._last.fresh, rows, columns)
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy keys [L, K, 1, D, 16] and values [L, K, 1, 16, D] of a page's columns to host memory."""
-        source = self._pools[pool]
-        self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
+        """Copy the keys and values of a page's columns to host memory."""
+        self._pools.offload(pool, columns, key)
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy an offloaded page into `columns`."""
         self._widen(pool, columns.stop)
-        keys, values = self._host_cache[key]
-        self._pools[pool].keys[..., columns] = keys
-        self._pools[pool].values[..., columns, :] = values
+        self._pools.load(pool, columns, key)
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
-        self._host_cache.pop(key, None)
+        self._pools.evict(key)
 
     def free(self, pool: int, pages: Collection[int]) -> None:
         """Pools keep their columns, whatever is in them."""
@@ -140,7 +139,6 @@ class OnnxRuntime:
         self._head.clear()
         self._arena.clear()
         self._pools.clear()
-        self._host_cache.clear()
         self._sessions.clear()
 
     def _width(self, shape: PassShape) -> int:
@@ -148,14 +146,16 @@ class OnnxRuntime:
         return shape.context if self._scatter else shape.past
 
     def _widen(self, pool: int, columns: int) -> None:
-        if columns > self._pools[pool].width:
-            self._set_width(pool, self._shapes.round_past(columns))
+        if self._pools.widen(pool, columns):
+            self._unbind(pool)
 
     def _set_width(self, pool: int, width: int) -> None:
-        if self._pools[pool].width != width:
-            self._pools[pool] = self._pools[pool].relaid(width)
-            self._passes = {key: value for key, value in self._passes.items() if key[0] != pool}
-            self._restrides += 1
+        if self._pools.set_width(pool, width):
+            self._unbind(pool)
+
+    def _unbind(self, pool: int) -> None:
+        """The pool was replaced: what is bound to the one before is of no use."""
+        self._passes = {key: value for key, value in self._passes.items() if key[0] != pool}
 
     def _bind(self, pool: int, shape: PassShape) -> _Pass:
         key = (pool, shape)
@@ -191,15 +191,15 @@ class OnnxRuntime:
             bind(bound, bound.binding.bind_output, tensor.name, array)
         return bound
 
-    def _logits(self, bound: _Pass, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _logits(self, bound: _Pass, rows: NDArray[np.int64]) -> Logits:
         """Rows [R, V] of the last part's output, through the head graph when there is one."""
         if not len(rows):
-            return np.empty((0, self._manifest.model.vocab), np.float32)
+            return Logits.of(np.empty((0, self._manifest.model.vocab), np.float32))
         assert bound.output is not None, "logits of a shape that gives none"
         output, encoding = bound.output
         # One shape for every pass means one head for every pass.
         least = self._shapes.max_rows if len(self._shapes.fixed) == 1 else 1
-        return self._head.logits(output[0, rows], least) if self._head else encoding.decode(output[0, rows])
+        return self._head.logits(output[0, rows], least) if self._head else Logits(output[0, rows], encoding)
 
 
 def _output_encoding(graph: GraphSpec, fresh: Fresh) -> Encoding:

@@ -3,7 +3,7 @@
 Legend: L = layers, N = rows, R = those that need logits, K = KV heads, T = columns of a cache, D = head size.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,12 @@ from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
+from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 from engine.graphs.sequence_caches import SequenceCache, SequenceCaches
+from engine.graphs.stage_clock import StageClock
 
 ATTENTION = "attention"
 KEPT_PLACES = 4  # rows of a pass that a cache stays bound to: decodes mostly stay where they are
@@ -53,6 +55,7 @@ class SegmentRuntime:
         self._rows = RowBuffers(manifest, shapes.max_rows)
         self._chain = LinearChain(manifest, sessions, self._rows)
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest)
+        self._parts = StageClock()
         plain = Encoding("float32")
         self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
         # One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour.
@@ -73,21 +76,32 @@ class SegmentRuntime:
         """How often a sequence outgrew the memory of its cache."""
         return self._caches.widened
 
+    @property
+    def part_seconds(self) -> Mapping[str, float]:
+        """Seconds of inputs and bindings, of the linear graphs, of attention, and of the head."""
+        return self._parts.seconds
+
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """A pool has no width."""
 
-    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+    def run(self, batch: PackedBatch) -> Logits:
         """Logits [R, V] of one pass, valid until the next. PassFailed when onnxruntime raises."""
         rows = batch.shape.rows
+        self._parts.begin()
         self._caches.place(batch, self._least_rows)
         bound = [self._bound(cache, segment, rows) for segment, cache in self._caches.last]
         self._rows.fill(batch, self._rotary)
+        self._parts.mark("inputs")
         try:
             for layer, part in enumerate(self._chain.layers(rows)):
                 part.run()
+                self._parts.mark("linear")
                 for attention in bound:
                     attention.layers[layer].run()
-            return self._chain.logits(batch.logit_rows, rows, self._least_logit_rows)
+                self._parts.mark("attention")
+            logits = Logits.of(self._chain.logits(batch.logit_rows, rows, self._least_logit_rows))
+            self._parts.mark("head")
+            return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"a pass of {rows} rows failed: {str(error)[:300]}") from error
 

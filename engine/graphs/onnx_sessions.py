@@ -1,6 +1,8 @@
 """Opening a bundle's graph files with onnxruntime, and checking that they are what the manifest says."""
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +12,16 @@ from engine.files.names import confined
 from engine.files.opening import open_regular
 from engine.graphs.onnx_library import ort
 
+MOST_OPENERS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What runs graphs: the device's name for people, and how a file becomes a session."""
+    """What runs graphs: the device's name for people, how a file becomes a session, and how many may at once."""
 
     device: str
     open: Callable[[Path], ort.InferenceSession]
+    openers: int = 1
 
 
 def cpu_provider(threads: int) -> Provider:
@@ -25,22 +30,29 @@ def cpu_provider(threads: int) -> Provider:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return Provider("CPU", lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+    # Opening re-lays the weights on one core each.
+    openers = min(MOST_OPENERS, threads or os.cpu_count() or 1)
+    return Provider(
+        "CPU", lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), openers
+    )
 
 
 def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[str, ort.InferenceSession]:
     """A session for every graph, by name. BundleError when one cannot be loaded or is not what the manifest says."""
-    sessions = {}
-    for graph in manifest.graphs:
-        try:
-            path = confined(folder, graph.file)
-            open_regular(path).close()  # onnxruntime would wait for the writer of a pipe
-            session = provider.open(path)
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise BundleError(f"graph {graph.name} cannot be loaded: {str(error)[:300]}") from error
-        _check_tensors(graph, session)
-        sessions[graph.name] = session
-    return sessions
+    with ThreadPoolExecutor(provider.openers) as openers:
+        opened = openers.map(lambda graph: _open(folder, graph, provider), manifest.graphs)
+        return {graph.name: session for graph, session in zip(manifest.graphs, opened, strict=True)}
+
+
+def _open(folder: Path, graph: GraphSpec, provider: Provider) -> ort.InferenceSession:
+    try:
+        path = confined(folder, graph.file)
+        open_regular(path).close()  # onnxruntime would wait for the writer of a pipe
+        session = provider.open(path)
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise BundleError(f"graph {graph.name} cannot be loaded: {str(error)[:300]}") from error
+    _check_tensors(graph, session)
+    return session
 
 
 def _check_tensors(graph: GraphSpec, session: ort.InferenceSession) -> None:

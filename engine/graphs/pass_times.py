@@ -3,8 +3,9 @@
 import hashlib
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -29,11 +30,18 @@ def shapes_to_time(shapes: ShapeTable) -> list[PassShape]:
     return [PassShape(count, past) for past in pasts for count in rows]
 
 
-def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, float]:
-    """Milliseconds of each shape: the better of two runs after a first one. Begins no new shape after 20 s."""
-    times: dict[PassShape, float] = {}
+def measure(
+    runtime: Runtime, clock: Callable[[], float], known: Mapping[PassShape, float] = MappingProxyType({})
+) -> dict[PassShape, float]:
+    """Milliseconds of each shape: the better of two runs after a first one. Begins no new shape after 20 s.
+
+    known: times of an earlier start, which are kept; it may have stopped at its 20 s.
+    """
+    times = dict(known)
     began = clock()
     for shape in shapes_to_time(runtime.shapes):
+        if shape in times:
+            continue
         if times and clock() - began > BUDGET_S:
             break
         batch = _empty_batch(runtime.shapes, shape)
@@ -45,7 +53,12 @@ def measure(runtime: Runtime, clock: Callable[[], float]) -> dict[PassShape, flo
             runs.append(1000.0 * (clock() - start))
         times[shape] = max(min(runs), 1e-3)
         runtime.free(0, range(len(batch.segments)))
-    return times if runtime.shapes.fixed else whole_lines(runtime.shapes, times)
+    return times
+
+
+def believed(shapes: ShapeTable, times: dict[PassShape, float]) -> dict[PassShape, float]:
+    """What the scheduler may reckon with: for free shapes only whole lines of a past."""
+    return times if shapes.fixed else whole_lines(shapes, times)
 
 
 def whole_lines(shapes: ShapeTable, times: dict[PassShape, float]) -> dict[PassShape, float]:
@@ -60,7 +73,7 @@ def whole_lines(shapes: ShapeTable, times: dict[PassShape, float]) -> dict[PassS
 
 
 def is_complete(shapes: ShapeTable, times: dict[PassShape, float]) -> bool:
-    """Whether every shape was measured; only then are the times worth remembering."""
+    """Whether every shape was measured."""
     return all(shape in times for shape in shapes_to_time(shapes))
 
 

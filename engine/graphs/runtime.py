@@ -1,18 +1,18 @@
-"""The seam between the engine and whatever runs graphs. `fake_runtime` and `onnx_runtime` implement it.
+"""The seam between the engine and whatever runs graphs. See `onnx_runtime`, `paced_runtime`.
 
 Shapes: N = rows of a pass, R = those that need logits, M = some of its rows, V = vocabulary.
 """
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 
-Logits = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
@@ -25,7 +25,7 @@ class Runtime(Protocol):
 
     @property
     def device(self) -> str:
-        """What really computes: 'CPU', 'HTP emulator' or 'NPU'."""
+        """What really computes: 'CPU', 'HTP emulator' or 'NPU'; 'paced ...' where nothing does."""
 
     @property
     def restrides(self) -> int:
@@ -52,7 +52,8 @@ class Runtime(Protocol):
     def keep(self, pool: int, rows: Indices, columns: Indices) -> None:
         """Write the fresh keys and values of `rows` [M] of the last pass into `columns` [M] of `pool`, pair by pair.
 
-        A pool that does not reach the highest column is widened.
+        A pool that does not reach the highest column is widened. May be called in another thread than the others; while
+        it writes, nobody calls anything that runs a pass or touches a pool.
         """
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
@@ -69,3 +70,12 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Release buffers, then graphs, then the session environment."""
+
+
+@runtime_checkable
+class TimesParts(Protocol):
+    """A runtime that also says where the time of its passes goes."""
+
+    @property
+    def part_seconds(self) -> Mapping[str, float]:
+        """Seconds inside `run` by part, since the start."""

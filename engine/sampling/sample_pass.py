@@ -1,11 +1,14 @@
 """From a pass's logits to tokens for its sequences: prompt log-probabilities, masks, sampling, failures."""
 
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from engine.grammar.masks import Forbidden, GrammarMasks
 from engine.grammar.matching import GrammarFailed
+from engine.graphs.logits import Logits
 from engine.sampling.prompt_logprobs import take_prompt_logprobs
-from engine.sampling.sampler import BadLogits, Floats, RowContext, SampledToken, sample
+from engine.sampling.row_context import RowContext
+from engine.sampling.sampler import BadLogits, SampledToken, sample
 from engine.scheduling.plan import Segment, StepPlan
 
 LONE_WAIT_S = 0.05
@@ -27,7 +30,7 @@ class PassSamples:
         return {sequence_id: tuple(token.token_id for token in tokens) for sequence_id, tokens in self.tokens.items()}
 
 
-def sample_pass(plan: StepPlan, logits: Floats, masks: GrammarMasks) -> PassSamples:
+def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Executor | None = None) -> PassSamples:
     """Note the log-probabilities of prompt tokens and sample a token from each of the other logit rows [R, V].
 
     Whatever is wrong with one sequence leaves its neighbours alone.
@@ -50,7 +53,7 @@ def sample_pass(plan: StepPlan, logits: Floats, masks: GrammarMasks) -> PassSamp
             sampled.append(segment)
     if not rows:
         return samples
-    tokens = sample(logits if len(rows) == len(logits) else logits[places], rows)
+    tokens = sample(logits, rows, places, threads)
     start = 0
     for segment in sampled:
         end = start + segment.sampled_rows
@@ -98,7 +101,9 @@ def _contexts(segment: Segment, forbidden: tuple[Forbidden | None, ...]) -> list
     prompt = sequence.distinct_prompt_tokens if params.repetition_penalty != 1.0 else ()
     guesses = segment.guesses
     return [
-        RowContext(params, sequence.seed, prompt, [*completion, *guesses[:index]], forbidden[index])
+        RowContext(
+            params, sequence.seed, prompt, [*completion, *guesses[:index]] if index else completion, forbidden[index]
+        )
         for index in range(segment.sampled_rows)
     ]
 

@@ -9,45 +9,30 @@
 
 Reported log-probabilities are those of the model: log-softmax of the logits before all steps.
 Every operation is per row, and the random number depends on (seed, index of the token) alone:
-a row gives the same token in any batch, and again after a restart. Shapes: R = rows, V = vocabulary.
+a row gives the same token in any batch, and again after a restart. Rows are sampled as the graph stored them: steps 1
+and 2 need real numbers of a row, steps 3 and 4 do not. Shapes: R = rows, V = vocabulary.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from engine.bundle.encoding import Array
+from engine.grammar.masks import Forbidden
+from engine.graphs.logits import FLOAT32, Logits
 from engine.request import SamplingParams, TokenLogprob
-from engine.sampling.thinking_budget import forced_token
+from engine.sampling.adjustments import adjust, has_changes
+from engine.sampling.candidates import top_ids
+from engine.sampling.drawing import CodedRow, draw
+from engine.sampling.row_context import RowContext
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
-
-FIRST_CANDIDATES = 256
-BLOCK = 64
 UNLIKELY = -9999.0
 NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
-
-
-@dataclass(frozen=True, slots=True)
-class RowContext:
-    """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included.
-
-    prompt: its tokens, each once will do.
-    forbidden [V]: true for tokens that the grammar does not allow; None without a grammar.
-    """
-
-    params: SamplingParams
-    seed: int
-    prompt: Sequence[int]
-    completion: Sequence[int]
-    forbidden: NDArray[np.bool_] | None = None
-
-    @property
-    def index(self) -> int:
-        """Number of the token being chosen, from 0."""
-        return len(self.completion)
+WORTH_THREADS = 4  # rows that draw
+PART_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +47,33 @@ class BadLogits(ValueError):
     """A row of logits holds no number to choose from."""
 
 
-def sample(logits: Floats, rows: Sequence[RowContext]) -> list[SampledToken | BadLogits]:
-    """Choose one token per row of logits [R, V]; a row of NaN gives BadLogits in its place."""
-    adjusted = _adjust(logits, rows)
-    tokens = adjusted.argmax(axis=1)
-    usable = np.isfinite(adjusted[np.arange(len(rows)), tokens])
-    drawn = [index for index, row in enumerate(rows) if usable[index] and not _is_greedy(row.params)]
-    if drawn:
-        tokens[drawn] = _draw(adjusted[drawn], [rows[index] for index in drawn])
-    logprobs = _logprobs(logits, tokens, rows, usable)
-    return [
-        SampledToken(int(tokens[index]), logprobs.get(index))
-        if usable[index]
-        else BadLogits("the graph returned no finite logits for this request")
-        for index in range(len(rows))
-    ]
+def sample(
+    logits: Logits, rows: Sequence[RowContext], places: Sequence[int] | None = None, threads: Executor | None = None
+) -> list[SampledToken | BadLogits]:
+    """Choose one token for each of `rows`; a row of NaN gives BadLogits in its place.
+
+    places: which row of the logits [R, V] belongs to each; all of them in order when it is left out.
+    threads: they take some of the rows when drawing is work enough.
+    """
+    if logits.encoding.dtype == "float16":  # which no processor compares or sorts as it is
+        logits = Logits.of(logits.decoded())
+    pairs = list(zip(range(len(rows)) if places is None else places, rows, strict=True))
+
+    def part(which: Sequence[tuple[int, RowContext]]) -> list[SampledToken | BadLogits]:
+        return [_sample_row(logits, place, row) for place, row in which]
+
+    if threads is None or sum(not is_greedy(row.params) for row in rows) < WORTH_THREADS:
+        return part(pairs)
+    parts = [pairs[start : start + PART_ROWS] for start in range(0, len(pairs), PART_ROWS)]
+    begun = [threads.submit(part, each) for each in parts]
+    # They begin with the first part and we with the last: nobody waits for a thread that gets no processor.
+    done = [part(each) if future.cancel() else None for each, future in reversed(list(zip(parts, begun, strict=True)))]
+    found = [future.result() if own is None else own for own, future in zip(reversed(done), begun, strict=True)]
+    return list(chain.from_iterable(found))
 
 
-def _is_greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the largest logit is taken."""
     return params.temperature < NEARLY_GREEDY or params.top_k == 1
 
 
@@ -91,156 +85,52 @@ def uniform(seed: int, index: int) -> float:
     return (state >> 11) / float(1 << 53)
 
 
-def _adjust(logits: Floats, rows: Sequence[RowContext]) -> Floats:
-    """Steps 0 to 2; copies only if some row asks for them."""
-    touched = [index for index, row in enumerate(rows) if _is_adjusted(row)]
-    if not touched:
-        return logits
-    adjusted = logits.copy()
-    for index in touched:
-        _adjust_row(adjusted[index], rows[index])
-    return adjusted
+def _sample_row(logits: Logits, place: int, row: RowContext) -> SampledToken | BadLogits:
+    token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
+    if token is None:
+        return BadLogits("the graph returned no finite logits for this request")
+    return SampledToken(token, _logprob(logits.rows(place, place + 1), token, row.params))
 
 
-def _is_adjusted(row: RowContext) -> bool:
-    params = row.params
-    return row.forbidden is not None or bool(
-        params.logit_bias
-        or params.repetition_penalty != 1.0
-        or params.frequency_penalty
-        or params.presence_penalty
-        or row.index < params.min_tokens
-        or params.thinking_budget is not None
-    )
+def _choose(coded: CodedRow, row: RowContext) -> int | None:
+    """Steps 0 to 4; None when there is no number to choose from."""
+    if row.forbidden is None and not has_changes(row):
+        return _choose_plain(coded, row)
+    if row.forbidden is not None and not has_changes(row):
+        forbidden = row.forbidden[: len(coded.values)]
+        if 2 * np.count_nonzero(forbidden) >= len(forbidden):  # a row of its own of what is allowed
+            allowed = np.flatnonzero(~forbidden)
+            token = _choose_plain(CodedRow(coded.values[allowed], coded.encoding), row) if len(allowed) else None
+            return None if token is None else int(allowed[token])
+        if is_greedy(row.params) and coded.values.dtype.kind == "u":
+            return _largest_allowed(coded.values, forbidden)
+    values = np.array(coded.encoding.decode(coded.values))
+    adjust(values, row)
+    return _choose_plain(CodedRow(values, FLOAT32), row)
 
 
-def _adjust_row(values: Floats, row: RowContext) -> None:
-    params = row.params
-    if row.forbidden is not None:
-        np.copyto(values, -np.inf, where=row.forbidden[: len(values)])
-    for token, bias in params.logit_bias:
-        values[token] += bias
-    if row.index < params.min_tokens:
-        stops = list(params.stop_token_ids)
-        allowed = values[stops]
-        values[stops] = -np.inf
-        if row.forbidden is not None and not np.isfinite(values.max()):
-            values[stops] = allowed
-    if params.repetition_penalty != 1.0:
-        seen = np.zeros(len(values), np.bool_)
-        for tokens in (row.prompt, row.completion):
-            seen[np.asarray(tokens, np.int64)] = True
-        old = values[seen]
-        penalty = np.float32(params.repetition_penalty)
-        values[seen] = np.where(old > 0, old / penalty, old * penalty)
-    if (params.frequency_penalty or params.presence_penalty) and row.completion:
-        used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
-        values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
-    forced = None if params.thinking_budget is None else forced_token(params.thinking_budget, row.completion)
-    if forced is not None and (row.forbidden is None or not row.forbidden[forced]):
-        values[:] = -np.inf
-        values[forced] = 0.0
+def _choose_plain(coded: CodedRow, row: RowContext) -> int | None:
+    """Steps 3 and 4."""
+    best = int(coded.values.argmax())
+    if not np.isfinite(coded.values[best]):
+        return None
+    return best if is_greedy(row.params) else draw(coded, row.params, uniform(row.seed, row.index))
 
 
-def _draw(values: Floats, rows: Sequence[RowContext]) -> list[int]:
-    """Step 4 for rows [R, V] that draw. What costs V operations is done for all rows at once."""
-    scaled = values * np.array([[1.0 / row.params.temperature] for row in rows], np.float32)
-    maxima = _block_maxima(scaled)
-    open_ended = [index for index, row in enumerate(rows) if not row.params.top_k]
-    weights = scaled[open_ended]
-    weights = np.exp((weights - weights.max(axis=1, keepdims=True)).astype(np.float64))
-    whole = dict(zip(open_ended, weights, strict=True))
-    tokens = []
-    for index, row in enumerate(rows):
-        params, number = row.params, uniform(row.seed, row.index)
-        if not params.top_k and params.top_p >= 1.0 and params.min_p == 0.0:
-            tokens.append(_place(whole[index], number))
-            continue
-        total = float(whole[index].sum()) if index in whole else 0.0
-        candidates = _candidates(scaled[index], maxima[index], total, params)
-        kept = np.exp((scaled[index][candidates] - scaled[index][candidates[0]]).astype(np.float64))
-        tokens.append(int(candidates[_place(kept[: _cut(kept, params)], number)]))
-    return tokens
+def _largest_allowed(codes: Array, forbidden: Forbidden) -> int:
+    """Of unsigned codes; the lowest id among equals. Something is allowed."""
+    kept = (forbidden.view(np.int8) - np.int8(1)).astype(f"i{codes.itemsize}").view(codes.dtype)
+    best = int(np.bitwise_and(codes, kept).argmax())
+    return int(np.argmin(forbidden)) if forbidden[best] else best  # then every allowed code is 0, as the forbidden are
 
 
-def _place(weights: NDArray[np.float64], number: float) -> int:
-    """Inverse of the cumulative distribution: the index whose share of the weights holds `number`."""
-    cumulative = np.cumsum(weights)
-    place = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
-    # Rounding may lead beyond the end, where ids that must not be drawn may lie.
-    return place if place < len(weights) else int(np.flatnonzero(weights)[-1])
-
-
-def _block_maxima(values: Floats) -> Floats:
-    """Largest value of each whole block of 64 ids: [R, V] in, [R, V // 64] out."""
-    blocks = values.shape[1] // BLOCK
-    return np.asarray(values[:, : blocks * BLOCK].reshape(len(values), blocks, BLOCK).max(axis=2))
-
-
-def _candidates(scaled: Floats, maxima: Floats, total: float, params: SamplingParams) -> Ids:
-    """Ids that can survive top-k, or top-p and min-p, likeliest first; sorts the whole vocabulary last."""
-    if params.top_k:
-        return top_ids(scaled, params.top_k, maxima)
-    count = FIRST_CANDIDATES
-    while True:
-        ids = top_ids(scaled, count, maxima)
-        weights = np.exp((scaled[ids] - scaled[ids[0]]).astype(np.float64)) / total
-        done_by_p = params.top_p < 1.0 and weights.sum() >= params.top_p
-        done_by_min = params.min_p > 0.0 and weights[-1] < params.min_p * weights[0]
-        if done_by_p or done_by_min or len(ids) == len(scaled):
-            return ids[: _nucleus(weights, params.top_p)]
-        count *= 8
-
-
-def _nucleus(weights: NDArray[np.float64], top_p: float) -> int:
-    """How many of the sorted weights (fractions of the whole) reach top_p; at least one."""
-    if top_p >= 1.0:
-        return len(weights)
-    return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
-
-
-def _cut(weights: NDArray[np.float64], params: SamplingParams) -> int:
-    """Candidates left after top-p (of what top-k left) and min-p; at least one."""
-    count = len(weights)
-    if params.top_k and params.top_p < 1.0:
-        count = min(count, _nucleus(weights / weights.sum(), params.top_p))
-    if params.min_p > 0.0:
-        count = min(count, int(np.searchsorted(-weights, -params.min_p, side="right")))
-    return max(1, count)
-
-
-def top_ids(values: Floats, count: int, maxima: Floats | None = None) -> Ids:
-    """Ids of the `count` largest of values [V], largest first, lowest id first among equals.
-
-    The count-th largest block maximum bounds the count-th largest value from below, so few values are sorted.
-    """
-    size = len(values)
-    if count >= size:
-        return np.argsort(-values, kind="stable")
-    if maxima is None:
-        maxima = _block_maxima(values[None])[0]
-    if len(maxima) > 4 * count:
-        bound = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
-    else:
-        bound = np.partition(values, size - count)[size - count]
-    ids: Ids = np.flatnonzero(values >= bound)
-    return ids[np.argsort(-values[ids], kind="stable")[:count]]
-
-
-def _logprobs(
-    logits: Floats, tokens: Ids, rows: Sequence[RowContext], usable: NDArray[np.bool_]
-) -> dict[int, TokenLogprob]:
-    """Log-probabilities of the rows that ask for them, from the unadjusted logits."""
-    asked = [index for index, row in enumerate(rows) if usable[index] and row.params.logprobs is not None]
-    if not asked:
-        return {}
-    values = logits[asked]
-    peaks = values.max(axis=1, keepdims=True)
-    normalisers = peaks[:, 0] + np.log(np.exp((values - peaks).astype(np.float64)).sum(axis=1))
-    found = {}
-    for place, index in enumerate(asked):
-        row = values[place]
-        ids = top_ids(row, rows[index].params.logprobs or 0) if rows[index].params.logprobs else ()
-        shares = [(int(i), max(UNLIKELY, float(row[i]) - float(normalisers[place]))) for i in (tokens[index], *ids)]
-        found[index] = TokenLogprob(*shares[0], tuple(shares[1:]))
-    return found
+def _logprob(logits: Logits, token: int, params: SamplingParams) -> TokenLogprob | None:
+    """Log-probabilities of a row [1, V] that asks for them, from the unadjusted logits."""
+    if params.logprobs is None:
+        return None
+    values = logits.decoded()[0]
+    peak = values.max()
+    normaliser = float(peak) + float(np.log(np.exp(values - peak).sum(dtype=np.float64)))
+    ids = top_ids(values, params.logprobs) if params.logprobs else ()
+    shares = [(int(i), max(UNLIKELY, float(values[i]) - normaliser)) for i in (token, *ids)]
+    return TokenLogprob(*shares[0], tuple(shares[1:]))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from engine.simulate.host_times import HostTimes
 from engine.simulate.load import Job, SimulatedLoad
 
 PATIENCE = 100  # passes that may be planned in vain before a policy counts as stuck
@@ -71,9 +72,9 @@ class Run:
 
 
 def drive(
-    policy: Policy, load: SimulatedLoad, host_ms: float, on_tokens: Callable[[int], None] = lambda tokens: None
+    policy: Policy, load: SimulatedLoad, host: HostTimes, on_tokens: Callable[[int], None] = lambda tokens: None
 ) -> Run:
-    """Play a load to its end. Each pass costs its own time and `host_ms`; `on_tokens` gets the new tokens of each."""
+    """Play a load to its end. Each pass costs its own time and the host's; `on_tokens` gets the new tokens of each."""
     run, now_s, in_vain = Run(), 0.0, 0
     coming = [(start_s, client, 0) for client, start_s in enumerate(load.starts_s)]
     heapq.heapify(coming)
@@ -90,7 +91,7 @@ def drive(
         assert in_vain < PATIENCE, f"no pass after {in_vain} plans at {now_s:.3f} s"
         if done is None:
             continue
-        now_s += (done.milliseconds + host_ms) / 1000.0
+        now_s += (done.milliseconds + host.milliseconds(done.rows_used)) / 1000.0
         for job in _take_in(run, done, now_s):
             turn = job.number - job.client * load.requests + 1
             if turn < load.requests:

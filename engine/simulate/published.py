@@ -25,6 +25,11 @@ class Published:
     source: str = "AI Hub"
 
     @property
+    def title(self) -> str:
+        """Its name where one word must say both."""
+        return f"{self.device}/{self.model.lower()}"
+
+    @property
     def one_row_ms(self) -> float:
         """A pass of one row."""
         return 1000.0 / self.decode_per_s
@@ -64,6 +69,19 @@ def find(model: str, device: str) -> tuple[Published, ...]:
         names = ", ".join(row.model for row in there)
         raise ValueError(f"--model must be 'all' or one of {names} on {device}, not '{model}'")
     return tuple(wanted)
+
+
+def known() -> tuple[str, ...]:
+    """Every row as `device/model`, in lower case."""
+    return tuple(row.title for row in PUBLISHED)
+
+
+def named(text: str) -> Published:
+    """The row that `device/model` names, in any case. ValueError that lists what there is."""
+    row = next((row for row in PUBLISHED if row.title == text.lower()), None)
+    if row is None:
+        raise ValueError(f"'{text}' has no published pass times; known are {', '.join(known())}")
+    return row
 
 
 def price(published: Published, shapes: Iterable[PassShape]) -> dict[PassShape, float]:

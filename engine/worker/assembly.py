@@ -20,13 +20,17 @@ from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
 from engine.graphs.onnx_sessions import Provider, cpu_provider
-from engine.graphs.pass_times import cost_file, is_complete, load_times, measure, save_times
+from engine.graphs.paced_runtime import Pace, PacedRuntime
+from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
+from engine.isolation.memory import usable_memory
 from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
+from engine.simulate.published import named, price
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
+from engine.worker.storage import choose_storage
 
 log = logging.getLogger("hexserve.worker")
 
@@ -55,12 +59,32 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
 
 
-def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
+def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+    """A runtime that sleeps for the published time of a pass. BundleError when a shape has none."""
+    try:
+        published = named(config.paced)
+        milliseconds = price(published, (*shapes.fixed, *shapes.prefill))
+    except ValueError as error:
+        raise BundleError(f"paced: {error}") from None
+    if shapes.free:
+        raise BundleError(f"paced: the bundle has no fixed shapes, so {published.title} has no times for it")
+    log.warning("PACED: nothing is computed and every answer is noise; a pass takes the time of %s", published.title)
+    return PacedRuntime(
+        manifest, shapes, config.pools, Pace(published.title, milliseconds, time.perf_counter, time.sleep)
+    )
+
+
+def open_configured(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+    """What the settings ask for."""
+    return (open_paced if config.paced else open_onnx)(folder, manifest, shapes, config)
+
+
+def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) -> Assembled:
     """Load a bundle and put the parts together, in stages. BundleError when it cannot be served as configured."""
     folder = Path(config.bundle)
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
-        manifest = load_manifest(folder)
+        manifest = _with_chosen_weights(load_manifest(folder), config)
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
@@ -68,7 +92,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         runtime = open_runtime(folder, manifest, shapes, config)
     with stages.stage("pass times"):
         column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
-        costs = CostTable(_times(folder, config, runtime), column_ms)
+        costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
         limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
         scheduler = build_scheduler(shapes, costs, limits, config)
@@ -84,6 +108,14 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         variants=variants,
     )
     return Assembled(loop, runtime, ready)
+
+
+def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
+    storage = choose_storage(manifest, config.weights, usable_memory())
+    if storage is None:
+        return manifest
+    log.info("weights: %s", storage.reason)
+    return storage.manifest
 
 
 def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
@@ -132,19 +164,19 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
     return max(PAGE_COLUMNS, min(max(longest, DEFAULT_COLUMNS), affordable))
 
 
-def _times(folder: Path, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
+def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
     if config.deterministic:
         return {}
-    if not config.cost_cache:
-        return measure(runtime, time.perf_counter)
-    identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES)
+    if config.paced or not config.cost_cache:  # nobody else shall find paced times among a bundle's own
+        return believed(runtime.shapes, measure(runtime, time.perf_counter))
+    loaded = " ".join(graph.name for graph in manifest.graphs)
+    identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
-    times = load_times(path)
-    if times is None:
-        times = measure(runtime, time.perf_counter)
-        if is_complete(runtime.shapes, times):
-            _remember(path, times)
-    return times
+    times = load_times(path) or {}
+    if not is_complete(runtime.shapes, times):  # an earlier start may have stopped at its budget
+        times = measure(runtime, time.perf_counter, times)
+        _remember(path, times)
+    return believed(runtime.shapes, times)
 
 
 def _remember(path: Path, times: dict[PassShape, float]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,9 @@ from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
-from engine.graphs.runtime import Runtime
+from engine.graphs.logits import Logits
+from engine.graphs.runtime import Runtime, TimesParts
+from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
 from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
@@ -19,6 +22,7 @@ from engine.sampling.sampler import SampledToken
 from engine.scheduling.plan import MoveKind, SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.worker.kv_writer import KvWriter, certain_rows
 from engine.worker.trace import trace
 
 log = logging.getLogger("hexserve.worker")
@@ -35,13 +39,26 @@ class StepReport:
 
 
 class EngineLoop:
-    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` become the loop's own."""
+    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` become the loop's own.
 
-    def __init__(self, scheduler: Scheduler, runtime: Runtime, clock: Callable[[], float], masks: GrammarMasks) -> None:
+    writes: what writes keys and values beside the loop; given by tests only.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runtime: Runtime,
+        clock: Callable[[], float],
+        masks: GrammarMasks,
+        writes: Executor | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
+        self.stages = StageClock()
         self._clock = clock
         self._masks = masks
+        self._writer = KvWriter(runtime, writes)
+        self._sampling = ThreadPoolExecutor(1, thread_name_prefix="sampling")
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
         self._last_shape: PassShape | None = None
         self._longest_ms = 0.0
@@ -58,21 +75,31 @@ class EngineLoop:
         self._masks.forget(sequence_id)
         self._free_pages()
 
-    def step(self, begin: Callable[[float], None] = lambda _: None) -> StepReport:
+    def step(
+        self, begin: Callable[[float], None] = lambda _: None, started: Callable[[], None] = lambda: None
+    ) -> StepReport:
         """Run one pass; an empty report when there is nothing to run, or nothing but sequences without a mask.
 
-        `begin` is told the milliseconds that the pass should take, 0 = not known.
+        `begin` is told the milliseconds that the pass should take, 0 = not known. `started` is called when the host has
+        nothing left to decide: right before the pass, or before it waits for masks because none can run.
         """
         began = self._clock()
+        self.stages.begin()
         plan = self.scheduler.plan(self._masks.late())
         if plan is None:
+            started()
             self._masks.wait(IDLE_WAIT_S)
             return StepReport(())
         begin(self._expected_ms(plan.shape))
+        self.stages.mark("plan")
         batch = pack(plan, PAGE_COLUMNS)
         _mark_started(plan, began)
         prepare(plan, self._masks)
+        self._writer.wait()
+        started()
+        self.stages.mark("pack")
         self._prepare_pool(plan)
+        self.stages.mark("pages")
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)
@@ -82,24 +109,47 @@ class EngineLoop:
             self._free_pages()
             return StepReport((), tuple(Failed(sequence.id, str(error)) for sequence in lost))
         left = self._clock()
+        self.stages.mark("graph")
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
-        wait_alone(plan, self._masks)
-        samples = sample_pass(plan, logits, self._masks)
-        failures = self._drop_failed(plan, batch, samples.lost)
-        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
-        self._advance_masks(plan, updates)
-        self._keep(plan, batch, updates)
+        failures, updates, sampled = self._take_in(plan, batch, logits)
         self._free_pages()
+        self.stages.mark("keep")
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        report = StepReport(tuple(self._events(updates, samples.tokens, left)), failures)
+        report = StepReport(tuple(self._events(updates, sampled, left)), failures)
         self._counters.step_s += self._clock() - began
+        self.stages.mark("events")
         return report
 
+    def _take_in(
+        self, plan: StepPlan, batch: PackedBatch, logits: Logits
+    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], dict[str, tuple[SampledToken, ...]]]:
+        """Sample and commit what a pass gave; meanwhile the keys and values that are kept in any case are written."""
+        first = batch.shape.rows - plan.rows_used
+        non_finite = frozenset(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
+        is_beside = not logits.encoding.is_float  # a CPU's pass gives floats, and its cores are busy anyway
+        early = certain_rows(plan, self._masks) if is_beside and not non_finite else {}
+        self._writer.write(plan, batch, early)
+        wait_alone(plan, self._masks)
+        samples = sample_pass(plan, logits, self._masks, self._sampling)
+        self.stages.mark("sample")
+        failures = self._drop_failed(plan, batch, samples.lost, non_finite)
+        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
+        self._advance_masks(plan, updates)
+        self.stages.mark("commit")
+        kept = {update.sequence.id: update.kept_rows for update in updates}
+        if is_beside:
+            self._writer.write(plan, batch, kept, early)
+        else:
+            self._writer.write_now(plan, batch, kept)
+        return failures, updates, samples.tokens
+
     def close(self) -> None:
-        """Let the threads that compute masks end."""
+        """Let the threads that write, sample and compute masks end."""
+        self._writer.close()
+        self._sampling.shutdown()
         self._masks.close()
 
     def stats(self) -> Stats:
@@ -112,7 +162,12 @@ class EngineLoop:
             waiting=scheduler.waiting,
             columns_used=sum(pool.referenced * pool.page_columns for pool in pools),
             columns_total=sum(pool.page_count * pool.page_columns for pool in pools),
+            stages=self._stage_seconds(),
         )
+
+    def _stage_seconds(self) -> dict[str, float]:
+        parts = self.runtime.part_seconds if isinstance(self.runtime, TimesParts) else {}
+        return {**self.stages.seconds, **{f"graph: {name}": seconds for name, seconds in parts.items()}}
 
     def _expected_ms(self, shape: PassShape) -> float:
         costs = self.scheduler.costs
@@ -133,10 +188,10 @@ class EngineLoop:
         self._counters.copy_s += moved - began
         self._counters.restride_s += self._clock() - moved
 
-    def _drop_failed(self, plan: StepPlan, batch: PackedBatch, lost: Mapping[str, str]) -> tuple[Failed, ...]:
+    def _drop_failed(
+        self, plan: StepPlan, batch: PackedBatch, lost: Mapping[str, str], non_finite: frozenset[int]
+    ) -> tuple[Failed, ...]:
         """End the sequences that sampling lost, or whose new keys or values are not finite: none may reach the pool."""
-        first = batch.shape.rows - plan.rows_used
-        non_finite = set(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
         failures = []
         for segment, start in zip(plan.segments, batch.starts, strict=True):
             reason = lost.get(segment.sequence.id)
@@ -156,22 +211,11 @@ class EngineLoop:
             if segment.sequence.is_finished:
                 self._masks.forget(segment.sequence.id)
 
-    def _keep(self, plan: StepPlan, batch: PackedBatch, updates: list[SequenceUpdate]) -> None:
-        """Write the kept rows of all sequences in one go."""
-        start_of = {segment.sequence.id: start for segment, start in zip(plan.segments, batch.starts, strict=True)}
-        rows: list[int] = []
-        columns: list[int] = []
-        for update in updates:
-            start = start_of[update.sequence.id]
-            rows.extend(range(start, start + update.kept_rows))
-            columns.extend(update.targets)
-        if rows:
-            self.runtime.keep(plan.pool, np.array(rows, np.int64), np.array(columns, np.int64))
-
     def _free_pages(self) -> None:
         for index, pages in enumerate(self.scheduler.pools):
             emptied = pages.take_emptied()
             if emptied:
+                self._writer.wait()  # what is written may lie in them
                 self.runtime.free(index, emptied)
 
     def _count(self, plan: StepPlan, run_s: float) -> None:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -18,12 +19,13 @@ import msgspec
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
 from engine.logs.handler import DroppingHandler, standard_error
-from engine.messages import Abort, Command, Failed, Fatal, Ping, Shutdown, Submit, Tokens, read_command
+from engine.messages import Abort, Command, Failed, Fatal, Ping, Report, Shutdown, Stats, Submit, Tokens, read_command
 from engine.qnn.environment import as_variables
 from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
-from engine.worker.assembly import OpenRuntime, assemble, open_onnx
-from engine.worker.loop import EngineLoop
+from engine.worker.assembly import OpenRuntime, assemble, open_configured
+from engine.worker.loop import EngineLoop, StepReport
+from engine.worker.outbox import Outbox
 from engine.worker.progress import Progress
 from engine.worker.report_pipe import ReportPipe
 
@@ -32,7 +34,7 @@ log = logging.getLogger("hexserve.worker")
 GRACE_S = 5.0
 
 
-def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
+def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> int:
     """Run until told to stop; exit code 0 after Shutdown or end of input, 3 when the bundle cannot be served."""
     commands, reports = _take_pipes()
     # Ctrl-C reaches the whole process group; the parent decides what it means.
@@ -71,25 +73,34 @@ def serve(
     loop: EngineLoop, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress
 ) -> None:
     """Alternate between commands and passes until Shutdown or end of input."""
-    while True:
-        is_idle = not loop.scheduler.has_work
-        if is_idle:
-            progress.rest()
-        for command in _pending(inbox, block=is_idle):
+    outbox = Outbox(reports)
+    try:
+        while True:
+            is_idle = not loop.scheduler.has_work
             if is_idle:
-                progress.begin(0.0)
-            if command is None or isinstance(command, Shutdown):
-                return
-            _obey(loop, command, reports)
-        if not loop.scheduler.has_work:
-            continue
-        report = loop.step(progress.begin)
-        for failure in report.failures:
-            reports.send(failure)
-        if report.events or report.failures:
-            reports.send(Tokens(report.events, loop.stats()))
-        if not loop.scheduler.has_work:
-            _check(loop)
+                progress.rest()
+            for command in _pending(inbox, block=is_idle):
+                if is_idle:
+                    progress.begin(0.0)
+                if command is None or isinstance(command, Shutdown):
+                    return
+                outbox.flush()
+                _obey(loop, command, reports)
+            if not loop.scheduler.has_work:
+                continue
+            report = loop.step(progress.begin, outbox.release)
+            if report.events or report.failures:
+                outbox.hold(partial(_told, report, loop.stats()))
+                loop.stages.mark("send")
+            if not loop.scheduler.has_work:
+                outbox.flush()
+                _check(loop)
+    finally:
+        outbox.close()
+
+
+def _told(report: StepReport, stats: Stats) -> list[Report]:
+    return [*report.failures, Tokens(report.events, stats)]
 
 
 def _obey(loop: EngineLoop, command: Command, reports: ReportPipe) -> None:

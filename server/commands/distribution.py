@@ -13,6 +13,7 @@ class Distribution:
     mean: float = 0.0
     p50: float = 0.0
     p90: float = 0.0
+    p95: float = 0.0
     p99: float = 0.0
     highest: float = 0.0
 
@@ -35,8 +36,8 @@ def distribution(values: Sequence[float]) -> Distribution:
     if not values:
         return Distribution()
     ordered = sorted(values)
-    p50, p90, p99 = (percentile(ordered, percent) for percent in (50, 90, 99))
-    return Distribution(len(ordered), math.fsum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
+    p50, p90, p95, p99 = (percentile(ordered, percent) for percent in (50, 90, 95, 99))
+    return Distribution(len(ordered), math.fsum(ordered) / len(ordered), p50, p90, p95, p99, ordered[-1])
 
 
 def median(values: Sequence[float]) -> float | None:

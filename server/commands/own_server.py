@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import IO
 
@@ -47,10 +48,25 @@ def free_port() -> int:
 def running_server(bundle: str, command: Sequence[str] | None = None, port: int = 0) -> Iterator[str]:
     """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed."""
     port = port or free_port()
+    with running_child(command or serve_command(bundle, port), port) as child:
+        yield child.address
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """A server that runs: where, and as which process."""
+
+    address: str
+    pid: int
+
+
+@contextlib.contextmanager
+def running_child(command: Sequence[str], port: int, ready_path: str = "health/ready") -> Iterator[OwnServer]:
+    """The same for any command that serves on `port`; ready when `ready_path` answers 200. Raises ServerFailed."""
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log, _ends_on_signals():
         child = subprocess.Popen(
-            command or serve_command(bundle, port),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -58,8 +74,8 @@ def running_server(bundle: str, command: Sequence[str] | None = None, port: int 
             **own_group(),
         )
         try:
-            _wait_ready(child, address, log)
-            yield address
+            _wait_ready(child, f"{address}/{ready_path}", log)
+            yield OwnServer(address, child.pid)
         finally:
             stop(child)
 
@@ -84,14 +100,14 @@ def stop(child: "subprocess.Popen[bytes]", patience_s: float = DRAIN_S) -> None:
     child.wait()
 
 
-def _wait_ready(child: "subprocess.Popen[bytes]", address: str, log: IO[bytes]) -> None:
+def _wait_ready(child: "subprocess.Popen[bytes]", ready_url: str, log: IO[bytes]) -> None:
     deadline = time.monotonic() + START_S
     with httpx.Client(trust_env=False, timeout=5.0) as client:
         while True:
             if child.poll() is not None:
                 raise ServerFailed(f"the server ended with status {child.returncode}:\n{_tail(log)}")
             with contextlib.suppress(httpx.HTTPError):
-                if client.get(f"{address}/health/ready").status_code == 200:
+                if client.get(ready_url).status_code == 200:
                     return
             if time.monotonic() > deadline:
                 raise ServerFailed(f"the server was not ready after {START_S:.0f} s:\n{_tail(log)}")

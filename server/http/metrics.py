@@ -53,6 +53,14 @@ class EngineCollector:
             counter = CounterMetricFamily(metric, text, labels=["model_name"])
             counter.add_metric([name], value)
             yield counter
+        stages = CounterMetricFamily(
+            "hexserve:stage_seconds",
+            "Time of engine steps by stage; 'graph: ...' are parts of 'graph'.",
+            labels=["model_name", "stage"],
+        )
+        for stage, seconds in self._engine.stats.stages.items():
+            stages.add_metric([name, stage], seconds)
+        yield stages
         for metric, text, value in self._gauges():
             gauge = GaugeMetricFamily(metric, text, labels=["model_name"])
             gauge.add_metric([name], value)

@@ -27,8 +27,12 @@ class ModelList(Answer):
 
 
 class Health(Answer):
-    """State of the server: ok, or why not; and what computes: 'CPU', 'HTP emulator' or 'NPU'."""
+    """State of the server: ok, or why not; and what computes: 'CPU', 'HTP emulator' or 'NPU'.
+
+    warning: what a client must know before it believes an answer.
+    """
 
     status: Literal["ok", "unavailable"]
     state: str
     device: str | None = None
+    warning: str | None = None

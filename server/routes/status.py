@@ -58,6 +58,8 @@ def _health(is_well: bool, service: Service) -> Response:
     body = {"status": "ok" if is_well else "unavailable", "state": state}
     if is_well and service.engine.state in (EngineState.READY, EngineState.RESTARTING):
         body["device"] = service.engine.info.device
+    if service.settings.engine.paced:
+        body["warning"] = f"Nothing is computed: every answer is noise at the pace of {service.settings.engine.paced}."
     return JSONResponse(body, 200 if is_well else 503, headers=None if is_well else {"Retry-After": "1"})
 
 

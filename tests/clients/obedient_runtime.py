@@ -18,6 +18,7 @@ from engine.bundle.variant import PassShape, ShapeTable
 from engine.config import EngineConfig
 from engine.grammar.tool_formats import HERMES
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 from engine.text.tokenizer import Tokenizer
 from server.writers.tool_calls import format_of
 from tests.clients.obedience import turn_of, wishes
@@ -62,7 +63,7 @@ class ObedientRuntime:
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """Pools have one width."""
 
-    def run(self, batch: PackedBatch) -> NDArray[np.float32]:
+    def run(self, batch: PackedBatch) -> Logits:
         """Logits [R, vocab]."""
         self._fresh = batch.positions.astype(np.int64) << 32 | batch.input_ids
         past = self._places[batch.pool][: batch.shape.past]
@@ -71,7 +72,7 @@ class ObedientRuntime:
         for index, row in enumerate(batch.logit_rows):
             seen = np.sort(everything[batch.visible()[row]])
             found[index] = self._mind.logits(tuple((seen[seen >= 0] & 0xFFFFFFFF).tolist()))
-        return found
+        return Logits.of(found)
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """None."""

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import describe_file, load_manifest
+from engine.bundle.variant import shape_table
 from engine.compile.arguments import CompileArguments
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -24,6 +26,7 @@ from engine.sources.resolve import resolve_bundle
 from engine.text.chat_template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.worker.assembly import assemble
+from server.commands.inspect.drawing import describe
 from server.http.guard.keys import KeyFileError, read_keys
 from server.settings import SettingsError, load_settings
 
@@ -58,6 +61,15 @@ def serve_consistent_bundle(folder: Path, scratch: Path) -> None:
     with suppress(OSError, msgspec.MsgspecError, RecursionError, UnicodeError):
         rehash(folder)
     serve_bundle(folder, scratch)
+
+
+def read_segments(folder: Path, scratch: Path) -> None:
+    """A manifest of segments against itself, and drawn."""
+    manifest = load_manifest(folder)
+    check_listed(manifest)
+    check_contract(manifest)
+    assert shape_table(manifest, 8).max_past > 0
+    describe(folder)
 
 
 def rehash(folder: Path) -> None:
@@ -111,6 +123,10 @@ CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json", "to
 EXERCISES = {
     "bundle": Exercise(serve_bundle, ("manifest.json", "tokenizer.json", "chat_template.jinja")),
     "consistent bundle": Exercise(serve_consistent_bundle, ("manifest.json", "tokenizer.json", "free_1_of_2.onnx")),
+    "segments": Exercise(read_segments, ("manifest.json",)),
+    "consistent segments": Exercise(
+        serve_consistent_bundle, ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx")
+    ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),
     "settings": Exercise(read_settings, ("settings.toml",)),

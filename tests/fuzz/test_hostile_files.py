@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, Qwen3Shape, write_checkpoint
@@ -33,8 +33,11 @@ def bases() -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         write_checkpoint(folder / "checkpoint", SHAPES["tiny"])
-        compile_bundle(CompileArguments(folder / "checkpoint", folder / "bundle", parity_tokens=4), SilentProgress())
+        for made, layout in (("bundle", Layout.POOL), ("segments", Layout.SEGMENTS)):
+            arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout)
+            compile_bundle(arguments, SilentProgress())
         (folder / "consistent bundle").symlink_to(folder / "bundle")
+        (folder / "consistent segments").symlink_to(folder / "segments")
         write_genie(folder)
         (folder / "settings").mkdir()
         lines = [f"{option.key} = {json.dumps(option.default)}" for option in options() if option.default != ""]

@@ -131,7 +131,7 @@ def pack(checkpoint: Path, folder: Path, parts: tuple[PartPlan, ...]) -> Source:
         packer = WeightPacker(weights, network, arguments, lambda _: None)
         for part in parts:
             with WeightFile(folder, part.data_file) as file:
-                packed.append(packer.pack(part, file))
+                packed.append(packer.pack(part, file, file))
     return Source(network, parts, tuple(packed), folder)
 
 

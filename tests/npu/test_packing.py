@@ -39,7 +39,7 @@ def segment(name: str, tokens: tuple[int, ...], position: int, pages: tuple[int,
 def run(runtime: OnnxRuntime, *segments: Segment) -> np.ndarray:
     plan = StepPlan(SHAPE, 0, segments)
     batch = pack(plan, 16)
-    logits = runtime.run(batch).copy()
+    logits = runtime.run(batch).decoded().copy()
     rows = [np.arange(start, start + len(part.tokens)) for start, part in zip(batch.starts, segments, strict=True)]
     columns = np.concatenate([np.array(part.targets) for part in segments])
     runtime.keep(0, np.concatenate(rows).astype(np.int64), columns.astype(np.int64))
@@ -76,8 +76,8 @@ def test_stale_columns_change_no_bit(runtime: OnnxRuntime) -> None:
     run(runtime, segment("a", PROMPT, 0, (0, 1)))
     plan = StepPlan(SHAPE, 0, (segment("a", (33,), 20, (0, 1)),))
     batch = pack(plan, 16)
-    clean = runtime.run(batch).copy()
+    clean = runtime.run(batch).decoded().copy()
     pool = runtime._pools[0]
     pool.keys[..., 40:] = 100.0
     pool.values[..., 40:, :] = -100.0
-    np.testing.assert_array_equal(runtime.run(batch), clean)
+    np.testing.assert_array_equal(runtime.run(batch).decoded(), clean)

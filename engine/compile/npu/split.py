@@ -3,18 +3,23 @@
 from itertools import pairwise
 
 from engine.bundle.manifest import GraphKind
-from engine.compile.arguments import CompileArguments, Quant, Split
+from engine.compile.arguments import DEFAULT_PART_MB, CompileArguments, Quant, Split
 from engine.compile.parts import EMBEDDED, HIDDEN, PartPlan
 from engine.compile.quantization.table import METHODS, head_method
 from engine.errors import CompileError
 from engine.models.network import Network
 
 MEGABYTE = 1_000_000
+COMPILER_FACTOR = 10  # the compiler of two variants takes so many times the memory of a part's weights
+MEMORY_SHARE = 0.8  # of the machine, for one compiler; the rest of the system has the other part
 
 
-def plan_binaries(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
-    """Parts in the order they run, none with more weights than `part_mb`. CompileError when one layer has more."""
-    runs = _layer_runs(arguments, network)
+def plan_binaries(arguments: CompileArguments, network: Network, memory: int = 0) -> tuple[PartPlan, ...]:
+    """Parts in the order they run, none with more weights than `part_mb`. CompileError when one layer has more.
+
+    memory: bytes of the machine, 0 = unknown. The default of `part_mb` is less where its compiler would not fit.
+    """
+    runs = _layer_runs(arguments, network, memory)
     alone = arguments.split is not Split.NONE
     lut = arguments.split is Split.LUT_LMHEAD
     count = len(runs) + alone + lut
@@ -40,14 +45,17 @@ def plan_binaries(arguments: CompileArguments, network: Network) -> tuple[PartPl
     return tuple(parts)
 
 
-def _layer_runs(arguments: CompileArguments, network: Network) -> list[range]:
+def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> list[range]:
     """Layers in runs of nearly equal length, as few as fit."""
-    spec, limit = network.spec, arguments.part_mb * MEGABYTE
+    spec = network.spec
     layer = layer_bytes(arguments.quant, network)
     embedding = spec.vocab * spec.hidden * 2
     first = 0 if arguments.split is Split.LUT_LMHEAD else embedding
     head = spec.vocab * spec.hidden * head_method(arguments).bytes_per_weight
     last = head if arguments.split is Split.NONE else 0.0
+    limit = float(arguments.part_mb * MEGABYTE)
+    if memory and arguments.part_mb == DEFAULT_PART_MB:
+        limit = min(limit, max(compilable_bytes(memory), layer + max(first, last)))
     for count in range(1, spec.layers + 1):
         runs = _even(spec.layers, count)
         sizes = [len(run) * layer for run in runs]
@@ -59,6 +67,11 @@ def _layer_runs(arguments: CompileArguments, network: Network) -> list[range]:
         f"--part-mb {arguments.part_mb} is too small: one layer has {layer / MEGABYTE:.0f} MB, "
         f"the embedding {embedding / MEGABYTE:.0f} MB, the LM head {head / MEGABYTE:.0f} MB"
     )
+
+
+def compilable_bytes(memory: int) -> float:
+    """Bytes of weights that a machine with so much memory can have under compilation at once."""
+    return MEMORY_SHARE * memory / COMPILER_FACTOR
 
 
 def layer_bytes(quant: Quant, network: Network) -> float:

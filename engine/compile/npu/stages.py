@@ -15,12 +15,14 @@ from engine.compile.graphs import GraphPlan, plan_graphs
 from engine.compile.npu.binaries import binary_of, context_node, point_to, run_job, sdk_of
 from engine.compile.npu.context import ContextJob
 from engine.compile.npu.quality import measure_quality
+from engine.compile.npu.split import compilable_bytes
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.npu.wrappers import Link, write_wrapper
 from engine.compile.parts import PartPlan
 from engine.compile.quantization.table import method_of
 from engine.errors import BundleError, CompileError
 from engine.genie.write import write_genie_files
+from engine.isolation.memory import usable_memory
 
 LARGEST_AT_ONCE = 1_500_000_000  # bytes of weights under compilation; a compiler takes some seven times as much memory
 SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX graphs that binaries are made from
@@ -60,7 +62,7 @@ def binary_groups(work: Compilation) -> dict[str, list[str]]:
 def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, NodeProto]]]:
     """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
     largest = max(path.stat().st_size for path in work.graph_folder.iterdir())
-    with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1, usable_memory())) as pool:
         jobs = [pool.submit(compile_group, work, file, names) for file, names in groups.items()]
         try:
             for file, job in zip(groups, jobs, strict=True):
@@ -69,9 +71,10 @@ def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[
             pool.shutdown(cancel_futures=True)
 
 
-def at_once(largest_bytes: int, jobs: int, processors: int) -> int:
-    """How many compilers may run side by side; each uses one processor."""
-    return max(1, min(jobs, processors, LARGEST_AT_ONCE // max(1, largest_bytes)))
+def at_once(largest_bytes: int, jobs: int, processors: int, memory: int = 0) -> int:
+    """How many compilers may run side by side; each uses one processor. memory: bytes of the machine, 0 = unknown."""
+    together = min(LARGEST_AT_ONCE, int(compilable_bytes(memory))) if memory else LARGEST_AT_ONCE
+    return max(1, min(jobs, processors, together // max(1, largest_bytes)))
 
 
 def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -11,10 +13,12 @@ from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
-from engine.compile.weight_file import WeightFile
+from engine.compile.weight_file import StoredTensor, WeightFile
 
 Bytes = NDArray[np.uint8]
+Number = TypeVar("Number", np.uint8, np.float32)
 INT4_MIDDLE = 8
+_SLICE_ITEMS = 1 << 20  # numbers given back at once: small enough for the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,22 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
     return StoredMatrix(matrix.inputs, matrix.outputs, weight, stored_scales, stored_zeros, block)
 
 
+def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
+    """Runs of rows [some, inputs] of a stored matrix, as the floats that its codes stand for."""
+    assert matrix.scales is not None
+    codes, scales = _mapped(folder, matrix.weight, np.uint8), _mapped(folder, matrix.scales, np.float32)
+    zeros = _mapped(folder, matrix.zero_points, np.uint8) if matrix.zero_points else None
+    step = max(1, _SLICE_ITEMS // matrix.inputs)
+    for start in range(0, matrix.outputs, step):
+        run = slice(start, start + step)
+        blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run])
+        yield dequantised(blocks, matrix.inputs)
+
+
+def _mapped(folder: Path, tensor: StoredTensor, dtype: type[Number]) -> NDArray[Number]:
+    return np.memmap(folder / tensor.file, dtype, "r", tensor.offset, tensor.dims)
+
+
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     """Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
     assert matrix.scales is not None
@@ -121,4 +141,12 @@ def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 
 # Four bits a weight and a float32 scale for each block of 32.
-INT4 = Method(Quant.INT4, Activations.FLOAT32, store_blocks, multiply_blocks, bytes_per_weight=0.5 + 4 / 32)
+INT4 = Method(
+    Quant.INT4,
+    Activations.FLOAT32,
+    store_blocks,
+    multiply_blocks,
+    bytes_per_weight=0.5 + 4 / 32,
+    wide=Quant.INT8,
+    read_floats=read_floats,
+)

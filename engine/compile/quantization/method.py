@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,8 @@ class Method:
     bytes_per_weight: with scales; tells where the layers are cut into context binaries.
     embedding_bits: of the embedding table unless --embedding says otherwise. head: the LM head's method unless --head
     does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
-    4-bit blocks as integers; without that it goes through half precision.
+    4-bit blocks as integers; without that it goes through half precision. wide: the method in which passes of many rows
+    may store the same model, made from the floats that read_floats(folder, matrix) gives back, in runs of rows.
     """
 
     quant: Quant
@@ -65,3 +67,5 @@ class Method:
     head: Quant | None = None
     is_exact: bool = False
     has_integer_blocks: bool = False
+    wide: Quant | None = None
+    read_floats: Callable[[Path, StoredMatrix], Iterator[Float32]] | None = None

@@ -7,7 +7,7 @@ from engine.bundle.segments import NARROW_DATA, SHARED_DATA, WIDE_DATA
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graph_builder import GraphBuilder
-from engine.compile.layout import WIDE_ROWS, has_wide_storage
+from engine.compile.layout import WIDE_ROWS, wide_method
 from engine.compile.packed import PackedPart
 from engine.compile.parity import compare_logits
 from engine.compile.parts import PartPlan
@@ -49,11 +49,12 @@ def segment_weights_stage(work: Compilation) -> None:
 
 
 def wide_weights_stage(work: Compilation) -> None:
-    """Write the 4-bit matrices once more as int8, if passes of many rows shall read that."""
-    if not has_wide_storage(work.arguments):
+    """Write the matrices once more, if passes of many rows shall read another storage."""
+    wide = wide_method(work.arguments)
+    if wide is None:
         return
     numbers = sum(linear.matrix.inputs * linear.matrix.outputs for linear in work.packed[0].linears())
-    work.progress.stage("wide weights (int8)", numbers, "B")
+    work.progress.stage(f"wide weights ({wide.quant})", numbers, "B")
     with WeightFile(work.folder, WIDE_DATA) as file:
         work.wide = WideWriter(work.folder, file, work.arguments, work.progress.advance).pack(work.packed[0])
     work.files[WIDE_DATA] = file.entry

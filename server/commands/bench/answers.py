@@ -2,11 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from server.commands.bench.prompts import BenchPrompt
 from server.commands.http_client.client import AnswerFailed, AnswerRefused, ServerClient
 from server.commands.http_client.event_stream import Piece, StreamedUsage
 
@@ -83,11 +84,12 @@ class Reader:
         return "" if self._usage else "no usage in the stream, so its tokens cannot be counted"
 
 
-async def ask(client: ServerClient, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> MeasuredAnswer:
-    """Send one streamed chat request. Everything that goes wrong on the way is in the answer."""
+async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, Any]) -> MeasuredAnswer:
+    """Send one streamed request. Everything that goes wrong on the way is in the answer."""
     reader = Reader(time.perf_counter())
+    send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
     try:
-        async for piece, arrived_at in client.stream(messages, fields):
+        async for piece, arrived_at in send:
             reader.take(piece, arrived_at)
     except AnswerRefused as refusal:
         outcome = REFUSALS.get(refusal.status, AnswerOutcome.FAILED)

@@ -15,9 +15,16 @@ def bench(
     urls: Annotated[list[str] | None, typer.Argument(metavar="URL", help="Servers to load, in turns.")] = None,
     url: Annotated[list[str] | None, typer.Option(help="The same as a URL argument; may be repeated.")] = None,
     bundle: Annotated[str, typer.Option(help="Without a URL: what to start a server on.")] = "demo",
+    paced: Annotated[
+        str,
+        typer.Option(metavar="DEVICE/MODEL", help="Measure the host beside published pass times, no device needed."),
+    ] = "",
     clients: Annotated[str, typer.Option(help="Numbers of clients at once.")] = "1,4,8,16",
     requests_per_client: Annotated[int, typer.Option(min=1, help="Requests of each client, one by one.")] = 4,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of made-up prompts, about.")] = 64,
+    token_ids: Annotated[
+        int, typer.Option(min=0, help="Prompts as random token ids below N, exactly prompt-tokens of them.")
+    ] = 0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 64,
     rounds: Annotated[int, typer.Option(min=0, help="Turns of each server; 0 = 1, or 3 with several servers.")] = 0,
     prompts: Annotated[Path | None, typer.Option(help="Prompts instead: one per line, text or JSON.")] = None,
@@ -27,6 +34,8 @@ def bench(
     shared_prefix: Annotated[int, typer.Option(min=0, help="Also time prompts that share N tokens, cold, warm.")] = 0,
     full_length: Annotated[bool, typer.Option(help="Run every answer to max-tokens where a server can.")] = True,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds without a byte before a request fails.")] = 300.0,
+    profile: Annotated[bool, typer.Option(help="Show where the steps of a server of our own take their time.")] = False,
+    markdown: Annotated[bool, typer.Option(help="With --profile: its table as Markdown.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure tokens per second and latencies under load; several URLs are compared side by side."""
@@ -46,6 +55,18 @@ def bench(
         refuse(f"--json {json_file} cannot be written: its folder does not exist")
     rounds = rounds or (ROUNDS_SIDE_BY_SIDE if len(addresses) > 1 else 1)
     load = BenchLoad(levels, requests_per_client, max_tokens, rounds, shared_prefix)
-    source = PromptSource(fresh_seed() if seed is None else seed, prompt_tokens, texts=texts)
+    source = PromptSource(fresh_seed() if seed is None else seed, prompt_tokens, texts=texts, vocabulary=token_ids)
+    if paced:
+        if addresses or prompts or shared_prefix or bundle != "demo":
+            refuse("--paced starts a server and makes its prompts itself: leave out URLs, --bundle, --prompts")
+        from server.commands.bench.paced import run_paced
+
+        raise typer.Exit(run_paced(paced, source, load, timeout, json_file))
     servers = Servers(addresses, bundle, api_key, model, timeout)
+    if profile:
+        if addresses:
+            refuse("--profile starts a server of its own: leave the URLs out and name a --bundle")
+        from server.commands.bench.profile import run_profile
+
+        raise typer.Exit(run_profile(servers, source, load, markdown))
     raise typer.Exit(run_bench(servers, source, load, full_length, json_file))

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 Message = dict[str, str]
+BenchPrompt = list[Message] | tuple[int, ...]  # a chat, or token ids to go on from
+TAIL_TOKENS = 12  # behind a shared prefix
 
 WORDS = (
     "the a one every little old bright quiet green red cold warm river mountain garden house window table bird "
@@ -45,13 +47,25 @@ class WordLength:
 class PromptSource:
     """Prompts by place: the same place gives the same prompt on every server, no two places share one.
 
-    `texts`: chats of a prompts file, used in a shuffled order instead of made-up ones.
+    `texts`: chats of a prompts file, used in a shuffled order instead of made-up ones. `vocabulary`: when it is not 0,
+    prompts are exactly `prompt_tokens` random token ids below it.
     """
 
     seed: int
     prompt_tokens: int
     length: WordLength = WordLength()
     texts: tuple[tuple[Message, ...], ...] = ()
+    vocabulary: int = 0
+
+    def prompt(self, *place: object) -> BenchPrompt:
+        """What one request asks."""
+        return self._ids(self.prompt_tokens, *place) if self.vocabulary else self.chat(*place)
+
+    def prefixed(self, prefix_tokens: int, prefix: object, tail: object) -> BenchPrompt:
+        """A prompt whose first `prefix_tokens` tokens are the same for every `tail`; of a chat, or so."""
+        if not self.vocabulary:
+            return self.prefixed_chat(prefix_tokens, prefix, tail)
+        return self._ids(prefix_tokens, "prefix", prefix) + self._ids(TAIL_TOKENS, "tail", prefix, tail)
 
     def chat(self, *place: object) -> list[Message]:
         """The messages of one request."""
@@ -63,7 +77,10 @@ class PromptSource:
     def prefixed_chat(self, prefix_tokens: int, prefix: object, tail: object) -> list[Message]:
         """A chat whose first `prefix_tokens` tokens or so are the same for every `tail`."""
         start = words(self._draw("prefix", prefix), self.length.words(prefix_tokens))
-        return [{"role": "system", "content": start}, user(words(self._draw("tail", prefix, tail), 12))]
+        return [{"role": "system", "content": start}, user(words(self._draw("tail", prefix, tail), TAIL_TOKENS))]
+
+    def _ids(self, count: int, *place: object) -> tuple[int, ...]:
+        return tuple(self._draw(*place).choices(range(self.vocabulary), k=count))
 
     def _draw(self, *place: object) -> random.Random:
         return random.Random("/".join(map(str, (self.seed, *place))))

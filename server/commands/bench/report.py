@@ -92,10 +92,17 @@ def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Tab
 
 
 def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTarget]) -> Table:
-    titles = ("output\ntok/s", "lowest\nround", "highest\nround", "first token\np50", "between tokens\np50")
+    titles = (
+        "output\ntok/s",
+        "lowest\nround",
+        "highest\nround",
+        "first token\np50",
+        "gap\np50",
+        "gap\np95",
+    )
     table = _table(f"Ratios to {targets[0].name}, median of rounds side by side", targets, *titles)
     for each in compared:
-        speeds = (each.tokens_per_second, each.lowest, each.highest, each.first_token_p50, each.gap_p50)
+        speeds = (each.tokens_per_second, each.lowest, each.highest, each.first_token_p50, each.gap_p50, each.gap_p95)
         table.add_row(*_place(each.clients, each.server, targets), *(_times(value) for value in speeds))
     return table
 

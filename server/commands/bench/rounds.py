@@ -92,9 +92,9 @@ async def measure(
 async def _measure_prefix(
     target: BenchTarget, prompts: PromptSource, load: BenchLoad, number: int, record: PrefixRecord
 ) -> None:
-    record.cold = await target.chat(prompts.prefixed_chat(load.prefix_tokens, number, "cold"), 1)
+    record.cold = await target.answer(prompts.prefixed(load.prefix_tokens, number, "cold"), 1)
     for tail in range(WARM_ASKS):
-        record.warm.append(await target.chat(prompts.prefixed_chat(load.prefix_tokens, number, tail), 1))
+        record.warm.append(await target.answer(prompts.prefixed(load.prefix_tokens, number, tail), 1))
 
 
 def _kept(records: list[PrefixRecord], record: PrefixRecord) -> PrefixRecord:
@@ -122,5 +122,5 @@ async def _one_client(
     target: BenchTarget, prompts: PromptSource, load: BenchLoad, record: TurnRecord, client: int
 ) -> None:
     for request in range(load.requests_per_client):
-        chat = prompts.chat(record.turn.clients, record.turn.round, client, request)
-        record.answers.append(await target.chat(chat, load.max_tokens))
+        prompt = prompts.prompt(record.turn.clients, record.turn.round, client, request)
+        record.answers.append(await target.answer(prompt, load.max_tokens))

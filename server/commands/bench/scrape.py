@@ -58,6 +58,7 @@ SAMPLES: Mapping[str, str] = {
     "prefix_hits": "vllm:prefix_cache_hits_total",
     "preemptions": "vllm:num_preemptions_total",
 }
+STAGES = "hexserve:stage_seconds_total"
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
@@ -82,6 +83,16 @@ def read_metrics(text: str) -> Reading | None:
         return None
     counters = ScrapedCounters(**{field: values[name] for field, name in SAMPLES.items()})
     return Reading(counters, sum(values.get(name, 0.0) for name in BUSY))
+
+
+def read_stages(text: str) -> dict[str, float]:
+    """Seconds by stage of the engine's steps; empty when a server has none or the exposition cannot be parsed."""
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError:
+        return {}
+    samples = [sample for family in families for sample in family.samples if sample.name == STAGES]
+    return {sample.labels["stage"]: sample.value for sample in samples}
 
 
 def between(before: ScrapedCounters, after: ScrapedCounters) -> ScrapedCounters:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,14 +93,14 @@ class BenchSession:
 
     async def _measure(self, book: Book) -> None:
         try:
-            length, runs_full = await prepare(self.targets, self.wants_full_length)
+            length, runs_full = await prepare(self.targets, self.wants_full_length, self.prompts.vocabulary)
             ends = "all of them" if runs_full else "or fewer, as the model ends"
             self.console.print(
                 f"{self.load.requests_per_client} requests per client, {self.load.max_tokens} tokens each ({ends}), "
                 f"{self.load.rounds} rounds, seed {self.prompts.seed}",
                 highlight=False,
             )
-            sized = PromptSource(self.prompts.seed, self.prompts.prompt_tokens, length, self.prompts.texts)
+            sized = dataclasses.replace(self.prompts, length=length)
             await measure(self.targets, sized, self.load, book, self._tell)
         finally:
             for target in self.targets:

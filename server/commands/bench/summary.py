@@ -46,6 +46,7 @@ class Comparison:
     highest: float | None
     first_token_p50: float | None
     gap_p50: float | None
+    gap_p95: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def _comparison(clients: int, server: int, pairs: Sequence[tuple[Level, Level]])
         highest=max(speeds, default=None),
         first_token_p50=median(_known([ratio(own.first_token.p50, first.first_token.p50) for own, first in pairs])),
         gap_p50=median(_known([ratio(own.gap.p50, first.gap.p50) for own, first in pairs])),
+        gap_p95=median(_known([ratio(own.gap.p95, first.gap.p95) for own, first in pairs])),
     )
 
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from server.commands.bench.answers import MeasuredAnswer, ask
-from server.commands.bench.prompts import Message
-from server.commands.bench.scrape import Reading, ScrapedCounters, read_metrics
+from server.commands.bench.prompts import BenchPrompt
+from server.commands.bench.scrape import Reading, ScrapedCounters, read_metrics, read_stages
 from server.commands.http_client.client import ServerClient
 
 SETTLE_S = 3.0
@@ -43,9 +43,9 @@ class BenchTarget:
         """Take the first model that the server lists, unless one was given. Raises Unreachable."""
         await self._client.find_model()
 
-    async def chat(self, messages: Sequence[Message], max_tokens: int) -> MeasuredAnswer:
+    async def answer(self, prompt: BenchPrompt, max_tokens: int) -> MeasuredAnswer:
         """One greedy streamed answer."""
-        return await ask(self._client, messages, {"max_tokens": max_tokens, "temperature": 0, **self.extra})
+        return await ask(self._client, prompt, {"max_tokens": max_tokens, "temperature": 0, **self.extra})
 
     async def counters(self) -> ScrapedCounters | None:
         """The engine's counters once nothing runs any more; None when the server has none of ours."""
@@ -58,6 +58,10 @@ class BenchTarget:
                 return None if reading is None else reading.counters
             previous = reading
             await asyncio.sleep(SETTLE_STEP_S)
+
+    async def stages(self) -> dict[str, float]:
+        """Seconds by stage of the engine's steps so far."""
+        return read_stages(await self._client.text_at("metrics") or "")
 
     async def _reading(self) -> Reading | None:
         text = await self._client.text_at("metrics")

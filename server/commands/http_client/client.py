@@ -79,17 +79,26 @@ class ServerClient:
             return None
         return response.text if response.status_code == 200 else None
 
-    async def stream(
+    def stream(
         self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]
     ) -> AsyncGenerator[tuple[Piece, float], None]:
         """One chat answer as it comes: each piece with the `time.perf_counter()` at which its bytes were there.
 
         fields: of the request, beside model, messages and streaming. An error event is a piece. Raises AnswerFailed.
         """
-        body = {"model": self.model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+        return self._pieces("v1/chat/completions", {"messages": messages, **fields})
+
+    def complete(
+        self, token_ids: Sequence[int], fields: Mapping[str, Any]
+    ) -> AsyncGenerator[tuple[Piece, float], None]:
+        """The continuation of a prompt of token ids, as `stream` gives it."""
+        return self._pieces("v1/completions", {"prompt": token_ids, **fields})
+
+    async def _pieces(self, path: str, fields: Mapping[str, Any]) -> AsyncGenerator[tuple[Piece, float], None]:
+        body = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
         status = 0
         try:
-            async with self._http.stream("POST", "v1/chat/completions", json=body | dict(fields)) as response:
+            async with self._http.stream("POST", path, json=body | dict(fields)) as response:
                 status = response.status_code
                 if status != 200:
                     raise await _refusal(response)

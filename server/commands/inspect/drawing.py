@@ -11,6 +11,8 @@ from rich.text import Text
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
+from server.commands.inspect.segments import grouped_files, segment_table
+from server.commands.inspect.sizes import size_text
 
 POOL_COLUMNS = (256, 1024, 4096, 16_384)
 _BAR_CELLS = 40
@@ -23,7 +25,8 @@ def describe(folder: Path, graph: str | None = None, pool_columns: Sequence[int]
     Raises BundleError for a damaged bundle or an unknown graph.
     """
     manifest = load_manifest(folder)
-    parts: list[RenderableType] = [_headline(manifest), _graph_table(manifest), _shape_bars(manifest)]
+    graphs = segment_table(manifest) if manifest.is_segmented else _graph_table(manifest)
+    parts: list[RenderableType] = [_headline(manifest), graphs, _shape_bars(manifest)]
     parts += [_memory_table(manifest, pool_columns), _files_table(manifest)]
     if graph is not None:
         parts.append(_tensor_table(_find(manifest, graph)))
@@ -33,15 +36,6 @@ def describe(folder: Path, graph: str | None = None, pool_columns: Sequence[int]
 def pool_bytes(manifest: Manifest, columns: int) -> int:
     """Bytes of keys and values of one pool of so many columns, over all layers."""
     return columns * manifest.kv_bytes_per_token
-
-
-def size_text(count: float) -> str:
-    """Bytes as a reader says them: '312 B', '1.5 KB', '684.2 MB'."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
 
 
 def _headline(manifest: Manifest) -> RenderableType:
@@ -70,9 +64,13 @@ def _headline(manifest: Manifest) -> RenderableType:
 def _parity_text(parity: dict[str, float]) -> str:
     if not parity:
         return "not measured"
-    top1 = f"top-1 {100 * parity.get('top1', 0.0):.1f} %"
-    error = f"KL {parity.get('kl', 0.0):.1e}, largest error {parity.get('relative_error', 0.0):.1e}"
-    return f"{top1}, {error} over {parity.get('tokens', 0.0):.0f} tokens"
+    wide = f"; wide: {_figures_text(parity, 'wide_')}" if "wide_top1" in parity else ""
+    return f"{_figures_text(parity, '')}{wide} over {parity.get('tokens', 0.0):.0f} tokens"
+
+
+def _figures_text(parity: dict[str, float], storage: str) -> str:
+    top1, kl, error = (parity.get(f"{storage}{name}", 0.0) for name in ("top1", "kl", "relative_error"))
+    return f"top-1 {100 * top1:.1f} %, KL {kl:.1e}, largest error {error:.1e}"
 
 
 def _graph_table(manifest: Manifest) -> RenderableType:
@@ -126,7 +124,8 @@ def _bar(shape: PassShape, widest: int) -> Text:
 
 
 def _memory_table(manifest: Manifest, pool_columns: Sequence[int]) -> RenderableType:
-    table = Table(title="memory of one pool", title_justify="left", title_style="bold")
+    title = "memory of one sequence" if manifest.is_segmented else "memory of one pool"
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("columns", justify="right")
     table.add_column("keys and values", justify="right")
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
@@ -140,8 +139,8 @@ def _files_table(manifest: Manifest) -> RenderableType:
     table.add_column("name")
     table.add_column("size", justify="right")
     table.add_column("sha256", style="dim")
-    for name, entry in sorted(manifest.files.items()):
-        table.add_row(Text(name), size_text(entry.bytes), f"{entry.sha256[:16]}...")
+    for name, size, sha256 in grouped_files(manifest):
+        table.add_row(Text(name), size_text(size), f"{sha256[:16]}..." if sha256 else "")
     table.add_row("[bold]together", size_text(sum(entry.bytes for entry in manifest.files.values())), "")
     return table
 

@@ -4,12 +4,14 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
+from engine.sources.paced import paced_folder, published_as
 from engine.sources.resolve import cache_folder, resolve_bundle
 from engine.sources.retention import in_use
 from server.http.guard.hosts import is_loopback
@@ -43,12 +45,14 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         try:
             cache = cache_folder(settings.cache_dir)
             with unwinding():
-                folder = resolve_bundle(settings.engine.bundle, cache)
+                folder = _resolve(settings.engine, cache)
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
         found = settings.with_bundle(folder, cache)
         set_up_logging(found.log_level)
+        if found.engine.paced:
+            _log.warning("PACED %s: nothing is computed, every answer is noise", found.engine.paced)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         limits = _client_limits(found)
@@ -56,6 +60,14 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
         with in_use(folder, cache):
             return run(found, keys, lambda: make_engine(found.engine, limits), listener)
+
+
+def _resolve(engine: EngineConfig, cache: Path) -> Path:
+    """The bundle folder, of a paced server one that may have no graphs. BundleError."""
+    if not engine.paced:
+        return resolve_bundle(engine.bundle, cache)
+    published_as(engine.paced)  # a wrong name must not cost a compilation
+    return paced_folder(engine.paced, engine.bundle, resolve_bundle(engine.bundle, cache), cache)
 
 
 def _client_limits(settings: Settings) -> ClientLimits:

@@ -32,7 +32,11 @@ def simulate(
     output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 128,
     rate: Annotated[float, typer.Option(help="Clients that come per second (Poisson); 0 = all at once.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of their times.")] = 0,
-    host_ms: Annotated[float, typer.Option(help="Time of the host for each pass.")] = 2.0,
+    host_ms: Annotated[
+        float | None, typer.Option(help="Time of the host for each pass; as measured if left out.")
+    ] = None,
+    host: Annotated[Path | None, typer.Option(help="What bench --paced --json wrote: times of this host.")] = None,
+    lone: Annotated[bool, typer.Option(help="One stream on the NPU beside the CPU instead, published rates.")] = False,
     max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 250.0,
     pools: Annotated[int, typer.Option(help="The server's setting of that name.")] = 1,
     reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
@@ -40,12 +44,21 @@ def simulate(
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Draw the rates into this file.")] = None,
 ) -> None:
     """What the scheduler would do on a device: real decisions, published pass times, a simulated clock."""
-    from server.commands.simulate.scenario import Scenario, check_lengths, measured_device, published_devices
+    from server.commands.simulate.scenario import (
+        Scenario,
+        check_lengths,
+        host_times,
+        measured_device,
+        published_devices,
+    )
     from server.commands.simulate.session import run_simulation
 
     try:
         levels = whole_numbers(clients, "--clients")
-        own = (host_ms, max_gap_ms, pools, reserve_tokens)
+        if lone:
+            raise typer.Exit(_lone(prompt, output, json_file))
+        _within("--host-ms", host_ms or 0.0, 0, 1_000_000)
+        own = (host_times(host, host_ms), max_gap_ms, pools, reserve_tokens)
         scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own))
         if costs is None:
             _refuse_given({"--kv-bytes": kv_bytes}, "needs --costs: published models have their own")
@@ -64,13 +77,21 @@ def simulate(
         refuse(error)
 
 
+def _lone(prompt: int, output: int, json_file: Path | None) -> int:
+    from server.commands.simulate.lone import run_lone
+
+    _within("--prompt", prompt, 1, 2**20)
+    _within("--output", output, 1, 2**20)
+    run_lone(prompt, output, json_file)
+    return 0
+
+
 def _checked(scenario: "Scenario") -> "Scenario":
     _within("--clients", max(scenario.clients), 1, 1024)
     _within("--requests", scenario.requests, 1, 1000)
     _within("--prompt", scenario.prompt, 1, 2**20)
     _within("--output", scenario.output, 1, 2**20)
     _within("--rate", scenario.rate, 0, 1_000_000)
-    _within("--host-ms", scenario.host_ms, 0, 1_000_000)
     _within("--max-gap-ms", scenario.max_gap_ms, 1, 1_000_000)
     _within("--pools", scenario.pools, 1, 64)
     _within("--reserve-tokens", scenario.reserve_tokens, 0, 2**20)

@@ -9,6 +9,7 @@ from engine.simulate.clock import Policy, drive
 from engine.simulate.continuous import Continuous
 from engine.simulate.costs_file import parse_times
 from engine.simulate.fusion import Fusion
+from engine.simulate.host_times import MEASURED, HostTimes, parse_host_times
 from engine.simulate.load import SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table, lay_out
 from engine.simulate.published import find, price
@@ -38,7 +39,7 @@ class Scenario:
     output: int
     rate: float
     seed: int
-    host_ms: float
+    host: HostTimes
     max_gap_ms: float
     pools: int
     reserve_tokens: int
@@ -79,6 +80,20 @@ def measured_device(path: Path, kv_bytes: int) -> Device:
     return Device(path.name, "your file", Prices(fixed_table(times), times, kv_bytes))
 
 
+def host_times(path: Path | None, constant_ms: float | None) -> HostTimes:
+    """Those of a file of `bench --paced`, a constant, or what was measured once. ValueError naming the option."""
+    if path is None:
+        return MEASURED if constant_ms is None else HostTimes.constant(constant_ms)
+    if constant_ms is not None:
+        raise ValueError("--host-ms and --host both say what the host takes: give one of them")
+    try:
+        return parse_host_times(path.read_bytes(), path.name)
+    except OSError as error:
+        raise ValueError(f"--host {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"--host {path}: {error}") from None
+
+
 def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
     """ValueError when a request cannot fit the variants of a device."""
     needed = scenario.prompt + scenario.output
@@ -103,7 +118,7 @@ def play(scenario: Scenario, device: Device, clients: int, on_tokens: Callable[[
     }
     found: list[Figures] = []
     for name, policy in policies.items():
-        run = drive(policy, scenario.load(clients), scenario.host_ms, on_tokens)
+        run = drive(policy, scenario.load(clients), scenario.host, on_tokens)
         found.append(figures(clients, name, run, found[0] if found else None))
     return found
 
@@ -119,8 +134,8 @@ def assumptions(scenario: Scenario, has_published: bool) -> list[str]:
     )
     return [
         prices,
-        f"Every pass costs {scenario.host_ms:g} ms more on the host, whatever it carries. Published decode rates hold "
-        "some host work already, so it may be counted twice.",
+        f"Every pass costs more on the host: {scenario.host.text()} ({scenario.host.source}), linear between. "
+        "Published decode rates hold some host work already, so it may be counted twice.",
         "serial: one request after the other, its prompt in chunks of most rows (the rest in the fewest that hold it), "
         "then one row for each token; changing the variant costs nothing. This is how Genie works.",
         f"{FUSION}: one chunk of one prompt and one decode row a pass, the row belongs to one request until it ends; "

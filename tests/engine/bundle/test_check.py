@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from engine.bundle.check import check_contract, check_listed
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import GraphKind, Manifest, load_manifest
 from engine.errors import BundleError
 from tests.bundles import Bundles
 from tests.engine.graphs.test_onnx_qnn import TWO, bundle
@@ -61,3 +61,64 @@ def test_a_graph_that_is_no_listed_file(bundles: Bundles) -> None:
     check_listed(manifest)
     with pytest.raises(BundleError, match=r"uses free_1_of_2\.onnx, but does not list it"):
         check_listed(msgspec.structs.replace(manifest, files={}))
+
+
+def segments(manifest: Manifest, **changes: dict[str, object]) -> Manifest:
+    """The manifest with fields of graphs changed, by the name of the graph; None drops it."""
+    graphs = [
+        msgspec.structs.replace(graph, **(changes.get(graph.name) or {}))
+        for graph in manifest.graphs
+        if graph.name not in changes or changes[graph.name]
+    ]
+    return msgspec.structs.replace(manifest, graphs=tuple(graphs))
+
+
+def test_segments(bundles: Bundles) -> None:
+    for layout in ("segments", "segments int8", "segments int4"):
+        manifest = load_manifest(bundles(layout))
+        check_contract(manifest)
+        assert manifest.is_segmented and manifest.is_free_shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"linear_2_of_3": {}}, "has no linear graph 2 of 3 for passes of one row"),
+        ({"linear_2_of_3": {"part": 1}}, "two linear graphs of one part"),
+        ({"linear_2_of_3_wide": {"least_rows": 1}}, "two linear graphs of one part"),
+        ({"linear_2_of_3": {"least_rows": 3}}, "has no linear graph 2 of 3 for passes of one row"),
+        ({"linear_2_of_3_wide": {"parts": 4}}, "is linear 2 of 4 among 3 linear parts"),
+        ({"linear_2_of_3_wide": {"kind": GraphKind.DECODER}}, "is decoder 2 of 3 among 3 linear parts"),
+        ({"linear_2_of_3_wide": {"kind": GraphKind.ATTENTION}}, "one attention graph for all layers"),
+        ({"linear_2_of_3_wide": {"inputs": ()}}, "linear_2_of_3_wide has the inputs , it needs hidden_in, attended"),
+    ],
+)
+def test_segments_that_do_not_fit_together(
+    bundles: Bundles, changes: dict[str, dict[str, object]], message: str
+) -> None:
+    manifest = load_manifest(bundles("segments int4"))
+    with pytest.raises(BundleError, match=message):
+        check_contract(segments(manifest, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head_dim": 32}, r"output query is float32 \[1, 'rows', 64\] in the manifest, .* \[1, 'rows', 128\]"),
+        ({"kv_heads": 1}, r"output key is float32 \[1, 'rows', 32\] .* \[1, 'rows', 16\]"),
+        ({"hidden": 128}, r"output hidden_out is float32 \[1, 'rows', 64\] .* \[1, 'rows', 128\]"),
+        ({"vocab": 1 << 20}, r"output logits .* want float32 \[1, 'logit_rows', 1048576\]"),
+        ({"layers": 3}, "has no linear graph 4 of 4 for passes of one row"),
+    ],
+)
+def test_segments_of_another_model(bundles: Bundles, changes: dict[str, int], message: str) -> None:
+    manifest = load_manifest(bundles("segments"))
+    model = msgspec.structs.replace(manifest.model, **changes)
+    with pytest.raises(BundleError, match=message):
+        check_contract(msgspec.structs.replace(manifest, model=model))
+
+
+def test_segments_cache_floats(bundles: Bundles) -> None:
+    manifest = msgspec.structs.replace(load_manifest(bundles("segments")), kv_dtype="uint8")
+    with pytest.raises(BundleError, match="caches of float32, not of uint8"):
+        check_contract(manifest)

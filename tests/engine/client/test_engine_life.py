@@ -5,14 +5,16 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pytest
 
-from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.manifest import TextSpec, load_manifest, save_manifest
 from engine.client.engine import Engine, EngineState
+from engine.client.supervisor import Supervisor
 from engine.client.worker_process import worker_command
 from engine.config import EngineConfig
 from engine.errors import (
@@ -23,7 +25,9 @@ from engine.errors import (
     InvalidRequest,
     WorkerDied,
 )
+from engine.messages import Ready
 from engine.request import Request
+from engine.text.prompt import PromptMaker
 from tests.engine.client.client_stage import (
     GUARD_S,
     KILL,
@@ -120,6 +124,37 @@ async def test_before_it_is_ready_it_says_so(stage: Stage) -> None:
     with pytest.raises(EngineFailure):
         await starting
     assert engine.state is EngineState.STOPPED
+
+
+async def test_the_worker_loads_beside_the_text_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on, load = threading.Event(), PromptMaker.load
+
+    def late(folder: Path, spec: TextSpec) -> PromptMaker:
+        may_go_on.wait()
+        return load(folder, spec)
+
+    monkeypatch.setattr("engine.client.engine.PromptMaker.load", late)
+    script = json.dumps({"folder": str(stage.folder), "starts": ["ready"]})
+    engine = Engine(EngineConfig(str(stage.folder)), command=[sys.executable, str(SCRIPT), script])
+    worker_ready, report = asyncio.Event(), Supervisor._on_ready
+
+    def on_ready(supervisor: Supervisor, ready: Ready) -> None:
+        report(supervisor, ready)
+        worker_ready.set()
+
+    monkeypatch.setattr(Supervisor, "_on_ready", on_ready)
+    stage.engines.append(engine)
+    starting = asyncio.create_task(engine.start())
+    try:
+        async with asyncio.timeout(GUARD_S / 4):
+            await worker_ready.wait()
+            assert engine.state is EngineState.LOADING
+            with pytest.raises(Busy, match="loading"):
+                engine.submit(request("a"))
+    finally:
+        may_go_on.set()
+        await starting
+    assert engine.state is EngineState.READY
 
 
 async def test_a_dead_engine_says_why(stage: Stage) -> None:

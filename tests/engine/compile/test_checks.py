@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.compile.arguments import CompileArguments, Quant, Target
+from engine.compile.arguments import CompileArguments, Layout, Quant, Split, Target, Wide
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.errors import CompileError
 
@@ -28,6 +28,15 @@ from engine.errors import CompileError
         ({"quant": Quant.W8A16, "rows": (1,), "context": (64,), "head": Quant.INT8}, "--head w8a16 or w4a16"),
         ({"head": Quant.W8A16}, "needs --quant w8a16 or w4a16"),
         ({"calibration": Path("text.txt")}, "--calibration is for w8a16 and w4a16"),
+        ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,)}, "takes no --rows, --context or --same-past"),
+        ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,), "quant": Quant.W8A16}, "w8a16 has integers"),
+        ({"layout": Layout.SEGMENTS, "split": Split.LMHEAD}, "--split is for --layout pool"),
+        (
+            {"layout": Layout.SEGMENTS, "quant": Quant.INT8, "wide": Wide.INT8},
+            "second storage for --quant int4, not for int8",
+        ),
+        ({"layout": Layout.POOL, "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
+        ({"rows": (1,), "context": (64,), "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"rows": tuple(range(1, 65)), "same_past": (1, 2, 3, 4, 5)}, "320 variants"),
     ],
 )
@@ -50,6 +59,8 @@ def test_options(options: dict[str, Any], message: str) -> None:
         ({"embedding_bits": 8}, "--embedding 16 only, not 8"),
         ({"part_mb": 9000}, "--part-mb must be from 1 to 3500"),
         ({"quant": Quant.W8A16, "calibration": Path("no.txt")}, "--calibration no.txt cannot be read"),
+        ({"layout": Layout.SEGMENTS}, "--layout segments is for --target cpu, not for x-elite"),
+        ({"wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"target": Target.CPU}, "--target cpu takes --quant fp32.*not w4"),
     ],
 )

@@ -1,10 +1,14 @@
 """Copies cut into slices are the copies one by one."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.graphs.layout import spans
+from engine.bundle.manifest import load_manifest
+from engine.graphs.layout import linear_graphs, spans
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30, unique=True), st.booleans())
@@ -26,3 +30,16 @@ def test_runs_are_slices() -> None:
         (slice(2, 4), slice(7, 9)),
         (slice(4, 5), slice(20, 21)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (1, ["linear_1_of_3", "linear_2_of_3", "linear_3_of_3"]),
+        (7, ["linear_1_of_3", "linear_2_of_3", "linear_3_of_3"]),
+        (8, ["linear_1_of_3_wide", "linear_2_of_3_wide", "linear_3_of_3_wide"]),
+        (500, ["linear_1_of_3_wide", "linear_2_of_3_wide", "linear_3_of_3_wide"]),
+    ],
+)
+def test_a_pass_runs_the_storage_for_its_rows(segmented_bundle: Path, rows: int, names: list[str]) -> None:
+    assert [graph.name for graph in linear_graphs(load_manifest(segmented_bundle), rows)] == names

@@ -27,5 +27,5 @@ def test_fixed_heads_come_before_a_free_one(
         msgspec.structs.replace(manifest, graphs=tuple(graphs)), {graph.name: session for graph in graphs}, Arena()
     )
     hidden = np.ones((rows, int(free.inputs[0].shape[-1])), np.float32)
-    assert head.logits(hidden, 1).shape == (rows, manifest.model.vocab)
+    assert head.logits(hidden, 1).codes.shape == (rows, manifest.model.vocab)
     assert list(head._bound) == [width]

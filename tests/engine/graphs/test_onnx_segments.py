@@ -13,6 +13,7 @@ from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
 from engine.graphs.onnx_sessions import cpu_provider
 from engine.graphs.pass_times import measure
+from engine.graphs.runtime import TimesParts
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import Bundles
 from tests.engine.graphs.test_onnx_runtime import OTHER, VOCAB_PROMPT, segment
@@ -31,7 +32,7 @@ def run(runtime: SegmentRuntime, *segments: Segment, keep: bool = True) -> np.nd
     shape = runtime.shapes.fixed[0] if runtime.shapes.fixed else PassShape(rows, 64)
     plan = StepPlan(shape, 0, segments)
     batch = pack(plan, 16)
-    logits = runtime.run(batch).copy()
+    logits = runtime.run(batch).decoded().copy()
     if keep:
         kept = [np.arange(start, start + len(item.tokens)) for start, item in zip(batch.starts, segments, strict=True)]
         columns = [column for item in segments for column in item.targets]
@@ -43,7 +44,7 @@ def in_pool(folder: Path, tokens: tuple[int, ...]) -> np.ndarray:
     """Logits of every token by the pool graph of the same weights."""
     runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 64, 256), 1, cpu_provider(1))
     plan = StepPlan(PassShape(len(tokens), 64), 0, (segment("a", tokens, 0, (0, 1, 2), len(tokens)),))
-    return runtime.run(pack(plan, 16)).copy()
+    return runtime.run(pack(plan, 16)).decoded().copy()
 
 
 def test_segments_give_the_logits_of_the_pool_graph(bundles: Bundles) -> None:
@@ -51,6 +52,14 @@ def test_segments_give_the_logits_of_the_pool_graph(bundles: Bundles) -> None:
     runtime = open_segments(bundles("segments"))
     whole = run(runtime, segment("a", PROMPT, 0, (4, 2, 9), 40))
     np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pass_is_timed_by_part(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"))
+    assert isinstance(runtime, TimesParts)
+    run(runtime, segment("a", PROMPT, 0, (4, 2, 9)))
+    assert set(runtime.part_seconds) == {"inputs", "linear", "attention", "head"}
+    assert all(seconds > 0 for seconds in runtime.part_seconds.values())
 
 
 @pytest.mark.parametrize("first", [1, 15, 16, 17, 39])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from engine.bundle.variant import PassShape
 from engine.graphs.fake_runtime import FakeRuntime
-from engine.graphs.pass_times import is_complete, load_times, measure, save_times, shapes_to_time, whole_lines
+from engine.graphs.pass_times import believed, is_complete, load_times, measure, save_times, shapes_to_time, whole_lines
 from tests.engine.worker.simulation import fixed, free
 
 
@@ -16,11 +16,24 @@ def test_every_shape_is_timed_by_its_better_run() -> None:
     assert times == {PassShape(1, 64): 500.0, PassShape(8, 64): 2000.0}
 
 
+def test_a_start_goes_on_where_the_budget_stopped_another() -> None:
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    # The start; two runs of the first shape; the budget is over before the second.
+    ticks = iter([0.0, 0.0, 1.0, 3.0, 3.5, 21.0])
+    times = measure(runtime, lambda: next(ticks))
+    assert times == {PassShape(1, 64): 500.0}
+    ticks = iter([0.0, 1.0, 2.0, 4.0, 6.0, 9.0])
+    again = measure(runtime, lambda: next(ticks), times)
+    assert again == {PassShape(1, 64): 500.0, PassShape(8, 64): 2000.0}
+    assert measure(runtime, lambda: 0.0, again) == again
+
+
 def test_half_a_line_is_not_believed() -> None:
     shapes = free(64, 2048)
     wanted = shapes_to_time(shapes)
     times = {shape: 1.0 for shape in wanted if shape.past == 64} | {PassShape(1, 1024): 2.0}
     assert set(whole_lines(shapes, times)) == {shape for shape in wanted if shape.past == 64}
+    assert believed(shapes, times) == whole_lines(shapes, times)
     assert not is_complete(shapes, times)
     assert is_complete(shapes, dict.fromkeys(wanted, 1.0))
 

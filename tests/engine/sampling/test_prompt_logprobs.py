@@ -8,6 +8,7 @@ import torch
 
 from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import expected_token
+from engine.graphs.logits import Logits
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, TokenLogprob
 from engine.sampling.prompt_logprobs import token_logprobs
@@ -115,10 +116,10 @@ def test_a_row_without_numbers_fails_its_request_alone() -> None:
     world.submit("bad", prompt(12), 6, prompt_logprobs=0)
     run = world.runtime.run
 
-    def poisoned(batch: PackedBatch) -> np.ndarray:
+    def poisoned(batch: PackedBatch) -> Logits:
         logits = run(batch)
         if len(world.runtime.passes) == 2:
-            logits[0] = np.nan
+            logits.decoded()[0] = np.nan
         return logits
 
     world.runtime.run = poisoned  # type: ignore[method-assign]
@@ -130,7 +131,7 @@ def test_a_row_without_numbers_fails_its_request_alone() -> None:
 def test_scores_are_the_log_softmax_of_torch() -> None:
     logits = np.random.default_rng(3).normal(scale=6, size=(37, 1000)).astype(np.float32)
     tokens = [int(i) for i in np.random.default_rng(4).integers(0, 1000, 37)]
-    found = token_logprobs(logits, tokens, 3)
+    found = token_logprobs(Logits.of(logits), tokens, 3)
     assert not isinstance(found, BadLogits)
     expected = torch.log_softmax(torch.from_numpy(logits).double(), dim=1).numpy()
     for row, (token, entry) in enumerate(zip(tokens, found, strict=True)):

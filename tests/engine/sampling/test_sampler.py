@@ -12,8 +12,12 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from engine.graphs.logits import Logits
 from engine.request import SamplingParams
-from engine.sampling.sampler import BadLogits, RowContext, SampledToken, _nucleus, sample, top_ids, uniform
+from engine.sampling.candidates import top_ids
+from engine.sampling.drawing import nucleus
+from engine.sampling.row_context import RowContext
+from engine.sampling.sampler import BadLogits, SampledToken, sample, uniform
 
 RNG = np.random.default_rng(3)
 SPLITMIX = [0.5079605879681605, 0.17601256256594233, 0.2357696609793668, 0.5315233567015305]
@@ -28,7 +32,7 @@ def row(
 
 
 def choose(logits: np.ndarray, *rows: RowContext) -> list[int]:
-    picks = sample(np.asarray(logits, np.float32), rows)
+    picks = sample(Logits.of(np.asarray(logits, np.float32)), rows)
     return [pick.token_id for pick in picks if isinstance(pick, SampledToken)]
 
 
@@ -136,7 +140,7 @@ def test_logit_bias_and_min_tokens() -> None:
 def test_logprobs_are_those_of_the_model() -> None:
     logits = RNG.normal(size=(1, 500)).astype(np.float32)
     reference = torch.log_softmax(torch.tensor(logits[0]), -1)
-    (pick,) = sample(logits, [row(temperature=0.3, logprobs=4, logit_bias=((9, 50.0),))])
+    (pick,) = sample(Logits.of(logits), [row(temperature=0.3, logprobs=4, logit_bias=((9, 50.0),))])
     assert isinstance(pick, SampledToken) and pick.logprob is not None
     assert pick.logprob.logprob == pytest.approx(float(reference[pick.token_id]), abs=1e-5)
     values, ids = reference.topk(4)
@@ -146,7 +150,7 @@ def test_logprobs_are_those_of_the_model() -> None:
 
 def test_bad_logits_hurt_only_their_own_row() -> None:
     logits = np.array([[1.0, 2.0], [np.nan, np.nan], [5.0, 0.0]], np.float32)
-    good, bad, other = sample(logits, [row(temperature=0.0)] * 3)
+    good, bad, other = sample(Logits.of(logits), [row(temperature=0.0)] * 3)
     assert isinstance(good, SampledToken) and isinstance(other, SampledToken) and isinstance(bad, BadLogits)
 
 
@@ -224,7 +228,7 @@ def test_min_tokens_hold_under_a_grammar_that_allows_more_than_the_stop() -> Non
 
 def test_without_a_grammar_a_stop_token_is_never_the_way_out() -> None:
     params = SamplingParams(max_tokens=10, temperature=0.0, stop_token_ids=(0,), min_tokens=2)
-    (pick,) = sample(np.array([[9.0, -np.inf]], np.float32), [RowContext(params, 1, (1,), ())])
+    (pick,) = sample(Logits.of(np.array([[9.0, -np.inf]], np.float32)), [RowContext(params, 1, (1,), ())])
     assert isinstance(pick, BadLogits)
 
 
@@ -240,4 +244,4 @@ def test_presence_counts_a_token_once_and_frequency_each_time() -> None:
 
 def test_without_top_p_nothing_is_cut_however_unlikely() -> None:
     weights = np.array([0.5, 0.5, 1e-20])
-    assert [_nucleus(weights, top_p) for top_p in (1.0, 0.9, 0.5, 0.4, 0.0)] == [3, 2, 1, 1, 1]
+    assert [nucleus(weights, top_p) for top_p in (1.0, 0.9, 0.5, 0.4, 0.0)] == [3, 2, 1, 1, 1]

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from engine.graphs.logits import Logits
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import SamplingParams, ThinkingBudget
-from engine.sampling.sampler import RowContext, SampledToken, sample
+from engine.sampling.row_context import RowContext
+from engine.sampling.sampler import SampledToken, sample
 from engine.sampling.thinking_budget import forced_token
 from tests.engine.worker.simulation import by_hand, fixed, simulate
 
@@ -53,7 +55,7 @@ def test_forced_tokens_are_drawn_at_any_temperature() -> None:
     logits = np.random.default_rng(1).normal(size=(1, 100)).astype(np.float32)
     for extra in ({}, {"top_k": 5}, {"top_p": 0.3}, {"min_p": 0.2}, {"repetition_penalty": 1.5}):
         params = SamplingParams(9, temperature=2.0, thinking_budget=ThinkingBudget(1, (), CLOSE), logprobs=0, **extra)
-        pick = sample(logits, [RowContext(params, 3, (1,), (5,))])[0]
+        pick = sample(Logits.of(logits), [RowContext(params, 3, (1,), (5,))])[0]
         assert isinstance(pick, SampledToken) and pick.token_id == 91
         assert pick.logprob is not None and -50 < pick.logprob.logprob < 0  # what the model thought of it
 

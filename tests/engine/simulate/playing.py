@@ -5,6 +5,7 @@ from engine.config import EngineConfig
 from engine.simulate.clock import Policy, Run, drive
 from engine.simulate.continuous import Continuous
 from engine.simulate.fusion import Fusion
+from engine.simulate.host_times import HostTimes
 from engine.simulate.load import SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table
 from engine.simulate.serial import Serial
@@ -34,7 +35,7 @@ def policies(table: Prices, pools: int = 1) -> dict[str, Policy]:
 
 def play(policy: Policy, load: SimulatedLoad, host_ms: float = 0.0) -> Run:
     """Drive a policy to the end of a load."""
-    return drive(policy, load, host_ms)
+    return drive(policy, load, HostTimes.constant(host_ms))
 
 
 def rate(run: Run) -> float:

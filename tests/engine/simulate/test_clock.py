@@ -3,6 +3,7 @@
 import pytest
 
 from engine.simulate.clock import Pass, drive
+from engine.simulate.host_times import HostTimes
 from engine.simulate.load import Job, SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table, lay_out
 from engine.simulate.published import find, price
@@ -68,10 +69,10 @@ def test_a_policy_that_never_runs_a_pass_is_found_out() -> None:
             return None
 
     with pytest.raises(AssertionError, match="no pass after 100 plans"):
-        drive(Idle(), everyone(1, 1, 1), 0.0)
+        drive(Idle(), everyone(1, 1, 1), HostTimes.constant(0.0))
 
 
 def test_new_tokens_are_told() -> None:
     told: list[int] = []
-    drive(policies(TABLE)["continuous"], everyone(3, 4, 5), 0.0, told.append)
+    drive(policies(TABLE)["continuous"], everyone(3, 4, 5), HostTimes.constant(0.0), told.append)
     assert sum(told) == 15

@@ -20,12 +20,12 @@ from engine.sources.publish import staged_folder
 
 Build = Callable[..., tuple[Path, Manifest]]
 
-# Compiles, and stops for ever in the middle of the second part's weights, after saying so.
+# Compiles, and stops for ever before the weights of the head, after saying so.
 STALLED = """
 import sys, time
 from pathlib import Path
 from engine.compile import weights
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.console import run_compiler
 
 def stall(self, file):
@@ -33,7 +33,7 @@ def stall(self, file):
     time.sleep(600)
 
 weights.WeightPacker._head = stall
-run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2])))
+run_compiler(CompileArguments(Path(sys.argv[1]), Path(sys.argv[2]), layout=Layout.POOL))
 """
 
 

@@ -21,6 +21,7 @@ from engine.scheduling.rules import Rules
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Progress
 from engine.worker.loop import EngineLoop
+from tests.engine.grammar.small_tokens import Inline
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
@@ -149,5 +150,5 @@ def simulate(
     )
     runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer))
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer), Inline())
     return Simulation(loop, runtime)

@@ -13,6 +13,7 @@ from engine.bundle.manifest import describe_file, load_manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.config import EngineConfig
 from engine.errors import BundleError
+from engine.graphs.pass_times import load_times
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import CostTable
 from engine.worker.assembly import assemble, choose_shapes
@@ -60,6 +61,20 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
     with caplog.at_level(logging.DEBUG, "hexserve.worker"), pytest.raises(BundleError, match="cannot be loaded"):
         assemble(replace(CONFIG, bundle=str(tmp_path)))
     assert [record.message for record in caplog.records] == [f"start: {stage}" for stage in stages[:3]]
+
+
+def test_times_of_a_start_that_was_cut_short_are_kept(
+    bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, bundle=str(bundles("fixed")), cost_cache=str(tmp_path))
+    monkeypatch.setattr("engine.graphs.pass_times.BUDGET_S", -1.0)
+    known = []
+    for _ in range(2):
+        assemble(config).runtime.close()
+        (path,) = tmp_path.glob("costs-*.json")
+        known.append(load_times(path) or {})
+    first, second = known
+    assert len(first) == 1 and first.items() <= second.items()
 
 
 def test_fixed_shapes_decide_the_pool(bundles: Bundles) -> None:

@@ -10,6 +10,7 @@ import pytest
 from engine.bundle.variant import PassShape
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch
+from engine.graphs.logits import Logits
 from engine.messages import Counters
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, Request, SamplingParams
@@ -45,16 +46,25 @@ def test_counters_tell_useful_rows_from_padding() -> None:
     assert (stats.running, stats.waiting, stats.columns_used) == (0, 0, 0)
 
 
+def test_every_stage_of_a_step_is_timed() -> None:
+    world = simulate(fixed((8, 120)))
+    world.submit("a", (1, 2), 3)
+    world.run()
+    stages = world.loop.stats().stages
+    assert set(stages) == {"plan", "pack", "pages", "graph", "sample", "commit", "keep", "events"}
+    assert all(seconds > 0 for seconds in stages.values())
+
+
 def test_a_row_of_nan_fails_its_request_and_no_other() -> None:
     world = simulate(fixed((8, 120)))
     world.submit("good", (1, 2, 3), 6)
     world.submit("bad", (4, 5), 6)
     run = world.runtime.run
 
-    def poisoned(batch: PackedBatch) -> np.ndarray:
+    def poisoned(batch: PackedBatch) -> Logits:
         logits = run(batch)
         if len(world.runtime.passes) == 3:
-            logits[1] = np.nan
+            logits.decoded()[1] = np.nan
         return logits
 
     world.runtime.run = poisoned  # type: ignore[method-assign]
@@ -177,7 +187,7 @@ def test_timings_are_the_clocks() -> None:
     world.submit("a", (1, 2, 3), 3)  # arrived at 0
     run = world.runtime.run
 
-    def lasting(batch: PackedBatch) -> np.ndarray:
+    def lasting(batch: PackedBatch) -> Logits:
         now[0] += 2.0
         return run(batch)
 

@@ -1,19 +1,39 @@
 """The worker process itself: what it tells its parent when it cannot start, and while a pass does not end."""
 
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from engine.config import EngineConfig
 from engine.framing import FrameSplitter, read_frame
-from engine.messages import Command, Fatal, Heartbeat, Ping, Ready, Report, Submit, decode_report, frame
+from engine.messages import (
+    Abort,
+    Command,
+    Failed,
+    Fatal,
+    Heartbeat,
+    Ping,
+    Ready,
+    Report,
+    Stats,
+    Submit,
+    Tokens,
+    decode_report,
+    frame,
+)
 from engine.request import Request, SamplingParams
+from engine.worker.process import serve
+from engine.worker.progress import Progress
+from engine.worker.report_pipe import ReportPipe
 from tests.engine.tiny_bundle import write_bundle
+from tests.engine.worker.simulation import by_hand, fixed, simulate
 
 GUARD_S = 60.0
 
@@ -108,3 +128,61 @@ def test_pings_are_answered_in_the_middle_of_a_pass_and_tell_that_it_does_not_en
         while process.heartbeat().passes < 2:  # work has come, then the pass begins
             pass
         assert {process.heartbeat() for _ in range(50)} == {Heartbeat(is_busy=True, passes=2, expected_ms=0.0)}
+
+
+class Told(ReportPipe):
+    """Notes what is reported."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+
+    def send(self, report: Report) -> None:
+        self.reports.append(report)
+
+
+def test_reports_that_wait_for_the_next_pass_arrive_whole_and_in_order() -> None:
+    """Two requests one after the other, an abort that leaves nothing to run, a request that can never fit, the end."""
+    world, told, inbox = simulate(fixed((8, 120))), Told(), queue.SimpleQueue[Command | None]()
+    for name, tokens in (("a", (1, 2, 3)), ("b", (4, 5))):
+        inbox.put(Submit(Request(name, tokens, SamplingParams(5, temperature=0.0))))
+    inbox.put(Submit(Request("long", (1,) * 500, SamplingParams(5))))
+    inbox.put(Submit(Request("gone", (6,), SamplingParams(5))))
+    inbox.put(Abort("gone"))
+    stats: list[Stats] = []
+    step = world.loop.step
+
+    def watched(*given: Any) -> Any:
+        report = step(*given)
+        if not world.scheduler.has_work:
+            inbox.put(None)  # nobody comes any more
+        return report
+
+    world.loop.step = watched  # type: ignore[method-assign]
+    serve(world.loop, inbox, told, Progress())
+    outputs: dict[str, list[int]] = {"a": [], "b": []}
+    for report in told.reports:
+        if isinstance(report, Tokens):
+            stats.append(report.stats)
+            for event in report.events:
+                outputs[event.id] += event.token_ids
+    assert outputs == {"a": by_hand((1, 2, 3), 5), "b": by_hand((4, 5), 5)}
+    assert [report.id for report in told.reports if isinstance(report, Failed)] == ["long"]
+    assert [each.passes for each in stats] == sorted(each.passes for each in stats)
+    assert (stats[-1].running, stats[-1].passes) == (0, 5)
+
+
+def test_without_a_next_pass_reports_leave_at_once() -> None:
+    """The last tokens are there before the loop waits for its next command."""
+    world, told = simulate(fixed((8, 120))), Told()
+
+    class Inbox(queue.SimpleQueue):  # type: ignore[type-arg]
+        def get(self, *given: Any, **named: Any) -> Any:
+            if self.empty():  # the loop would block
+                assert isinstance(told.reports[-1], Tokens) and told.reports[-1].events[0].finish is not None
+                return None
+            return super().get(*given, **named)
+
+    inbox = Inbox()
+    inbox.put(Submit(Request("a", (1, 2, 3), SamplingParams(3, temperature=0.0))))
+    serve(world.loop, inbox, told, Progress())
+    assert len(told.reports) == 3

@@ -50,6 +50,8 @@ def delta(text: str = "", finish_reason: str | None = None) -> bytes:
 
 
 def prompt_tokens(body: dict[str, Any]) -> int:
+    if "prompt" in body:
+        return len(body["prompt"])
     return PROMPT_TOKENS_OF_TEMPLATE + 2 * sum(len(message["content"].split()) for message in body["messages"])
 
 
@@ -112,7 +114,7 @@ def scripted_app(script: Script) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
+            *(Route(f"/v1/{path}", chat, methods=["POST"]) for path in ("chat/completions", "completions")),
             Route("/v1/models", models),
             Route("/metrics", metrics),
             *(Route(path, live) for path in ("/health", "/health/ready", "/health/live")),
@@ -121,7 +123,10 @@ def scripted_app(script: Script) -> Starlette:
 
 
 def metrics_text(requests: int) -> str:
-    """Per request: 10 passes, 40 useful rows (30 decode) of 80 run, 0.9 of 1 s in the graph, 3 of 20 tokens cached."""
+    """Per request: 10 passes, 40 useful rows (30 decode) of 80 run, 0.9 of 1 s in the graph, 3 of 20 tokens cached.
+
+    The stages of the steps are 5 % plan, 90 % graph (layers and head), 5 % sample.
+    """
     label = '{model_name="scripted"}'
     values = {
         "hexserve:passes_total": 10 * requests,
@@ -137,7 +142,11 @@ def metrics_text(requests: int) -> str:
         "vllm:num_requests_running": 0,
         "vllm:num_requests_waiting": 0,
     }
-    return "".join(f"{name}{label} {value}\n" for name, value in values.items())
+    stages = {"plan": 0.05, "graph": 0.9, "graph: layers": 0.8, "graph: head": 0.1, "sample": 0.05}
+    return "".join(f"{name}{label} {value}\n" for name, value in values.items()) + "".join(
+        f'hexserve:stage_seconds_total{{model_name="scripted",stage="{stage}"}} {seconds * requests}\n'
+        for stage, seconds in stages.items()
+    )
 
 
 @contextmanager

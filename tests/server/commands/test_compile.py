@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.compile import console
-from engine.compile.arguments import CompileArguments, Quant, Split, Target
+from engine.compile.arguments import CompileArguments, Layout, Quant, Split, Target, Wide
 from engine.compile.checks import check_arguments
 from engine.demo.location import demo_folder
 from server.commands.cli import app
@@ -54,6 +54,9 @@ def test_every_option_arrives() -> None:
         calibration=Path("text"),
         force=True,
     )
+    segments = compile_arguments(["s", "-o", "o", "--layout", "segments", "--wide", "none"])
+    assert (segments.layout, segments.wide, segments.split) == (Layout.SEGMENTS, Wide.NONE, None)
+    assert compile_arguments(["s", "-o", "o", "--layout", "pool", "--wide", "int8"]).wide is Wide.INT8
     assert compile_arguments(["s", "-o", "o", "--rows", "1", "--same-past", "96,32"]).same_past == (32, 96)
 
 
@@ -71,6 +74,8 @@ def test_the_demo_is_checked_on_more_text() -> None:
         (["--embedding", "0"], "--embedding"),
         (["--quant", "int3"], "--quant"),
         (["--target", "tpu"], "--target"),
+        (["--layout", "rows"], "--layout"),
+        (["--wide", "int4"], "--wide"),
         (["--rows", "1,x"], "1,x"),
         (["--context", "wide"], "--context"),
         (["--share-weights", "--one-graph-per-binary"], "--share-weights"),

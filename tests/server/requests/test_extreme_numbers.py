@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from engine.sampling.sampler import RowContext, SampledToken, sample
+from engine.graphs.logits import Logits
+from engine.sampling.row_context import RowContext
+from engine.sampling.sampler import SampledToken, sample
 from server.protocol.chat_request import ChatRequest
 from server.protocol.completion_request import CompletionRequest
 from server.protocol.responses_request import ResponsesRequest
@@ -83,7 +85,7 @@ async def test_no_number_is_our_fault(
         for request, *_ in engine.submitted:
             rows = [RowContext(request.params, seed=1, prompt=range(1000), completion=[5, 5, 7])] * len(ROWS)
             with np.errstate(all="raise", under="ignore"):
-                picked = sample(ROWS, rows)
+                picked = sample(Logits.of(ROWS), rows)
             assert all(isinstance(token, SampledToken) for token in picked), (number, picked)
 
 

@@ -59,6 +59,18 @@ def test_two_gigabytes_make_two_parts_of_four_billion_weights_at_four_bits(netwo
     assert len(plan_binaries(arguments(quant=Quant.FP16), network)) == 7
 
 
+def test_parts_are_smaller_where_memory_is(network: Network) -> None:
+    sixteen = plan_binaries(arguments(quant=Quant.W4), network, 16 * 10**9)
+    assert [len(part.layers) for part in sixteen] == [7, 7, 7, 7, 8, 0]
+    assert 10 * (7 * layer_bytes(Quant.W4, network) + 151_936 * 2560 * 2) <= 0.8 * 16e9
+    same = plan_binaries(arguments(quant=Quant.W4), network, 64 * 10**9)
+    assert same == plan_binaries(arguments(quant=Quant.W4), network)
+    # What cannot be cut is one part however little memory there is, and a size that was asked for is kept.
+    assert len(plan_binaries(arguments(quant=Quant.W4), network, 10**9)) == 20
+    asked = arguments(quant=Quant.W4, part_mb=3000)
+    assert plan_binaries(asked, network, 16 * 10**9) == plan_binaries(asked, network)
+
+
 def test_a_limit_below_one_layer_is_refused_with_the_sizes(network: Network) -> None:
     with pytest.raises(CompileError, match=r"--part-mb 100 is too small: one layer has 57 MB, the embedding 778 MB"):
         plan_binaries(arguments(quant=Quant.W4, part_mb=100), network)

@@ -50,7 +50,7 @@ class Bench:
         """One pass whose KV is kept; logits of each segment's last row."""
         plan = StepPlan(self.shape, 0, segments)
         batch = pack(plan, 16)
-        logits = self.runtime.run(batch).copy()
+        logits = self.runtime.run(batch).decoded().copy()
         rows = [np.arange(start, start + len(part.tokens)) for start, part in zip(batch.starts, segments, strict=True)]
         columns = np.concatenate([np.array(part.targets) for part in segments])
         self.runtime.keep(0, np.concatenate(rows).astype(np.int64), columns.astype(np.int64))

@@ -98,12 +98,12 @@ def cached(bench: Bench, pages: tuple[int, ...], count: int) -> tuple[np.ndarray
 def test_extreme_codes_in_stale_columns_change_no_bit(bench: Bench) -> None:
     bench.run(segment("a", PROMPT, 0, (0, 1)))
     batch = pack(StepPlan(SHAPE, 0, (segment("a", (33,), 20, (0, 1)),)), 16)
-    clean = bench.runtime.run(batch).copy()
+    clean = bench.runtime.run(batch).decoded().copy()
     keys, values = bench.pool()
     for key_code, value_code in ((255, 0), (0, 255)):
         keys[..., 32:] = key_code
         values[..., 32:, :] = value_code
-        np.testing.assert_array_equal(bench.runtime.run(batch), clean)
+        np.testing.assert_array_equal(bench.runtime.run(batch).decoded(), clean)
 
 
 def test_the_cpu_computes_the_same_graphs_within_few_codes(bundle: tuple[Path, Manifest], tmp_path: Path) -> None:

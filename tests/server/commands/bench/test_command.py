@@ -46,6 +46,17 @@ def test_two_servers_side_by_side() -> None:
     assert "Ratios to A, median of rounds side by side" in result.output
 
 
+def test_prompts_as_token_ids() -> None:
+    script = Script()
+    with serving(script) as address:
+        load = ["--clients", "1", "--requests-per-client", "2", "--shared-prefix", "20"]
+        result = bench(address, *load, "--token-ids", "300", "--prompt-tokens", "12", "--rounds", "1")
+    assert result.exit_code == 0, result.output
+    lengths = [len(body["prompt"]) for body in script.bodies]
+    assert lengths[-2:] == [12, 12] and lengths[-6:-2] == [32] * 4
+    assert all(0 <= token < 300 for body in script.bodies for token in body["prompt"])
+
+
 def test_failures_are_shown_and_set_the_status() -> None:
     preparing = ["ok"] * 3
     with serving(Script([*preparing, "busy", "midstream"])) as address:

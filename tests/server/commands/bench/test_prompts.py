@@ -32,6 +32,15 @@ def test_prefix_is_shared_and_tails_are_not() -> None:
     assert len(first[0]["content"].split()) == 30
 
 
+def test_token_ids_instead_of_texts() -> None:
+    source = PromptSource(0, 40, vocabulary=500)
+    first, second = source.prompt(1, 0), source.prompt(1, 1)
+    assert len(first) == len(second) == 40 and first != second == source.prompt(1, 1)
+    assert all(0 <= token < 500 for token in (*first, *second))
+    shared, other = source.prefixed(30, 0, "cold"), source.prefixed(30, 0, 1)
+    assert shared[:30] == other[:30] and shared[30:] != other[30:]
+
+
 def test_file_of_prompts(tmp_path: Path) -> None:
     path = tmp_path / "prompts"
     path.write_text('Hello?\n\n{"prompt": "Hi"}\n{"messages": [{"role": "system", "content": "Be brief."}]}\n')

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
-from server.commands.inspect.drawing import describe, pool_bytes, size_text
+from server.commands.inspect.drawing import describe, pool_bytes
+from server.commands.inspect.sizes import size_text
 
 
 def drawn(*arguments: object, **options: object) -> str:
@@ -33,6 +34,24 @@ def test_fixed_bundle_and_tensors(fixed_bundle: Path) -> None:
     text = drawn(fixed_bundle, graph="ar8_cl64_1_of_2")
     assert "56 past + 8 rows" in text and "█" in text
     assert "past_key_1_in" in text and "[2, 1, 16, 56]" in text
+
+
+def test_segments_are_drawn_by_kind(segmented_bundle: Path) -> None:
+    """Two storages with their methods and rows, not one line for every graph."""
+    text = drawn(segmented_bundle, graph="linear_2_of_3_wide")
+    for expected in (
+        "narrow: int4",
+        "1-7",
+        "wide: int8",
+        "8+",
+        "attention",
+        "shared: embedding",
+        "memory of one sequence",
+    ):
+        assert expected in text
+    assert "linear_*.onnx (6 files)" in text and "linear_1_of_3.onnx" not in text
+    assert "tensors of linear_2_of_3_wide" in text and "[1, rows, 64]" in text
+    assert text.count("top-1") == 2
 
 
 def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:

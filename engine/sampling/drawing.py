@@ -1,0 +1,175 @@
+"""One token drawn from a row: temperature -> top-k -> softmax -> top-p -> min-p -> draw.
+
+Candidates are found on the row as it is stored; only they become real numbers, and only their weights are float64. What
+needs every token (the sum of all weights) is one float32 operation after the other over the row.
+Shapes: V = vocabulary, K = candidates. A weight is exp((logit - largest) / temperature), so the largest is 1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.encoding import Encoding
+from engine.request import SamplingParams
+from engine.sampling.candidates import Codes, Ids, by_value, top_ids
+
+Weights = NDArray[np.float64]
+Rounded = NDArray[np.float32]
+
+FIRST_CANDIDATES = 256
+MOST_CANDIDATES = 2048  # of a nucleus that is found by sorting
+HOPELESS = 16  # candidates that hold less than this part of top-p: more of them would not do either
+RUN = 512  # ids whose weights are one sum
+PIECE = 32 * RUN
+FINEST = 65_535  # classes of weight into which a flat row is sorted
+DEEPEST = 40.0  # logits over temperature below the largest, beyond which all tokens are one class
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRow:
+    """One row's values [V] as they are stored, and how. Floats may hold -infinity: a token that must not be drawn."""
+
+    values: Codes
+    encoding: Encoding
+
+    def scaled(self, ids: Ids, temperature: float) -> Rounded:
+        """Logits over temperature of some ids."""
+        return np.asarray(self.encoding.decode(self.values[ids]) * np.float32(1.0 / temperature))
+
+    def relative(self, ids: slice, peak: float, temperature: float) -> Rounded:
+        """Logits over temperature less `peak`, which is a value as it is stored; rounded."""
+        relative: Rounded = np.subtract(self.values[ids], self.values.dtype.type(peak), dtype=np.float32)
+        relative *= np.float32(self.encoding.scale / temperature)
+        return relative
+
+    def run_sums(self, temperature: float) -> Weights:
+        """Sums of the weights of RUN ids each, in the order of ids. Pieces of the row stay in a processor's cache."""
+        peak = self.values.max()
+        sums: list[Rounded] = []
+        for start in range(0, len(self.values), PIECE):
+            weights = self.relative(slice(start, start + PIECE), peak, temperature)
+            np.exp(weights, out=weights)
+            sums.append(np.add.reduceat(weights, np.arange(0, len(weights), RUN)))
+        return np.concatenate(sums).astype(np.float64)
+
+
+def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
+    """The token at the place `number`, in [0, 1), of the distribution. The row's largest value is finite."""
+    if params.top_k:
+        ids = top_ids(row.values, params.top_k)
+        return _among(row, ids, params, number)
+    if params.top_p >= 1.0 and params.min_p == 0.0:
+        return _among_all(row, params, number)
+    total = float(row.run_sums(params.temperature).sum()) if params.top_p < 1.0 else 1.0
+    count = FIRST_CANDIDATES
+    while count <= MOST_CANDIDATES:
+        ids = top_ids(row.values, count)
+        shares = _exact(row.scaled(ids, params.temperature)) / total
+        done_by_p = params.top_p < 1.0 and shares.sum() >= params.top_p
+        done_by_min = params.min_p > 0.0 and shares[-1] < params.min_p * shares[0]
+        if done_by_p or done_by_min or len(ids) == len(row.values):
+            return _among(row, ids[: nucleus(shares, params.top_p)], params, number)
+        if params.top_p < 1.0 and shares.sum() < params.top_p / HOPELESS:
+            break
+        count *= 8
+    return _FlatRow(row, params).draw(number)
+
+
+def nucleus(weights: Weights, top_p: float) -> int:
+    """How many of the sorted weights (fractions of the whole) reach top_p; at least one."""
+    if top_p >= 1.0:
+        return len(weights)
+    return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
+
+
+def _among(row: CodedRow, ids: Ids, params: SamplingParams, number: float) -> int:
+    """Draw from candidates [K], likeliest first, after what is left of the cuts."""
+    weights = _exact(row.scaled(ids, params.temperature))
+    return int(ids[_place(weights[: _cut(weights, params)], number)])
+
+
+def _cut(weights: Weights, params: SamplingParams) -> int:
+    """Candidates left after top-p (of what top-k left) and min-p; at least one."""
+    count = len(weights)
+    if params.top_k and params.top_p < 1.0:
+        count = min(count, nucleus(weights / weights.sum(), params.top_p))
+    if params.min_p > 0.0:
+        count = min(count, int(np.searchsorted(-weights, -params.min_p, side="right")))
+    return max(1, count)
+
+
+def _exact(scaled: Rounded) -> Weights:
+    """Weights of candidates whose first is the likeliest."""
+    return np.asarray(np.exp((scaled - scaled[0]).astype(np.float64)))
+
+
+def _place(weights: Weights, number: float) -> int:
+    """Inverse of the cumulative distribution: the index whose share of the weights holds `number`."""
+    cumulative = np.cumsum(weights)
+    place = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
+    # Rounding may lead beyond the end, where ids that must not be drawn may lie.
+    return place if place < len(weights) else int(np.flatnonzero(weights)[-1])
+
+
+def _among_all(row: CodedRow, params: SamplingParams, number: float) -> int:
+    """Draw without any cut, in the order of ids: first the run of ids that holds the place, then the id in it."""
+    sums = row.run_sums(params.temperature)
+    run = _place(sums, number)
+    before = sums[:run].sum()
+    share = (number * sums.sum() - before) / sums[run]
+    first = run * RUN
+    found = np.exp(_relative(row, np.arange(first, min(first + RUN, len(row.values))), params.temperature))
+    return first + _place(found, min(1.0, max(0.0, share)))
+
+
+def _relative(row: CodedRow, ids: Ids, temperature: float) -> Weights:
+    """Logits over temperature against the row's largest."""
+    largest = row.scaled(np.array([row.values.argmax()]), temperature)
+    return np.asarray((row.scaled(ids, temperature) - largest).astype(np.float64))
+
+
+class _FlatRow:
+    """A row whose nucleus is a large part of the vocabulary: its tokens are counted by classes of weight, not sorted.
+
+    Classes are in falling order of weight. Only in those that a cut or the draw falls into, tokens are sorted.
+    """
+
+    def __init__(self, row: CodedRow, params: SamplingParams) -> None:
+        self._row = row
+        self._params = params
+        relative = row.relative(slice(None), row.values.max(), params.temperature)
+        classes = relative * np.float32(-FINEST / DEEPEST)
+        self._classes = np.minimum(classes, np.float32(FINEST), out=classes).astype(np.uint16)
+        self._reached = np.cumsum(np.bincount(self._classes, np.exp(relative)))  # by the end of each class
+
+    def draw(self, number: float) -> int:
+        """The token at the place `number` of what the cuts leave."""
+        place = number * self._mass_left()
+        ids, reached = self._class_at(min(int(np.searchsorted(self._reached, place, "right")), len(self._reached) - 1))
+        index = int(np.searchsorted(reached, place, side="right"))
+        # Rounding may lead beyond the end, where ids that must not be drawn may lie.
+        return int(ids[index if index < len(ids) else np.searchsorted(reached, reached[-1], side="left")])
+
+    def _mass_left(self) -> float:
+        """Sum of the weights that top-p and min-p leave."""
+        left, params = float(self._reached[-1]), self._params
+        if params.top_p < 1.0:
+            goal = params.top_p * left
+            _, reached = self._class_at(int(np.searchsorted(self._reached, goal, "left")))
+            left = float(reached[min(int(np.searchsorted(reached, goal, side="left")), len(reached) - 1)])
+        if params.min_p > 0.0:
+            last = min(int(-np.log(params.min_p) * FINEST / DEEPEST), len(self._reached) - 1)
+            ids, _ = self._class_at(last)
+            weights = np.exp(_relative(self._row, ids, params.temperature))
+            left = min(left, self._before(last) + float(weights[weights >= params.min_p].sum()))
+        return left
+
+    def _before(self, number: int) -> float:
+        return float(self._reached[number - 1]) if number else 0.0
+
+    def _class_at(self, number: int) -> tuple[Ids, Weights]:
+        """Ids of a class, likeliest first, and the weight reached with each of them."""
+        ids = by_value(self._row.values, np.flatnonzero(self._classes == number))
+        weights = np.exp(_relative(self._row, ids, self._params.temperature))
+        return ids, self._before(number) + np.cumsum(weights)

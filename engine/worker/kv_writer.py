@@ -1,0 +1,72 @@
+"""Writing a pass's keys and values into the pool beside what the loop does until the next pass."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+import numpy as np
+
+from engine.grammar.masks import GrammarMasks
+from engine.graphs.batch import PackedBatch
+from engine.graphs.runtime import Indices, Runtime
+from engine.scheduling.plan import StepPlan
+
+
+def certain_rows(plan: StepPlan, masks: GrammarMasks) -> dict[str, int]:
+    """By sequence id, how many of its rows, from the first, are kept whatever is sampled from numbers that are sound.
+
+    Not certain: guesses, sequences whose grammar may fail or whose mask may be late, and a row that is only scored.
+    """
+    return {
+        segment.sequence.id: len(segment.tokens) - len(segment.guesses)
+        for segment in plan.segments
+        if segment.sequence.id not in masks and segment.sequence.request.params.max_tokens
+    }
+
+
+class KvWriter:
+    """One thread beside the loop's. Between `write` and `wait` the loop calls nothing that touches the pools.
+
+    An executor is given by tests only.
+    """
+
+    def __init__(self, runtime: Runtime, thread: Executor | None) -> None:
+        self._runtime = runtime
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="kv-writer")
+        self._pending: list[Future[None]] = []
+
+    def write(
+        self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int] | None = None
+    ) -> None:
+        """Begin to write the first rows of each sequence, without those that `written` has: in one go."""
+        kept = _kept(plan, batch, rows_of, written or {})
+        if len(kept[0]):
+            self._pending.append(self._thread.submit(self._runtime.keep, plan.pool, *kept))
+
+    def write_now(self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int]) -> None:
+        """Write the first rows of each sequence before returning."""
+        kept = _kept(plan, batch, rows_of, {})
+        if len(kept[0]):
+            self._runtime.keep(plan.pool, *kept)
+
+    def wait(self) -> None:
+        """Until everything is written; raises what went wrong with it."""
+        pending, self._pending = self._pending, []
+        for write in pending:
+            write.result()
+
+    def close(self) -> None:
+        """Finish, and let the thread end."""
+        self._thread.shutdown()
+
+
+def _kept(
+    plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int]
+) -> tuple[Indices, Indices]:
+    """Rows [M] of the pass, and the columns [M] they go to."""
+    rows: list[int] = []
+    columns: list[int] = []
+    for segment, start in zip(plan.segments, batch.starts, strict=True):
+        first, last = written.get(segment.sequence.id, 0), rows_of.get(segment.sequence.id, 0)
+        rows.extend(range(start + first, start + last))
+        columns.extend(segment.targets[first:last])
+    return np.array(rows, np.int64), np.array(columns, np.int64)

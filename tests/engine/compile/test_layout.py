@@ -1,0 +1,61 @@
+"""Which layout a bundle gets when nobody says it, and when its weights are stored twice."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.compile import layout
+from engine.compile.arguments import CompileArguments, Layout, Quant, Target, Wide
+from engine.compile.layout import layout_of, settle_layout, wide_method
+from engine.errors import CompileError
+
+
+@pytest.fixture(autouse=True)
+def segments_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "DEFAULT_LAYOUT", Layout.SEGMENTS)
+
+
+def arguments(**options: object) -> CompileArguments:
+    return CompileArguments(Path("s"), Path("o"), **options)  # type: ignore[arg-type]
+
+
+FIXED = {"rows": (1,), "context": (64,)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, Layout.SEGMENTS),
+        ({"quant": Quant.FP32}, Layout.SEGMENTS),
+        ({"layout": Layout.POOL}, Layout.POOL),
+        (FIXED, Layout.POOL),
+        (FIXED | {"quant": Quant.W8A16}, Layout.POOL),
+        (FIXED | {"target": Target.X_ELITE, "quant": Quant.W4}, Layout.POOL),
+    ],
+)
+def test_layouts(options: dict[str, object], expected: Layout) -> None:
+    assert layout_of(arguments(**options)) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"wide": Wide.NONE}, False),
+        ({"quant": Quant.INT8}, False),
+        ({"quant": Quant.FP32}, False),
+        ({"layout": Layout.POOL}, False),
+        (FIXED, False),
+    ],
+)
+def test_storages(options: dict[str, object], expected: bool) -> None:
+    assert (wide_method(arguments(**options)) is not None) is expected
+
+
+def test_heads_that_the_attention_operator_cannot_have() -> None:
+    """By default the model gets pool graphs; who asks for segments is told why not."""
+    assert settle_layout(arguments(), 64).layout is Layout.SEGMENTS
+    assert settle_layout(arguments(), 20).layout is Layout.POOL
+    for options in ({"layout": Layout.SEGMENTS}, {"wide": Wide.INT8}):
+        with pytest.raises(CompileError, match="needs a head size that 8 divides, it is 20"):
+            settle_layout(arguments(**options), 20)

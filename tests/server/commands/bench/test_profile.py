@@ -1,0 +1,51 @@
+"""`hexserve bench --profile`: where a step takes its time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from server.commands.bench.profile import StepProfile, markdown, rows
+from server.commands.cli import app
+from tests.server.commands.scripted_server import Script, serving
+
+PROFILE = StepProfile(4, 10, {"plan": 0.1, "graph": 0.8, "graph: head": 0.2, "send": 0.1})
+
+
+def test_parts_of_the_graph_stand_below_it_and_count_once() -> None:
+    made = rows([PROFILE])
+    assert [row[0] for row in made] == [
+        *("plan", "pack", "pages", "graph", "graph: head", "sample", "commit", "keep", "events", "send"),
+        "whole step",
+    ]
+    assert dict(made) | {"plan": "10.00 (10.0%)", "graph: head": "20.00 (20.0%)", "pack": "0.00 (0.0%)"} == dict(made)
+    assert made[-1] == ["whole step", "100.00 (100.0%)"]
+    assert markdown([PROFILE]).startswith("| ms a pass | 4 clients |\n| --- | --- |\n| plan | 10.00 (10.0%) |")
+
+
+def test_nothing_ran() -> None:
+    assert rows([StepProfile(1, 0, {})])[0] == ["plan", "-"]
+
+
+@pytest.mark.parametrize("options", [[], ["--markdown"]])
+def test_a_server_of_its_own_is_profiled(monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    @contextmanager
+    def scripted(bundle: str) -> Iterator[str]:
+        assert bundle == "some"
+        with serving(Script()) as address:
+            yield address
+
+    monkeypatch.setattr("server.commands.bench.profile.running_server", scripted)
+    load = ["--clients", "1,2", "--requests-per-client", "2"]
+    result = CliRunner().invoke(app, ["bench", "--bundle", "some", "--profile", *load, *options])
+    assert result.exit_code == 0, result.output
+    for text in ("1 client", "2 clients", "graph: layers", "80.00 (80.0%)", "100.00 (100.0%)"):
+        assert text in result.output
+    assert ("| plan | 5.00 (5.0%) | 5.00 (5.0%) |" in result.output) == bool(options)
+
+
+def test_another_server_cannot_be_profiled() -> None:
+    result = CliRunner().invoke(app, ["bench", "http://127.0.0.1:9", "--profile"])
+    assert result.exit_code == 2
+    assert "--profile starts a server of its own" in result.stderr
