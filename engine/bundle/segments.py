@@ -3,6 +3,8 @@
 Part 1 of the L + 1 linear parts embeds and starts layer 0, part i + 1 finishes layer i - 1 and starts layer i, the
 last finishes and gives logits. Between two parts the attention graph runs once for each sequence.
 Legend: N = rows, Q = heads * head_dim, K = KV heads, D = head size.
+
+Two further graphs, which bundles may lack, compute attention over columns that sequences share, and under any mask.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.errors import BundleError
 
 SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
+ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
 FLOAT, INTEGER = "float32", "int32"
 Forms = dict[str, Form]
 
@@ -41,10 +44,29 @@ def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
 
 
+def masked_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Of attention over a sequence's own columns; queries and what they come to by key heads."""
+    inputs, base = base_forms(manifest)
+    return inputs | base, {"attended": base["base_attended"]}
+
+
+def base_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Of attention over shared columns; base_weight is the logarithm of what their scores add up to."""
+    model = manifest.model
+    heads = (FREE_ROWS, model.kv_heads, model.heads // model.kv_heads)
+    wide: Form = (FLOAT, (*heads, model.head_dim))
+    cache: Form = (FLOAT, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    inputs: Forms = {"query": wide, "keys": cache, "values": cache, "mask": (FLOAT, (FREE_ROWS, 1, FREE_COLUMNS))}
+    return inputs, {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
+
+
 def _fresh_forms(manifest: Manifest) -> Forms:
     model = manifest.model
     key: Form = (FLOAT, (1, FREE_ROWS, model.kv_heads * model.head_dim))
     return {"query": (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim)), "key": key, "value": key}
+
+
+ATTENTION_FORMS = {ATTENTION: attention_forms, BASE_ATTENTION: base_forms, MASKED_ATTENTION: masked_forms}
 
 
 def check_segments(manifest: Manifest) -> None:
@@ -53,7 +75,7 @@ def check_segments(manifest: Manifest) -> None:
     _check_whole(manifest, parts)
     for spec in manifest.graphs:
         if spec.kind is GraphKind.ATTENTION:
-            inputs, outputs = attention_forms(manifest)
+            inputs, outputs = ATTENTION_FORMS[spec.name](manifest)
         elif spec.kind is GraphKind.LINEAR and spec.parts == parts and spec.part <= parts:
             inputs, outputs = linear_forms(manifest, spec.part)
         else:
@@ -67,8 +89,9 @@ def check_segments(manifest: Manifest) -> None:
 def _check_whole(manifest: Manifest, parts: int) -> None:
     if manifest.kv_dtype != FLOAT:
         raise BundleError(f"a bundle of segments has caches of {FLOAT}, not of {manifest.kv_dtype}")
-    if sum(graph.kind is GraphKind.ATTENTION for graph in manifest.graphs) != 1:
-        raise BundleError("a bundle of segments has one attention graph for all layers")
+    attention = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
+    if attention not in ([ATTENTION], sorted(ATTENTION_FORMS)):
+        raise BundleError(f"a bundle of segments has one attention graph for all layers, not {', '.join(attention)}")
     places = [(graph.part, graph.least_rows) for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
     if len(set(places)) < len(places):
         raise BundleError("two linear graphs of one part are for passes of the same rows")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.segments import ATTENTION
 from engine.compile.parity import Session, open_session
 from engine.graphs.layout import linear_graphs
 
@@ -82,7 +83,7 @@ def storage_logits(
 ) -> Float32:
     """Logits [all tokens, vocab] of texts in passes of `rows`, through the storage for passes of `least_rows`."""
     sequences = [SegmentedSequence.of(manifest, tokens, rows) for tokens in texts]
-    attention = next(graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
+    attention = next(graph for graph in manifest.graphs if graph.name == ATTENTION)
     attend = open_session(folder / attention.file)
     for spec in linear_graphs(manifest, least_rows):
         session = open_session(folder / spec.file)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
-from engine.bundle.segments import NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.bundle.segments import ATTENTION, BASE_ATTENTION, MASKED_ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graph_builder import GraphBuilder
@@ -12,6 +12,7 @@ from engine.compile.packed import PackedPart
 from engine.compile.parity import compare_logits
 from engine.compile.parts import PartPlan
 from engine.compile.segments.graphs import attention_graph, linear_graph
+from engine.compile.segments.masked_attention import base_graph, masked_graph
 from engine.compile.segments.parity import storage_logits
 from engine.compile.segments.wide import WideWriter
 from engine.compile.stages import (
@@ -25,7 +26,6 @@ from engine.compile.stages import (
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 
-ATTENTION = "attention"
 WIDE_SUFFIX = "_wide"
 
 
@@ -68,12 +68,14 @@ class _Storage:
 
 
 def segment_graphs_stage(work: Compilation) -> None:
-    """Write the linear graphs of every storage and the one attention graph."""
+    """Write the linear graphs of every storage and the attention graphs, which all layers share."""
     storages = [_Storage(work.packed[0], "", 1)]
     if work.wide is not None:
         storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
     count = work.network.spec.layers + 1
-    work.progress.stage("graphs", len(storages) * count + 1, "graphs")
+    attentions = {ATTENTION: attention_graph(work.network)}
+    attentions |= {BASE_ATTENTION: base_graph(work.network), MASKED_ATTENTION: masked_graph(work.network)}
+    work.progress.stage("graphs", len(storages) * count + len(attentions), "graphs")
     for storage in storages:
         for part in range(1, count + 1):
             graph = linear_graph(storage.packed, work.network, part)
@@ -88,9 +90,9 @@ def segment_graphs_stage(work: Compilation) -> None:
                 least_rows=storage.least_rows,
             )
             _write(work, spec, graph)
-    graph = attention_graph(work.network)
-    inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-    _write(work, GraphSpec(ATTENTION, f"{ATTENTION}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
+    for name, graph in attentions.items():
+        inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
+        _write(work, GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
 
 
 def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:
