@@ -1,18 +1,20 @@
 """Segmented bundles: which graphs there are, and the tensors of each.
 
 Part 1 of the L + 1 linear parts embeds and starts layer 0, part i + 1 finishes layer i - 1 and starts layer i, the
-last finishes and gives logits. Between two parts the attention graph runs once for each sequence.
+last finishes and gives logits. Between two parts an attention graph runs once for each sequence.
 Legend: N = rows, Q = heads * head_dim, K = KV heads, D = head size.
 """
 
 from collections.abc import Sequence
 
 from engine.bundle.forms import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, Form, check_form
+from engine.bundle.kv_scales import ROUNDED
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.errors import BundleError
 
 SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
 FLOAT, INTEGER = "float32", "int32"
+ATTENTION, ATTENTION_CHUNK = "attention", "attention_chunk"  # the second for int8 caches, which take long runs apart
 Forms = dict[str, Form]
 
 
@@ -32,13 +34,26 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
 
 
 def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
-    """Inputs and outputs of the attention graph; seqlens_k counts past columns + rows - 1."""
+    """Inputs and outputs of the attention graph; seqlens_k counts past columns + rows - 1.
+
+    It writes the fresh columns behind the past ones. int8 caches come with their scales.
+    """
     model = manifest.model
-    cache: Form = (FLOAT, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    cache: Form = (manifest.kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
     lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}
     inputs = _fresh_forms(manifest) | {"past_key": cache, "past_value": cache} | lengths
+    if manifest.kv_dtype == ROUNDED:
+        scale: Form = (FLOAT, (1, model.kv_heads, 1, model.head_dim))
+        inputs |= {"key_scale": scale, "value_scale": scale}
     attended: Form = (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim))
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
+
+
+def chunk_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Of the graph that gives the fresh columns of int8 caches as codes [1, K, N, D] instead of writing them."""
+    inputs, outputs = attention_forms(manifest)
+    codes: Form = (ROUNDED, (1, manifest.model.kv_heads, FREE_ROWS, manifest.model.head_dim))
+    return inputs, {"attended": outputs["attended"], "key_codes": codes, "value_codes": codes}
 
 
 def _fresh_forms(manifest: Manifest) -> Forms:
@@ -53,7 +68,7 @@ def check_segments(manifest: Manifest) -> None:
     _check_whole(manifest, parts)
     for spec in manifest.graphs:
         if spec.kind is GraphKind.ATTENTION:
-            inputs, outputs = attention_forms(manifest)
+            inputs, outputs = (attention_forms if spec.name == ATTENTION else chunk_forms)(manifest)
         elif spec.kind is GraphKind.LINEAR and spec.parts == parts and spec.part <= parts:
             inputs, outputs = linear_forms(manifest, spec.part)
         else:
@@ -65,10 +80,15 @@ def check_segments(manifest: Manifest) -> None:
 
 
 def _check_whole(manifest: Manifest, parts: int) -> None:
-    if manifest.kv_dtype != FLOAT:
-        raise BundleError(f"a bundle of segments has caches of {FLOAT}, not of {manifest.kv_dtype}")
-    if sum(graph.kind is GraphKind.ATTENTION for graph in manifest.graphs) != 1:
-        raise BundleError("a bundle of segments has one attention graph for all layers")
+    if manifest.kv_dtype not in (FLOAT, ROUNDED):
+        raise BundleError(f"a bundle of segments has caches of {FLOAT} or {ROUNDED}, not of {manifest.kv_dtype}")
+    names = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
+    wanted = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
+    if names != wanted:
+        raise BundleError(
+            f"a bundle of segments has one attention graph for all layers, by caches of {manifest.kv_dtype} "
+            f"{' and '.join(wanted)}; this one has {', '.join(names)}"
+        )
     places = [(graph.part, graph.least_rows) for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
     if len(set(places)) < len(places):
         raise BundleError("two linear graphs of one part are for passes of the same rows")

@@ -11,18 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Encoding
+from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.manifest import Manifest
+from engine.bundle.segments import ATTENTION
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_int8_attention import IN_PLACE_ROWS, ChunkBinding, Int8Attention, NonFiniteRows
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 from engine.graphs.sequence_caches import SequenceCache, SequenceCaches
 from engine.graphs.stage_clock import StageClock
 
-ATTENTION = "attention"
 KEPT_PLACES = 4  # rows of a pass that a cache stays bound to: decodes mostly stay where they are
 
 
@@ -30,7 +32,7 @@ KEPT_PLACES = 4  # rows of a pass that a cache stays bound to: decodes mostly st
 class BoundAttention:
     """One cache bound to one place among the rows: a binding for each layer, and the two lengths they all read."""
 
-    layers: list[Binding]
+    layers: Sequence[Binding | ChunkBinding]
     last_column: NDArray[np.int32]
     columns: NDArray[np.int32]
 
@@ -59,6 +61,12 @@ class SegmentRuntime:
         self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
         # One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour.
         self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
+        self._int8: Int8Attention | None = None
+        self._non_finite: NonFiniteRows | None = None
+        if manifest.kv_dtype == ROUNDED:
+            in_place = 0 if shapes.fixed else IN_PLACE_ROWS
+            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), shapes.max_rows, in_place)
+            self._non_finite = NonFiniteRows(self._rows)
 
     @property
     def shapes(self) -> ShapeTable:
@@ -90,11 +98,15 @@ class SegmentRuntime:
         self._caches.place(batch, self._least_rows)
         bound = [self._bound(cache, segment, rows) for segment, cache in self._caches.last]
         self._rows.fill(batch, self._rotary)
+        if self._non_finite is not None:
+            self._non_finite.start(rows)
         self._parts.mark("inputs")
         try:
             for layer, part in enumerate(self._chain.layers(rows)):
                 part.run()
                 self._parts.mark("linear")
+                if self._non_finite is not None:
+                    self._non_finite.look()
                 for attention in bound:
                     attention.layers[layer].run()
                 self._parts.mark("attention")
@@ -106,6 +118,8 @@ class SegmentRuntime:
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
+        if self._non_finite is not None:
+            return self._non_finite.among(rows)
         spoiled: list[int] = []
         for segment, cache in self._caches.last:
             new = slice(segment.past, segment.past + segment.count)
@@ -154,23 +168,26 @@ class SegmentRuntime:
     def _bind(self, cache: Cache, place: tuple[int, int]) -> BoundAttention:
         lengths = np.zeros(1, np.int32), np.zeros((), np.int32)
         layers = [
-            self._bind_layer(keys, values, place, lengths)
-            for keys, values in zip(cache.keys, cache.values, strict=True)
+            self._bind_layer(layer, keys, values, place, lengths)
+            for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True))
         ]
         return BoundAttention(layers, *lengths)
 
     def _bind_layer(
         self,
+        layer: int,
         keys: NDArray[np.generic],
         values: NDArray[np.generic],
         place: tuple[int, int],
         lengths: Sequence[NDArray[np.int32]],
-    ) -> Binding:
-        bound = Binding(self._attention, self._attention.io_binding(), [])
+    ) -> Binding | ChunkBinding:
         rows = self._rows.attention_rows(*place)
         inputs = {"past_key": keys, "past_value": values, "seqlens_k": lengths[0], "total_sequence_length": lengths[1]}
         for name in ("query", "key", "value"):
             inputs[name] = rows[name]
+        if self._int8 is not None:
+            return self._int8.bind_layer(layer, inputs, rows["attended"], lengths[1])
+        bound = Binding(self._attention, self._attention.io_binding(), [])
         for name, array in inputs.items():
             bind(bound, bound.binding.bind_input, name, array)
         for name, array in (("attended", rows["attended"]), ("present_key", keys), ("present_value", values)):

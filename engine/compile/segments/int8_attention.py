@@ -1,0 +1,95 @@
+"""The attention graphs of int8 caches. Shapes: N rows, H query heads on K key heads of D numbers each.
+
+The operator's int8 kernel is fast for few rows and slow for many: many attend in float over what the codes stand for.
+"""
+
+from onnx import TensorProto
+
+from engine.bundle.kv_scales import ROUNDED
+from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK
+from engine.compile.graph_builder import COLUMNS, CONTRIB, ROWS, GraphBuilder
+from engine.compile.segments.graphs import DTYPE, KEY, QUERY, VALUE
+from engine.models.network import Network
+
+LOWEST, HIGHEST = -128, 127
+LENGTHS = ("seqlens_k", "total_sequence_length")
+
+
+def int8_attention_graphs(network: Network) -> dict[str, GraphBuilder]:
+    """Both graphs by name."""
+    return {ATTENTION: _in_place(network), ATTENTION_CHUNK: _chunk(network)}
+
+
+def _add_inputs(graph: GraphBuilder, network: Network) -> None:
+    spec = network.spec
+    for name, width in ((QUERY, network.query_width), (KEY, network.key_width), (VALUE, network.key_width)):
+        graph.add_input(name, DTYPE, 1, ROWS, width)
+    for side in (KEY, VALUE):
+        graph.add_input(f"past_{side}", ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
+    graph.add_input(LENGTHS[0], "int32", 1)
+    graph.add_input(LENGTHS[1], "int32")
+    for side in (KEY, VALUE):
+        graph.add_input(f"{side}_scale", DTYPE, 1, spec.kv_heads, 1, spec.head_dim)
+
+
+def _in_place(network: Network) -> GraphBuilder:
+    """The operator rounds the fresh rows and writes them behind the past, which may be the presents' own memory."""
+    graph, spec = GraphBuilder(DTYPE, None), network.spec
+    _add_inputs(graph, network)
+    inputs = [QUERY, KEY, VALUE, "past_key", "past_value", *LENGTHS, *[""] * 5, "key_scale", "value_scale"]
+    sides = {f"{side}_quant_type": "PER_CHANNEL" for side in ("k", "v")}
+    presents = [f"present_{side}" for side in (KEY, VALUE)]
+    _attend(graph, network, inputs, presents, kv_cache_bit_width=8, **sides)
+    for name in presents:
+        graph.add_output(name, ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
+    return graph
+
+
+def _chunk(network: Network) -> GraphBuilder:
+    """Fresh rows are rounded first and attend to what their own codes stand for, as later rows will.
+
+    So it makes no difference beyond rounding how a prompt is cut into chunks.
+    """
+    graph, spec = GraphBuilder(DTYPE, None), network.spec
+    _add_inputs(graph, network)
+    rows = graph.op("Shape", [QUERY], start=1, end=2)
+    total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
+    past = graph.op("Sub", [total, rows])
+    fresh, pasts = [], []
+    for side in (KEY, VALUE):
+        scale = f"{side}_scale"
+        seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
+        pasts.append(graph.op("Mul", [graph.op("Cast", [seen], to=graph.onnx_dtype), scale]))
+        flat = graph.reshape(scale, 1, 1, network.key_width)
+        codes = _codes(graph, side, flat)
+        fresh.append(graph.op("Mul", [graph.op("Cast", [codes], to=graph.onnx_dtype), flat]))
+        apart = graph.op("Reshape", [codes, graph.integers(1, -1, spec.kv_heads, spec.head_dim)])
+        graph.op("Transpose", [apart], name=f"{side}_codes", perm=[0, 2, 1, 3])
+    _attend(graph, network, [QUERY, *fresh, *pasts, *LENGTHS], ["all_keys", "all_values"])
+    for side in (KEY, VALUE):
+        graph.add_output(f"{side}_codes", ROUNDED, 1, spec.kv_heads, ROWS, spec.head_dim)
+    return graph
+
+
+def _codes(graph: GraphBuilder, rows: str, scale: str) -> str:
+    """int8 [1, N, K * D] of floats, as the operator rounds: times the inverse, to the nearest even, clamped."""
+    inverse = graph.op("Div", [graph.real(1.0), scale])
+    nearest = graph.op("Round", [graph.op("Mul", [rows, inverse])])
+    clamped = graph.op("Clip", [nearest, graph.real(LOWEST), graph.real(HIGHEST)])
+    return graph.op("Cast", [clamped], to=TensorProto.INT8)
+
+
+def _attend(
+    graph: GraphBuilder, network: Network, inputs: list[str], presents: list[str], **attributes: str | int
+) -> None:
+    graph.node(
+        "GroupQueryAttention",
+        inputs,
+        ["attended", *presents],
+        domain=CONTRIB,
+        num_heads=network.spec.heads,
+        kv_num_heads=network.spec.kv_heads,
+        scale=1.0,
+        **attributes,
+    )
+    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
