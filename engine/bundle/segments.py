@@ -14,7 +14,9 @@ from engine.errors import BundleError
 
 SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
 FLOAT, INTEGER = "float32", "int32"
-ATTENTION, ATTENTION_CHUNK = "attention", "attention_chunk"  # the second for int8 caches, which take long runs apart
+# The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.
+ATTENTION, ATTENTION_CHUNK = "attention", "attention_chunk"
+IN_PLACE_ROWS = 8  # most rows of a sequence that the first computes; measured on two cores, at 16 heads on 8 of 128
 Forms = dict[str, Form]
 
 
@@ -50,9 +52,9 @@ def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
 
 
 def chunk_forms(manifest: Manifest) -> tuple[Forms, Forms]:
-    """Of the graph that gives the fresh columns of int8 caches as codes [1, K, N, D] instead of writing them."""
+    """Of the graph that gives the fresh columns of int8 caches as rows of codes instead of writing them."""
     inputs, outputs = attention_forms(manifest)
-    codes: Form = (ROUNDED, (1, manifest.model.kv_heads, FREE_ROWS, manifest.model.head_dim))
+    codes: Form = (ROUNDED, (1, FREE_ROWS, manifest.model.kv_heads * manifest.model.head_dim))
     return inputs, {"attended": outputs["attended"], "key_codes": codes, "value_codes": codes}
 
 

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array
-from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK
+from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS
 from engine.graphs.linear_chain import RowBuffers
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_library import ort
 
 Inputs = dict[str, Array]
-IN_PLACE_ROWS = 1
 
 
 @dataclass(slots=True)
 class ChunkBinding:
-    """The graph for many rows, bound to one cache. codes [1, K, N, D] go behind the past of `targets` [1, K, T, D].
+    """The graph for many rows, bound to one cache.
 
-    columns: past ones and N.
+    codes: of keys and values [1, N, K * D], which go behind the past of `targets` [1, K, T, D]. columns: past ones
+    and N.
     """
 
     graph: Binding
@@ -36,13 +36,15 @@ class ChunkBinding:
         self.graph.run()
         end = int(self.columns)
         for codes, target in zip(self.codes, self.targets, strict=True):
-            target[:, :, end - codes.shape[2] : end] = codes
+            heads, channels = target.shape[1], target.shape[3]
+            rows = codes.reshape(-1, heads, channels)
+            target[0, :, end - len(rows) : end] = rows.swapaxes(0, 1)
 
 
 class Int8Attention:
-    """Binds the graph that suits the number of rows. scales: [L, 2, K, D].
+    """Binds the graph that suits the number of rows, at most `most_rows`. scales: [L, 2, K, D].
 
-    in_place_rows: most rows that the operator's own int8 kernel computes; it is slow for many.
+    One way to compute, whatever the number of rows: `is_uniform`.
     """
 
     def __init__(
@@ -50,15 +52,13 @@ class Int8Attention:
         sessions: Mapping[str, ort.InferenceSession],
         scales: NDArray[np.float32],
         most_rows: int,
-        in_place_rows: int,
+        is_uniform: bool,
     ) -> None:
         self._sessions = sessions
         self._scales = scales[:, :, None, :, None, :]  # of a layer and side: [1, K, 1, D]
-        self._in_place_rows = in_place_rows
-        heads, channels = scales.shape[2:]
-        # Every chunk's codes are copied before the next chunk is run.
-        self._codes = np.zeros((2, heads * (most_rows + 1) * channels), np.int8)
-        self._code_shape = heads, channels
+        self._in_place_rows = 0 if is_uniform else IN_PLACE_ROWS
+        # A chunk's codes are copied before the next chunk is run.
+        self._codes = np.zeros((2, 1, most_rows, scales.shape[2] * scales.shape[3]), np.int8)
 
     def bind_layer(
         self, layer: int, inputs: Inputs, attended: NDArray[np.float32], columns: NDArray[np.int32]
@@ -73,16 +73,11 @@ class Int8Attention:
             bind(bound, bound.binding.bind_input, name, array)
         bind(bound, bound.binding.bind_output, "attended", attended)
         caches = inputs["past_key"], inputs["past_value"]
-        outputs = self._chunk_codes(rows) if is_chunk else caches
+        outputs = (self._codes[0, :, :rows], self._codes[1, :, :rows]) if is_chunk else caches
         names = ("key_codes", "value_codes") if is_chunk else ("present_key", "present_value")
         for name, array in zip(names, outputs, strict=True):
             bind(bound, bound.binding.bind_output, name, array)
         return ChunkBinding(bound, outputs, caches, columns) if is_chunk else bound
-
-    def _chunk_codes(self, rows: int) -> tuple[Array, Array]:
-        heads, channels = self._code_shape
-        keys, values = self._codes[:, : heads * rows * channels].reshape(2, 1, heads, rows, channels)
-        return keys, values
 
 
 class NonFiniteRows:

@@ -19,7 +19,7 @@ from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.onnx_binding import Binding, bind
-from engine.graphs.onnx_int8_attention import IN_PLACE_ROWS, ChunkBinding, Int8Attention, NonFiniteRows
+from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFiniteRows
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 from engine.graphs.sequence_caches import SequenceCache, SequenceCaches
@@ -64,8 +64,8 @@ class SegmentRuntime:
         self._int8: Int8Attention | None = None
         self._non_finite: NonFiniteRows | None = None
         if manifest.kv_dtype == ROUNDED:
-            in_place = 0 if shapes.fixed else IN_PLACE_ROWS
-            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), shapes.max_rows, in_place)
+            most = shapes.max_rows + 1  # a lone last row has a neighbour
+            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), most, bool(shapes.fixed))
             self._non_finite = NonFiniteRows(self._rows)
 
     @property

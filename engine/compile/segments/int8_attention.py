@@ -39,7 +39,8 @@ def _in_place(network: Network) -> GraphBuilder:
     inputs = [QUERY, KEY, VALUE, "past_key", "past_value", *LENGTHS, *[""] * 5, "key_scale", "value_scale"]
     sides = {f"{side}_quant_type": "PER_CHANNEL" for side in ("k", "v")}
     presents = [f"present_{side}" for side in (KEY, VALUE)]
-    _attend(graph, network, inputs, presents, kv_cache_bit_width=8, **sides)
+    _attend(graph, network, inputs, "attended", presents, kv_cache_bit_width=8, **sides)
+    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
     for name in presents:
         graph.add_output(name, ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
     return graph
@@ -48,48 +49,53 @@ def _in_place(network: Network) -> GraphBuilder:
 def _chunk(network: Network) -> GraphBuilder:
     """Fresh rows are rounded first and attend to what their own codes stand for, as later rows will.
 
-    So it makes no difference beyond rounding how a prompt is cut into chunks.
+    So it makes no difference beyond rounding how a prompt is cut into chunks. Scales are multiplied into queries and
+    into what comes out: that is less than multiplying the past with them.
     """
-    graph, spec = GraphBuilder(DTYPE, None), network.spec
+    graph = GraphBuilder(DTYPE, None)
     _add_inputs(graph, network)
     rows = graph.op("Shape", [QUERY], start=1, end=2)
     total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
     past = graph.op("Sub", [total, rows])
     fresh, pasts = [], []
     for side in (KEY, VALUE):
-        scale = f"{side}_scale"
         seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
-        pasts.append(graph.op("Mul", [graph.op("Cast", [seen], to=graph.onnx_dtype), scale]))
-        flat = graph.reshape(scale, 1, 1, network.key_width)
-        codes = _codes(graph, side, flat)
-        fresh.append(graph.op("Mul", [graph.op("Cast", [codes], to=graph.onnx_dtype), flat]))
-        apart = graph.op("Reshape", [codes, graph.integers(1, -1, spec.kv_heads, spec.head_dim)])
-        graph.op("Transpose", [apart], name=f"{side}_codes", perm=[0, 2, 1, 3])
-    _attend(graph, network, [QUERY, *fresh, *pasts, *LENGTHS], ["all_keys", "all_values"])
+        pasts.append(_floats(graph, seen))
+        scale = graph.reshape(f"{side}_scale", 1, 1, network.key_width)
+        fresh.append(_floats(graph, _codes(graph, side, scale, f"{side}_codes")))
+    query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)])
+    attended = _attend(graph, network, [query, *fresh, *pasts, *LENGTHS], "", ["all_keys", "all_values"])
+    graph.op("Mul", [attended, _of_queries(graph, network, VALUE)], name="attended")
+    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
     for side in (KEY, VALUE):
-        graph.add_output(f"{side}_codes", ROUNDED, 1, spec.kv_heads, ROWS, spec.head_dim)
+        graph.add_output(f"{side}_codes", ROUNDED, 1, ROWS, network.key_width)
     return graph
 
 
-def _codes(graph: GraphBuilder, rows: str, scale: str) -> str:
+def _floats(graph: GraphBuilder, codes: str) -> str:
+    """Codes as numbers of their own size."""
+    return graph.op("DequantizeLinear", [codes, graph.real(1.0)])
+
+
+def _of_queries(graph: GraphBuilder, network: Network, side: str) -> str:
+    """The scales of a side [1, 1, H * D]: of each query head those of its KV head."""
+    spec = network.spec
+    shared = graph.integers(1, spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
+    return graph.reshape(graph.op("Expand", [f"{side}_scale", shared]), 1, 1, network.query_width)
+
+
+def _codes(graph: GraphBuilder, rows: str, scale: str, name: str) -> str:
     """int8 [1, N, K * D] of floats, as the operator rounds: times the inverse, to the nearest even, clamped."""
     inverse = graph.op("Div", [graph.real(1.0), scale])
     nearest = graph.op("Round", [graph.op("Mul", [rows, inverse])])
     clamped = graph.op("Clip", [nearest, graph.real(LOWEST), graph.real(HIGHEST)])
-    return graph.op("Cast", [clamped], to=TensorProto.INT8)
+    return graph.op("Cast", [clamped], name=name, to=TensorProto.INT8)
 
 
 def _attend(
-    graph: GraphBuilder, network: Network, inputs: list[str], presents: list[str], **attributes: str | int
-) -> None:
-    graph.node(
-        "GroupQueryAttention",
-        inputs,
-        ["attended", *presents],
-        domain=CONTRIB,
-        num_heads=network.spec.heads,
-        kv_num_heads=network.spec.kv_heads,
-        scale=1.0,
-        **attributes,
-    )
-    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
+    graph: GraphBuilder, network: Network, inputs: list[str], name: str, presents: list[str], **attributes: str | int
+) -> str:
+    outputs = [name or "summed", *presents]
+    spec = network.spec
+    heads = {"num_heads": spec.heads, "kv_num_heads": spec.kv_heads}
+    return graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **heads, **attributes)[0]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
-from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK
+from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS
 from engine.compile.parity import Session, open_session
 from engine.graphs.layout import linear_graphs
 
@@ -37,7 +37,7 @@ class AttentionGraphs:
 
     def run(self, layer: int, rows: int, tensors: Mapping[str, Array], past: int) -> dict[str, Array]:
         """What the graph for so many rows gives."""
-        name = ATTENTION_CHUNK if rows > 1 and ATTENTION_CHUNK in self.graphs else ATTENTION
+        name = ATTENTION_CHUNK if rows > IN_PLACE_ROWS and ATTENTION_CHUNK in self.graphs else ATTENTION
         feeds = dict(tensors)
         feeds["seqlens_k"] = np.array([past + rows - 1], np.int32)
         feeds["total_sequence_length"] = np.array(past + rows, np.int32)
@@ -90,7 +90,8 @@ class SegmentedSequence:
             chunk.tensors["attended"] = outputs["attended"]
             if "key_codes" in outputs:
                 fresh = slice(chunk.start, chunk.start + len(chunk.tokens))
-                key[:, :, fresh], value[:, :, fresh] = outputs["key_codes"], outputs["value_codes"]
+                for cache, codes in ((key, outputs["key_codes"]), (value, outputs["value_codes"])):
+                    cache[0, :, fresh] = codes.reshape(-1, model.kv_heads, model.head_dim).swapaxes(0, 1)
             else:
                 key, value = outputs["present_key"], outputs["present_value"]
         return key, value
