@@ -104,9 +104,9 @@ class SegmentRuntime:
         try:
             for layer, part in enumerate(self._chain.layers(rows)):
                 part.run()
-                self._parts.mark("linear")
                 if self._non_finite is not None:
                     self._non_finite.look()
+                self._parts.mark("linear")
                 for attention in bound:
                     attention.layers[layer].run()
                 self._parts.mark("attention")

@@ -61,8 +61,7 @@ def _chunk(network: Network) -> GraphBuilder:
     for side in (KEY, VALUE):
         seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
         pasts.append(_floats(graph, seen))
-        scale = graph.reshape(f"{side}_scale", 1, 1, network.key_width)
-        fresh.append(_floats(graph, _codes(graph, side, scale, f"{side}_codes")))
+        fresh.append(_floats(graph, _codes(graph, network, side)))
     query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)])
     attended = _attend(graph, network, [query, *fresh, *pasts, *LENGTHS], "", ["all_keys", "all_values"])
     graph.op("Mul", [attended, _of_queries(graph, network, VALUE)], name="attended")
@@ -84,12 +83,13 @@ def _of_queries(graph: GraphBuilder, network: Network, side: str) -> str:
     return graph.reshape(graph.op("Expand", [f"{side}_scale", shared]), 1, 1, network.query_width)
 
 
-def _codes(graph: GraphBuilder, rows: str, scale: str, name: str) -> str:
-    """int8 [1, N, K * D] of floats, as the operator rounds: times the inverse, to the nearest even, clamped."""
-    inverse = graph.op("Div", [graph.real(1.0), scale])
-    nearest = graph.op("Round", [graph.op("Mul", [rows, inverse])])
+def _codes(graph: GraphBuilder, network: Network, side: str) -> str:
+    """int8 [1, N, K * D] of a side's floats as the operator rounds: times the inverse, to the nearest even, clamped."""
+    # The Reshape lies between, lest onnxruntime makes one division of inverse and product, which rounds otherwise.
+    inverse = graph.reshape(graph.op("Div", [graph.real(1.0), f"{side}_scale"]), 1, 1, network.key_width)
+    nearest = graph.op("Round", [graph.op("Mul", [side, inverse])])
     clamped = graph.op("Clip", [nearest, graph.real(LOWEST), graph.real(HIGHEST)])
-    return graph.op("Cast", [clamped], name=name, to=TensorProto.INT8)
+    return graph.op("Cast", [clamped], name=f"{side}_codes", to=TensorProto.INT8)
 
 
 def _attend(
