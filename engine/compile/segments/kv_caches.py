@@ -25,7 +25,7 @@ from engine.models.network import Network
 
 Float32 = NDArray[np.float32]
 TEXT_TOKENS, TEXTS = 128, 8
-MARGIN = 1.1  # what other text may reach beyond the calibration's
+MARGIN = 1.2  # what other text may reach beyond that of the calibration
 HIGHEST_CODE = 127
 
 

@@ -48,7 +48,7 @@ def test_graphs_and_their_tensors(int8_cache_bundle: Path) -> None:
 
 
 def test_scales_by_definition(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest magnitude over the calibration's text, 10 % more, on code 127; of keys that of a pair's radius."""
+    """The largest magnitude over the calibration's text, 20 % more, on code 127; of keys that of a pair's radius."""
     seen: dict[int, list[np.ndarray]] = {}
 
     def spy(
@@ -72,7 +72,7 @@ def test_scales_by_definition(tiny_checkpoint: Path, build: Build, monkeypatch: 
         keys, values = sides[0].astype(np.float64), sides[1].astype(np.float64)
         radius = np.sqrt(keys[..., :8] ** 2 + keys[..., 8:] ** 2).max(axis=1)
         most = np.stack([np.concatenate([radius, radius], axis=1), np.abs(values).max(axis=1)])
-        np.testing.assert_allclose(scales[layer], 1.1 * most / 127, rtol=1e-6)
+        np.testing.assert_allclose(scales[layer], 1.2 * most / 127, rtol=1e-6)
 
 
 def test_channels_that_are_always_zero_have_a_scale(int8_cache_bundle: Path) -> None:
@@ -84,8 +84,8 @@ def test_channels_that_are_always_zero_have_a_scale(int8_cache_bundle: Path) -> 
     values[0, 1, 2, 5] = 1.27
     reach.add(0, keys, values)
     scales = reach.scales()
-    assert scales[0, 0, 0] == pytest.approx(0.11, rel=1e-5) and (scales[0, 0, 1] == 1).all()
-    assert scales[0, 1, 1] == pytest.approx(0.011, rel=1e-5) and (scales[1] == 1).all()
+    assert scales[0, 0, 0] == pytest.approx(0.12, rel=1e-5) and (scales[0, 0, 1] == 1).all()
+    assert scales[0, 1, 1] == pytest.approx(0.012, rel=1e-5) and (scales[1] == 1).all()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
@@ -156,10 +156,10 @@ def test_a_float_bundle_is_still_held_to_the_checkpoint(
         build(tiny_checkpoint, quant=Quant.FP32, kv=KvType.INT8, layout=Layout.SEGMENTS)
 
 
-def test_int8_is_the_default_where_the_weights_lose_50_times_more(tmp_path: Path) -> None:
+def test_int8_is_the_default_where_the_weights_lose_30_times_more(tmp_path: Path) -> None:
     """The embedded model on questions that its training held out."""
     demo = named_source("demo")
     arguments = CompileArguments(demo.folder, tmp_path / "demo", parity_tokens=demo.parity_tokens)
     manifest = compile_bundle(arguments, SilentProgress())
-    assert manifest.kv_dtype == "int8" and manifest.parity["kv_kl"] < 0.02 * manifest.parity["kl"]
+    assert manifest.kv_dtype == "int8" and manifest.parity["kv_kl"] < manifest.parity["kl"] / 30
     assert manifest.parity["kv_top1"] > 0.97
