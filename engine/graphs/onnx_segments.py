@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Encoding
+from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import ATTENTION, BASE_ATTENTION
 from engine.bundle.variant import PassShape, ShapeTable
@@ -19,6 +20,7 @@ from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFiniteRows
 from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
@@ -52,6 +54,12 @@ class SegmentRuntime:
         self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
         # One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour.
         self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
+        self._int8: Int8Attention | None = None
+        self._non_finite: NonFiniteRows | None = None
+        if manifest.kv_dtype == ROUNDED:
+            most = shapes.max_rows + 1  # a lone last row has a neighbour
+            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), most, bool(shapes.fixed))
+            self._non_finite = NonFiniteRows(self._rows)
 
     @property
     def shapes(self) -> ShapeTable:
@@ -88,10 +96,14 @@ class SegmentRuntime:
         bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
         work = self._masked.prepare(batch, others) if self._masked else None
         self._rows.fill(batch, self._rotary)
+        if self._non_finite is not None:
+            self._non_finite.start(rows)
         self._parts.mark("inputs")
         try:
             for layer, part in enumerate(self._chain.layers(rows)):
                 part.run()
+                if self._non_finite is not None:
+                    self._non_finite.look()
                 self._parts.mark("linear")
                 for attention in bound:
                     attention.layers[layer].run()
@@ -106,6 +118,8 @@ class SegmentRuntime:
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
+        if self._non_finite is not None:
+            return self._non_finite.among(rows)
         spoiled: list[int] = []
         for segment, cache in self._caches.last:
             new = cache.new_columns(segment)
@@ -152,23 +166,26 @@ class SegmentRuntime:
     def _bind(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
         lengths = np.zeros(1, np.int32), np.zeros((), np.int32)
         layers = [
-            self._bind_layer(keys, values, place, lengths)
-            for keys, values in zip(cache.keys, cache.values, strict=True)
+            self._bind_layer(layer, keys, values, place, lengths)
+            for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True))
         ]
         return BoundAttention(layers, lengths)
 
     def _bind_layer(
         self,
+        layer: int,
         keys: NDArray[np.generic],
         values: NDArray[np.generic],
         place: tuple[int, ...],
         lengths: Sequence[NDArray[np.int32]],
-    ) -> Binding:
-        bound = Binding(self._attention, self._attention.io_binding(), [])
+    ) -> Binding | ChunkBinding:
         rows = self._rows.attention_rows(*place)
         inputs = {"past_key": keys, "past_value": values, "seqlens_k": lengths[0], "total_sequence_length": lengths[1]}
         for name in ("query", "key", "value"):
             inputs[name] = rows[name]
+        if self._int8 is not None:
+            return self._int8.bind_layer(layer, inputs, rows["attended"], lengths[1])
+        bound = Binding(self._attention, self._attention.io_binding(), [])
         for name, array in inputs.items():
             bind(bound, bound.binding.bind_input, name, array)
         for name, array in (("attended", rows["attended"]), ("present_key", keys), ("present_value", values)):

@@ -10,7 +10,7 @@ import pytest
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest, verify_hashes
 from engine.bundle.variant import shape_table
-from engine.compile.arguments import Layout, Quant, Wide
+from engine.compile.arguments import KvType, Layout, Quant, Wide
 from engine.compile.graphs import check_graph
 from engine.compile.lowering import FUSED
 from engine.compile.segments import graphs
@@ -107,7 +107,7 @@ def test_the_embedding_is_stored_once(segmented_bundle: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"wide": Wide.NONE}, {"quant": Quant.INT8}, {"quant": Quant.FP32}])
 def test_one_storage(options: dict[str, object], tiny_checkpoint: Path, build: Build) -> None:
-    folder, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, **options)
+    folder, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, kv=KvType.FLOAT32, **options)
     assert [graph.least_rows for graph in manifest.graphs] == [1] * 6
     assert manifest.wide_quant == "" and not (folder / "wide.data").exists()
     assert not any(name.startswith("wide") for name in manifest.parity)
