@@ -5,6 +5,7 @@ Legend: L = layers, N = rows, K = KV heads, T = columns of a cache, D = head siz
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_library import ort
 
 Inputs = dict[str, Array]
+_sum = np.add.reduce
 
 
 @dataclass(slots=True)
@@ -86,18 +88,19 @@ class NonFiniteRows:
     def __init__(self, buffers: RowBuffers) -> None:
         self._buffers = buffers
         self._found = np.zeros(0, np.bool_)
+        self._keys = self._values = np.zeros(0, np.float32)  # of the layer at hand, all rows in one
 
     def start(self, rows: int) -> None:
         """Forget the pass before."""
         self._found = np.zeros(rows, np.bool_)
+        self._keys, self._values = (self._buffers.rows(name, rows).reshape(-1) for name in ("key", "value"))
 
     def look(self) -> None:
-        """Look at the keys and values that the layer at hand has just given."""
-        sides = [self._buffers.rows(name, len(self._found))[0] for name in ("key", "value")]
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = sides[0].sum() + sides[1].sum()
-        if not np.isfinite(total):  # rare; a sum may also just be too large
-            self._found |= ~(np.isfinite(sides[0]).all(axis=1) & np.isfinite(sides[1]).all(axis=1))
+        """Look at the keys and values that the layer at hand has just given. numpy may warn of their sum."""
+        # Between two graphs every call costs microseconds, in each layer.
+        if not isfinite(_sum(self._keys) + _sum(self._values)):  # rare; a sum may also just be too large
+            for side in (self._keys, self._values):
+                self._found |= ~np.isfinite(side.reshape(len(self._found), -1)).all(axis=1)
 
     def among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M]."""

@@ -21,7 +21,7 @@ from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFiniteRows
-from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention
+from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention, MaskedWork
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 from engine.graphs.sequence_caches import SequenceCaches
@@ -100,21 +100,25 @@ class SegmentRuntime:
             self._non_finite.start(rows)
         self._parts.mark("inputs")
         try:
-            for layer, part in enumerate(self._chain.layers(rows)):
-                part.run()
-                if self._non_finite is not None:
-                    self._non_finite.look()
-                self._parts.mark("linear")
-                for attention in bound:
-                    attention.layers[layer].run()
-                if self._masked and work:
-                    self._masked.run(work, layer, rows)
-                self._parts.mark("attention")
+            with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up
+                self._run_layers(bound, work, rows)
             logits = Logits.of(self._chain.logits(batch.logit_rows, rows, self._least_logit_rows))
             self._parts.mark("head")
             return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"a pass of {rows} rows failed: {str(error)[:300]}") from error
+
+    def _run_layers(self, bound: Sequence[BoundAttention], work: MaskedWork | None, rows: int) -> None:
+        for layer, part in enumerate(self._chain.layers(rows)):
+            part.run()
+            if self._non_finite is not None:
+                self._non_finite.look()
+            self._parts.mark("linear")
+            for attention in bound:
+                attention.layers[layer].run()
+            if self._masked and work:
+                self._masked.run(work, layer, rows)
+            self._parts.mark("attention")
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
