@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import CompileArguments, Layout, Quant, Split
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
@@ -24,6 +24,8 @@ SEGMENTS: dict[str, dict[str, object]] = {
     "segments": {"layout": Layout.SEGMENTS},
     "segments int8": {"quant": Quant.INT8, "layout": Layout.SEGMENTS},
     "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
+    "segments int4 float caches": {"quant": Quant.INT4, "layout": Layout.SEGMENTS, "kv": KvType.FLOAT32},
+    "segments int8 caches": {"layout": Layout.SEGMENTS, "kv": KvType.INT8},
 }
 
 

@@ -11,9 +11,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # importlib mode adds no 
 
 from tests.bundles import bundles
 from tests.progress import Progress
-from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, segmented_bundle, tiny_checkpoint
+from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, int8_cache_bundle, segmented_bundle, tiny_checkpoint
 
-__all__ = ["build", "bundles", "fixed_bundle", "free_bundle", "segmented_bundle", "tiny_checkpoint"]
+__all__ = [
+    "build",
+    "bundles",
+    "fixed_bundle",
+    "free_bundle",
+    "int8_cache_bundle",
+    "segmented_bundle",
+    "tiny_checkpoint",
+]
 
 # Folders and files of which every test is long: clients in environments of their own, Qualcomm's emulator, Genie, whole
 # servers and commands that are started again for each test.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import CompileArguments, Layout
+from engine.compile.arguments import CompileArguments, KvType, Layout
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
@@ -31,8 +31,17 @@ def free_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def segmented_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of linear graphs in two storages and an attention graph."""
+    """A bundle of linear graphs in two storages and an attention graph over float caches."""
     folder = tmp_path_factory.mktemp("bundles") / "segments"
+    arguments = CompileArguments(tiny_checkpoint, folder, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
+    compile_bundle(arguments, SilentProgress())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def int8_cache_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A segmented int4 bundle as it is made by default: with int8 caches."""
+    folder = tmp_path_factory.mktemp("bundles") / "int8-caches"
     compile_bundle(CompileArguments(tiny_checkpoint, folder, layout=Layout.SEGMENTS), SilentProgress())
     return folder
 

@@ -4,6 +4,7 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """
 
 from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
+from engine.bundle.kv_scales import check_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
 from engine.bundle.tensor_names import Place, is_scatter, place_of
@@ -17,7 +18,10 @@ def check_contract(manifest: Manifest) -> None:
     """
     if manifest.is_segmented:
         check_segments(manifest)
+        check_kv_scales(manifest)
         return
+    if manifest.kv_scales:
+        raise BundleError("kv_scales are for the caches of a segmented bundle")
     for spec in manifest.graphs:
         layers = set()
         for side, suffix, tensors in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
@@ -34,9 +38,13 @@ def check_contract(manifest: Manifest) -> None:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """BundleError when a graph or binary is not among `files`: those exist, and their sizes and hashes are known."""
+    """BundleError when a graph, binary or file of scales is not among `files`.
+
+    Those exist, and their sizes and hashes are known.
+    """
     binaries = manifest.npu.binaries if manifest.npu else ()
-    for name in (*binaries, *(graph.file for graph in manifest.graphs)):
+    scales = (manifest.kv_scales,) if manifest.kv_scales else ()
+    for name in (*binaries, *(graph.file for graph in manifest.graphs), *scales):
         if name not in manifest.files:
             raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
 

@@ -161,7 +161,8 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
 
-    wide_quant: of the storage that passes of many rows read, "" where all passes read the same.
+    wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
+    of the scales of int8 caches in a segmented bundle, "" where caches have none.
     """
 
     format_version: int
@@ -181,6 +182,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str = ""
     npu: NpuSpec | None = None
     wide_quant: Text = ""
+    kv_scales: Text = ""
 
     @property
     def is_free_shape(self) -> bool:
@@ -265,7 +267,8 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     """The files that serving opens by name; weights are named by the graph files."""
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
-    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template)
+    scales = (manifest.kv_scales,) if manifest.kv_scales else ()
+    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *scales)
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:

@@ -1,18 +1,25 @@
 """Segmented bundles: which graphs there are, and the tensors of each.
 
 Part 1 of the L + 1 linear parts embeds and starts layer 0, part i + 1 finishes layer i - 1 and starts layer i, the
-last finishes and gives logits. Between two parts the attention graph runs once for each sequence.
+last finishes and gives logits. Between two parts an attention graph runs once for each sequence.
 Legend: N = rows, Q = heads * head_dim, K = KV heads, D = head size.
+
+Two further graphs, which bundles may lack, compute attention over columns that sequences share, and under any mask.
 """
 
 from collections.abc import Sequence
 
 from engine.bundle.forms import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, Form, check_form
+from engine.bundle.kv_scales import ROUNDED
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.errors import BundleError
 
 SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
+ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
 FLOAT, INTEGER = "float32", "int32"
+# The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.
+ATTENTION_CHUNK = "attention_chunk"
+IN_PLACE_ROWS = 8  # most rows of a sequence that the first computes; measured on two cores, at 16 heads on 8 of 128
 Forms = dict[str, Form]
 
 
@@ -32,13 +39,42 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
 
 
 def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
-    """Inputs and outputs of the attention graph; seqlens_k counts past columns + rows - 1."""
+    """Inputs and outputs of the attention graph; seqlens_k counts past columns + rows - 1.
+
+    It writes the fresh columns behind the past ones. int8 caches come with their scales.
+    """
     model = manifest.model
-    cache: Form = (FLOAT, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    cache: Form = (manifest.kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
     lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}
     inputs = _fresh_forms(manifest) | {"past_key": cache, "past_value": cache} | lengths
+    if manifest.kv_dtype == ROUNDED:
+        scale: Form = (FLOAT, (1, model.kv_heads, 1, model.head_dim))
+        inputs |= {"key_scale": scale, "value_scale": scale}
     attended: Form = (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim))
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
+
+
+def masked_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Of attention over a sequence's own columns; queries and what they come to by key heads."""
+    inputs, base = base_forms(manifest)
+    return inputs | base, {"attended": base["base_attended"]}
+
+
+def base_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Of attention over shared columns; base_weight is the logarithm of what their scores add up to."""
+    model = manifest.model
+    heads = (FREE_ROWS, model.kv_heads, model.heads // model.kv_heads)
+    wide: Form = (FLOAT, (*heads, model.head_dim))
+    cache: Form = (FLOAT, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    inputs: Forms = {"query": wide, "keys": cache, "values": cache, "mask": (FLOAT, (FREE_ROWS, 1, FREE_COLUMNS))}
+    return inputs, {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
+
+
+def chunk_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+    """Of the graph that gives the fresh columns of int8 caches as rows of codes instead of writing them."""
+    inputs, outputs = attention_forms(manifest)
+    codes: Form = (ROUNDED, (1, FREE_ROWS, manifest.model.kv_heads * manifest.model.head_dim))
+    return inputs, {"attended": outputs["attended"], "key_codes": codes, "value_codes": codes}
 
 
 def _fresh_forms(manifest: Manifest) -> Forms:
@@ -47,13 +83,21 @@ def _fresh_forms(manifest: Manifest) -> Forms:
     return {"query": (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim)), "key": key, "value": key}
 
 
+ATTENTION_FORMS = {
+    ATTENTION: attention_forms,
+    ATTENTION_CHUNK: chunk_forms,
+    BASE_ATTENTION: base_forms,
+    MASKED_ATTENTION: masked_forms,
+}
+
+
 def check_segments(manifest: Manifest) -> None:
     """BundleError names what is missing, or the graph and the tensor that is not as the model wants it."""
     parts = manifest.model.layers + 1
     _check_whole(manifest, parts)
     for spec in manifest.graphs:
         if spec.kind is GraphKind.ATTENTION:
-            inputs, outputs = attention_forms(manifest)
+            inputs, outputs = ATTENTION_FORMS[spec.name](manifest)
         elif spec.kind is GraphKind.LINEAR and spec.parts == parts and spec.part <= parts:
             inputs, outputs = linear_forms(manifest, spec.part)
         else:
@@ -65,10 +109,16 @@ def check_segments(manifest: Manifest) -> None:
 
 
 def _check_whole(manifest: Manifest, parts: int) -> None:
-    if manifest.kv_dtype != FLOAT:
-        raise BundleError(f"a bundle of segments has caches of {FLOAT}, not of {manifest.kv_dtype}")
-    if sum(graph.kind is GraphKind.ATTENTION for graph in manifest.graphs) != 1:
-        raise BundleError("a bundle of segments has one attention graph for all layers")
+    if manifest.kv_dtype not in (FLOAT, ROUNDED):
+        raise BundleError(f"a bundle of segments has caches of {FLOAT} or {ROUNDED}, not of {manifest.kv_dtype}")
+    names = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
+    wanted = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
+    shared = [ATTENTION, BASE_ATTENTION, MASKED_ATTENTION] if manifest.kv_dtype == FLOAT else wanted
+    if names not in (wanted, shared):
+        raise BundleError(
+            f"a bundle of segments has one attention graph for all layers, by caches of {manifest.kv_dtype} "
+            f"{' and '.join(wanted)}; this one has {', '.join(names)}"
+        )
     places = [(graph.part, graph.least_rows) for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
     if len(set(places)) < len(places):
         raise BundleError("two linear graphs of one part are for passes of the same rows")

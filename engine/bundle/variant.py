@@ -33,7 +33,7 @@ class ShapeTable:
     to a 16th of the next power of two, so that no more than an eighth of it is unused.
     prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
     segmented: every sequence has a cache of its own, so a pass costs what its rows and their own pasts cost; its past
-    is then the columns of all its sequences together, and a pool has no width.
+    is then how many columns its rows read, and a pool has no width.
     """
 
     fixed: tuple[PassShape, ...]

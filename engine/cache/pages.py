@@ -21,6 +21,9 @@ class PoolSnapshot:
 class PagePool:
     """Pages of `page_columns` columns, handed out lowest first.
 
+    A shared page counts once, however many sequences refer to it. Where sequences have memory of their own this is what
+    they hold, too, but for what `graphs/sequence_caches.py` copies.
+
     A page is in exactly one state: free; referenced by one or more sequences; or cached - unreferenced, but its
     contents are known by key - until it is needed, least recently used first.
     """

@@ -61,6 +61,14 @@ class Wide(StrEnum):
     NONE = "none"
 
 
+class KvType(StrEnum):
+    """What keys and values are stored as."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"  # named to be refused: the CPU's attention is 20 times slower with it
+    INT8 = "int8"  # segments: a scale for each channel
+
+
 EMBEDDING_BITS = (32, 16, 8, 4)
 DEFAULT_SPLIT = Split.LMHEAD
 
@@ -71,6 +79,7 @@ class CompileArguments:
 
     layout: None = as target, shapes and activations allow. split: of pool graphs, None = the LM head apart. wide: what
     passes of many rows read instead, None = int8 for a segmented int4 bundle.
+    kv: of the caches of segments, None = as `layout.kv_type` says.
     head: how the LM head is stored, None = as the method of the layers has it. embedding_bits: bits of one number of
     the embedding table, 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
@@ -101,6 +110,7 @@ class CompileArguments:
     calibration: Path | None = None
     layout: Layout | None = None
     wide: Wide | None = None
+    kv: KvType | None = None
 
     @property
     def is_npu(self) -> bool:

@@ -4,16 +4,17 @@ import importlib.metadata
 import platform
 import time
 
+from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
-from engine.compile.layout import layout_of, wide_method
+from engine.compile.layout import kv_type, layout_of, wide_method
 
 
 def describe(work: Compilation) -> Manifest:
     """The manifest of what has been made so far."""
     arguments = work.arguments
-    wide = wide_method(arguments)
+    wide, is_segmented = wide_method(arguments), layout_of(arguments) is Layout.SEGMENTS
     assert work.text is not None
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -24,7 +25,7 @@ def describe(work: Compilation) -> Manifest:
         created=int(time.time()),
         model=work.network.spec,
         graphs=tuple(work.graphs),
-        kv_dtype=work.pipeline.kv_dtype,
+        kv_dtype=kv_type(arguments).value if is_segmented else work.pipeline.kv_dtype,
         max_context=work.network.compiled_context,
         text=work.text,
         files=work.files,
@@ -33,6 +34,7 @@ def describe(work: Compilation) -> Manifest:
         source=arguments.source.resolve().name,
         npu=work.npu,
         wide_quant=wide.quant.value if wide is not None else "",
+        kv_scales=KV_SCALES if KV_SCALES in work.files else "",
     )
 
 
@@ -66,7 +68,14 @@ def summary(manifest: Manifest) -> str:
     figures = parity_text(manifest.parity, "")
     if manifest.wide_quant:
         figures += f"; {manifest.wide_quant} for many rows: {parity_text(manifest.parity, 'wide_')}"
+    if "kv_kl" in manifest.parity:
+        figures += f"; {manifest.kv_dtype} caches against float ones: {kv_text(manifest.parity)}"
     return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"
+
+
+def kv_text(figures: dict[str, float]) -> str:
+    """What rounded caches lose."""
+    return f"top-1 {100 * figures['kv_top1']:.1f} %, KL {figures['kv_kl']:.2e}"
 
 
 def parity_text(figures: dict[str, float], storage: str) -> str:

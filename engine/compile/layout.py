@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine.compile.arguments import CompileArguments, Layout, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Wide
 from engine.compile.quantization.method import Activations, Method
 from engine.compile.quantization.table import METHODS, method_of
 from engine.errors import CompileError
@@ -27,16 +27,27 @@ def wide_method(arguments: CompileArguments) -> Method | None:
     return METHODS[wide]
 
 
+def kv_type(arguments: CompileArguments) -> KvType:
+    """What a bundle of segments stores keys and values as: int8 where 4-bit weights lose far more than that does."""
+    if arguments.kv is not None:
+        return arguments.kv
+    return KvType.INT8 if arguments.quant is Quant.INT4 else KvType.FLOAT32
+
+
 def check_layout(arguments: CompileArguments) -> None:
     """CompileError for options that the layout has no use for."""
     if layout_of(arguments) is not Layout.SEGMENTS:
         if arguments.wide is Wide.INT8:
             raise CompileError("--wide int8 is for --layout segments")
+        if arguments.kv is not None:
+            raise CompileError(f"--kv {arguments.kv} is for --layout segments")
         return
     if arguments.is_npu:
         raise CompileError(f"--layout segments is for --target cpu, not for {arguments.target}")
     if method_of(arguments).activations is not Activations.FLOAT32:
         raise CompileError(f"--layout segments needs float activations, --quant {arguments.quant} has integers")
+    if arguments.kv is KvType.FLOAT16:
+        raise CompileError("--kv float16 is refused: the CPU's attention is 20 times slower over such caches")
     if arguments.rows:
         raise CompileError("--layout segments has free shapes: it takes no --rows, --context or --same-past")
     if arguments.split is not None:
@@ -50,7 +61,7 @@ def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArgument
     """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
     layout = layout_of(arguments)
     if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
-        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8:
+        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8 or arguments.kv is not None:
             raise CompileError(f"--layout segments needs a head size that {HEAD_STEP} divides, it is {head_dim}")
         layout = Layout.POOL
     return replace(arguments, layout=layout)

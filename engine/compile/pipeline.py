@@ -19,6 +19,7 @@ from engine.compile.progress import ProgressSink
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
+from engine.compile.segments.kv_caches import kv_scales_stage
 from engine.compile.segments.stages import (
     segment_graphs_stage,
     segment_parity_stage,
@@ -45,6 +46,7 @@ CPU_SEGMENTS = Pipeline(
         segment_weights_stage,
         wide_weights_stage,
         segment_graphs_stage,
+        kv_scales_stage,
         hash_stage,
         segment_parity_stage,
     ),

@@ -17,8 +17,8 @@ from engine.scheduling.plan import StepPlan
 class PackedSegment:
     """Consecutive rows of one sequence: `count` of them from row `start` on.
 
-    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves causally. room: how
-    many columns the sequence is going to need, as far as can be foreseen.
+    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
+    both_ways. room: how many columns the sequence is going to need, as far as can be foreseen.
     """
 
     start: int
@@ -26,11 +26,16 @@ class PackedSegment:
     pages: tuple[int, ...]
     past: int
     room: int
+    both_ways: bool = False
 
     @property
     def end(self) -> int:
         """The row after the last."""
         return self.start + self.count
+
+    def visible_rows(self) -> NDArray[np.bool_]:
+        """Which of the segment's rows each of them sees, bool [count, count]."""
+        return np.tri(self.count, k=self.count if self.both_ways else 0, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class PackedBatch:
         for segment in self.segments:
             rows = slice(segment.start, segment.end)
             _show_past(visible[rows], segment, self.page_columns)
-            visible[rows, shape.past + segment.start : shape.past + segment.end] = np.tri(segment.count, dtype=np.bool_)
+            visible[rows, shape.past + segment.start : shape.past + segment.end] = segment.visible_rows()
         return visible
 
 

@@ -1,5 +1,6 @@
 """A graph bound to fixed buffers, so that a pass allocates nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.bundle.encoding import Array
@@ -25,3 +26,13 @@ def bind(bound: Binding, bind_one: object, name: str, array: Array) -> None:
     assert array.flags.c_contiguous, f"{name} is not contiguous"
     bind_one(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
     bound.held.append(array)
+
+
+def bind_all(session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
+    """A session bound to these buffers, by the names of its tensors."""
+    bound = Binding(session, session.io_binding(), [])
+    for name, array in inputs.items():
+        bind(bound, bound.binding.bind_input, name, array)
+    for name, array in outputs.items():
+        bind(bound, bound.binding.bind_output, name, array)
+    return bound

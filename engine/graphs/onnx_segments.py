@@ -4,39 +4,30 @@ Legend: L = layers, N = rows, R = those that need logits, K = KV heads, T = colu
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Encoding
+from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.manifest import Manifest
+from engine.bundle.segments import ATTENTION, BASE_ATTENTION
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.logits import Logits
 from engine.graphs.onnx_binding import Binding, bind
+from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFiniteRows
+from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention, MaskedWork
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
-from engine.graphs.sequence_caches import SequenceCache, SequenceCaches
+from engine.graphs.sequence_caches import SequenceCaches
 from engine.graphs.stage_clock import StageClock
 
-ATTENTION = "attention"
-KEPT_PLACES = 4  # rows of a pass that a cache stays bound to: decodes mostly stay where they are
-
-
-@dataclass(slots=True)
-class BoundAttention:
-    """One cache bound to one place among the rows: a binding for each layer, and the two lengths they all read."""
-
-    layers: list[Binding]
-    last_column: NDArray[np.int32]
-    columns: NDArray[np.int32]
-
-
-Cache = SequenceCache[BoundAttention]
+LEAST_SHARED = 128  # from here on 16 decodes upon one base take no longer than with copies
 
 
 class SegmentRuntime:
@@ -54,12 +45,21 @@ class SegmentRuntime:
         # Sole owner of rows, chain and caches.
         self._rows = RowBuffers(manifest, shapes.max_rows)
         self._chain = LinearChain(manifest, sessions, self._rows)
-        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest)
+        # Bundles made earlier lack the graphs. One shape means the same bits, whether a column is shared or not.
+        self._masked = MaskedAttention(manifest, sessions, self._rows) if BASE_ATTENTION in sessions else None
+        shares = self._masked is not None and not shapes.fixed
+        self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, LEAST_SHARED if shares else None)
         self._parts = StageClock()
         plain = Encoding("float32")
         self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
         # One shape for every pass means one way to compute: a lone row takes another, so it gets a neighbour.
         self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
+        self._int8: Int8Attention | None = None
+        self._non_finite: NonFiniteRows | None = None
+        if manifest.kv_dtype == ROUNDED:
+            most = shapes.max_rows + 1  # a lone last row has a neighbour
+            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), most, bool(shapes.fixed))
+            self._non_finite = NonFiniteRows(self._rows)
 
     @property
     def shapes(self) -> ShapeTable:
@@ -89,27 +89,44 @@ class SegmentRuntime:
         rows = batch.shape.rows
         self._parts.begin()
         self._caches.place(batch, self._least_rows)
-        bound = [self._bound(cache, segment, rows) for segment, cache in self._caches.last]
+        placed = self._caches.last
+        others = [(segment, cache) for segment, cache in placed if _needs_mask(segment, cache)]
+        if others and self._masked is None:
+            raise PassFailed("the bundle has no graph for rows that see both ways")
+        bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
+        work = self._masked.prepare(batch, others) if self._masked else None
         self._rows.fill(batch, self._rotary)
+        if self._non_finite is not None:
+            self._non_finite.start(rows)
         self._parts.mark("inputs")
         try:
-            for layer, part in enumerate(self._chain.layers(rows)):
-                part.run()
-                self._parts.mark("linear")
-                for attention in bound:
-                    attention.layers[layer].run()
-                self._parts.mark("attention")
+            with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up
+                self._run_layers(bound, work, rows)
             logits = Logits.of(self._chain.logits(batch.logit_rows, rows, self._least_logit_rows))
             self._parts.mark("head")
             return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"a pass of {rows} rows failed: {str(error)[:300]}") from error
 
+    def _run_layers(self, bound: Sequence[BoundAttention], work: MaskedWork | None, rows: int) -> None:
+        for layer, part in enumerate(self._chain.layers(rows)):
+            part.run()
+            if self._non_finite is not None:
+                self._non_finite.look()
+            self._parts.mark("linear")
+            for attention in bound:
+                attention.layers[layer].run()
+            if self._masked and work:
+                self._masked.run(work, layer, rows)
+            self._parts.mark("attention")
+
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
+        if self._non_finite is not None:
+            return self._non_finite.among(rows)
         spoiled: list[int] = []
         for segment, cache in self._caches.last:
-            new = slice(segment.past, segment.past + segment.count)
+            new = cache.new_columns(segment)
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = cache.keys[..., new, :].sum(axis=(0, 1, 2, 4)) + cache.values[..., new, :].sum(axis=(0, 1, 2, 4))
             spoiled += (segment.start + np.flatnonzero(~np.isfinite(sums))).tolist()
@@ -144,36 +161,41 @@ class SegmentRuntime:
         """The cache bound to the segment's rows, its lengths those of this pass."""
         count = max(segment.count, self._least_rows)
         place = (rows - segment.start, count)  # from the end, where decodes keep their place
-        found = cache.bound.pop(place, None) or self._bind(cache, place)
-        cache.bound[place] = found
-        if len(cache.bound) > KEPT_PLACES:
-            del cache.bound[next(iter(cache.bound))]
-        found.last_column[0] = segment.past + count - 1
-        found.columns[...] = segment.past + count
+        found = cache.bound_at(place, partial(self._bind, cache))
+        last_column, columns = found.told
+        last_column[...] = segment.past + count - 1
+        columns[...] = segment.past + count
         return found
 
-    def _bind(self, cache: Cache, place: tuple[int, int]) -> BoundAttention:
+    def _bind(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
         lengths = np.zeros(1, np.int32), np.zeros((), np.int32)
         layers = [
-            self._bind_layer(keys, values, place, lengths)
-            for keys, values in zip(cache.keys, cache.values, strict=True)
+            self._bind_layer(layer, keys, values, place, lengths)
+            for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True))
         ]
-        return BoundAttention(layers, *lengths)
+        return BoundAttention(layers, lengths)
 
     def _bind_layer(
         self,
+        layer: int,
         keys: NDArray[np.generic],
         values: NDArray[np.generic],
-        place: tuple[int, int],
+        place: tuple[int, ...],
         lengths: Sequence[NDArray[np.int32]],
-    ) -> Binding:
-        bound = Binding(self._attention, self._attention.io_binding(), [])
+    ) -> Binding | ChunkBinding:
         rows = self._rows.attention_rows(*place)
         inputs = {"past_key": keys, "past_value": values, "seqlens_k": lengths[0], "total_sequence_length": lengths[1]}
         for name in ("query", "key", "value"):
             inputs[name] = rows[name]
+        if self._int8 is not None:
+            return self._int8.bind_layer(layer, inputs, rows["attended"], lengths[1])
+        bound = Binding(self._attention, self._attention.io_binding(), [])
         for name, array in inputs.items():
             bind(bound, bound.binding.bind_input, name, array)
         for name, array in (("attended", rows["attended"]), ("present_key", keys), ("present_value", values)):
             bind(bound, bound.binding.bind_output, name, array)
         return bound
+
+
+def _needs_mask(segment: PackedSegment, cache: Cache) -> bool:
+    return segment.both_ways or cache.base is not None

@@ -80,6 +80,7 @@ ORT_TYPES = {
     "tensor(float16)": "float16",
     "tensor(int32)": "int32",
     "tensor(int64)": "int64",
+    "tensor(int8)": "int8",
     "tensor(uint8)": "uint8",
     "tensor(uint16)": "uint16",
     "tensor(uint32)": "uint32",

@@ -80,20 +80,23 @@ def is_complete(shapes: ShapeTable, times: dict[PassShape, float]) -> bool:
 def _empty_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
     """Rows that see all columns, of which the last one asks for logits: the work of a decode pass over a full pool.
 
-    Where sequences have caches of their own, few rows are as many decodes that share out the columns between them.
+    Where sequences have caches of their own, a few decodes share out the columns, and the other rows begin a prompt.
     """
     logit_rows = 0 if shape in shapes.prefill else 1
-    sequences = shape.rows if shapes.segmented and shape.rows <= MOST_DECODES else 1
-    rows, past = shape.rows // sequences, shape.past // sequences
-    segments = tuple(PackedSegment(index * rows, rows, (index,), past, past + rows) for index in range(sequences))
-    zeros = np.zeros(shape.rows, np.int32)
-    logits = np.arange(shape.rows - logit_rows, shape.rows)
+    zeros, logits = np.zeros(shape.rows, np.int32), np.arange(shape.rows - logit_rows, shape.rows)
+    if not shapes.segmented:
+        whole = PackedSegment(0, shape.rows, (0,), shape.past, shape.context)
+        return PackedBatch(shape, 0, zeros, zeros, logits, (whole,), page_columns=max(1, shape.past))
+    decodes = min(MOST_DECODES, shape.rows)
+    first, past = shape.rows - decodes, shape.past // decodes
+    prompt = (PackedSegment(0, first, (), 0, first),) if first else ()
+    segments = (*prompt, *(PackedSegment(first + index, 1, (index,), past, past + 1) for index in range(decodes)))
     return PackedBatch(shape, 0, zeros, zeros, logits, segments, page_columns=max(1, past))
 
 
 def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTable) -> Path:
     """Where the times of this bundle on this machine are kept."""
-    identity = repr((platform.machine(), platform.processor(), os.cpu_count(), threads, shapes)).encode()
+    identity = repr((platform.machine(), platform.processor(), os.cpu_count(), threads, shapes, MOST_DECODES)).encode()
     return folder / f"costs-{hashlib.blake2b(manifest_bytes + identity, digest_size=12).hexdigest()}.json"
 
 

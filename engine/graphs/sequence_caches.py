@@ -1,13 +1,18 @@
 """Keys and values of sequences, each in one stretch of memory of its own, and which page of the pool lies where.
 
 The scheduler counts in pages of a pool; here a page is no place but a name. The pages of a sequence lie side by side in
-the cache that the sequence computes into. A page is shared by copying it; a cache that nobody writes beyond the shared
-pages is gone on with instead.
+the cache that the sequence computes into. A cache that nobody writes beyond the shared pages is gone on with. Otherwise
+a long run of shared pages becomes a base: a cache that nobody writes, as long as the run, on which any number of others
+stand and hold only what comes behind. Pages of shorter runs are copied.
+
+So memory follows what the scheduler counts, each shared page once, but for short runs, the steps that caches grow in, a
+last page that keeps its whole cache, and a base that is still read while parts of it are in a longer or shorter one.
 
 Legend: L = layers, K = KV heads, T = columns of a cache, D = head size.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -17,6 +22,7 @@ from engine.bundle.manifest import Manifest
 from engine.graphs.batch import PackedBatch, PackedSegment
 
 COLUMN_STEP = 64
+KEPT_PLACES = 4  # rows of a pass that a cache stays bound to: decodes mostly stay where they are
 PageName = tuple[int, int]  # pool and page
 Bound = TypeVar("Bound")
 
@@ -26,21 +32,62 @@ class SequenceCache(Generic[Bound]):
 
     pages: what lies in each page's columns, None where nothing does that could be asked for. homes: those of them that
     others must find here, by their index. bound: what a runtime has bound to this memory, dropped when it moves.
+    base: where the sequence's first `base_columns` columns lie; memory here begins with the column behind them.
     """
 
-    def __init__(self, manifest: Manifest, columns: int) -> None:
+    def __init__(
+        self, manifest: Manifest, columns: int, base: "SequenceCache[Bound] | None" = None, base_columns: int = 0
+    ) -> None:
         model = manifest.model
         shape = (model.layers, 1, model.kv_heads, columns, model.head_dim)
         self.keys: Array = np.empty(shape, np.dtype(manifest.kv_dtype))
         self.values: Array = np.empty(shape, np.dtype(manifest.kv_dtype))
         self.pages: list[PageName | None] = []
         self.homes: dict[int, PageName] = {}
-        self.bound: dict[tuple[int, int], Bound] = {}
+        self.bound: dict[tuple[int, ...], Bound] = {}
+        self.base = base
+        self.base_columns = base_columns
+        self.is_base = False
+        self.is_lent = False  # whether pages of it have been copied
+        self._unclean = columns
 
     @property
     def columns(self) -> int:
         """Columns there is memory for."""
         return int(self.keys.shape[3])
+
+    @property
+    def bytes(self) -> int:
+        """Memory held here, the base's not counted."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def new_columns(self, segment: PackedSegment) -> slice:
+        """Where in this memory the keys and values of the segment's rows go."""
+        start = segment.past - self.base_columns
+        return slice(start, start + segment.count)
+
+    def is_of(self, names: list[PageName], page_columns: int) -> bool:
+        """Whether exactly these pages are what a sequence that goes on here would see first."""
+        before = self.base.pages[: self.base_columns // page_columns] if self.base else []
+        return [*before, *self.pages][: len(names)] == names
+
+    def clean_behind(self, end: int) -> None:
+        """Make what lies behind the first `end` columns zeros: under a mask it still counts as 0 times its value."""
+        self.keys[..., end : self._unclean, :] = 0
+        self.values[..., end : self._unclean, :] = 0
+        self._unclean = end
+
+    def bound_at(self, place: tuple[int, ...], make: Callable[[tuple[int, ...]], Bound]) -> Bound:
+        """What is bound to this memory for one place among the rows of a pass, from an earlier pass or made now."""
+        found = self.bound.pop(place, None) or make(place)
+        self.bound[place] = found
+        if len(self.bound) > KEPT_PLACES:
+            del self.bound[next(iter(self.bound))]
+        return found
+
+    def expect_writes(self, end: int) -> None:
+        """A pass may leave anything in the columns before `end`."""
+        self._unclean = max(self._unclean, end)
 
     def is_free_from(self, index: int) -> bool:
         """Whether nobody would miss what lies in the pages from `index` on."""
@@ -60,19 +107,21 @@ class SequenceCache(Generic[Bound]):
         """Move to memory of `columns` columns, of which the first `used` are copied."""
         wider: SequenceCache[Bound] = SequenceCache(manifest, columns)
         wider.take_columns(self, slice(used), slice(used))
-        self.keys, self.values = wider.keys, wider.values
+        self.keys, self.values, self._unclean = wider.keys, wider.values, columns
         self.bound.clear()
 
 
 class SequenceCaches(Generic[Bound]):
     """Sole owner of the caches, of what the last pass was, and of the copies that were offloaded.
 
-    A cache lives as long as a page is at home in it, or the last pass wrote it. A pass writes behind the columns that
-    its sequences have: what is not kept is overwritten by the next one.
+    A cache lives as long as a page is at home in it, the last pass wrote it, or another such cache stands on it. A pass
+    writes behind the columns that its sequences have: what is not kept is overwritten by the next one.
+    least_shared: a base has so many columns at least; None = shared pages are always copied.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, least_shared: int | None = None) -> None:
         self._manifest = manifest
+        self._least_shared = least_shared
         self._homes: dict[PageName, tuple[SequenceCache[Bound], int]] = {}
         self._last: tuple[PackedBatch, list[SequenceCache[Bound]]] | None = None
         self._offloaded: dict[bytes, SequenceCache[Bound]] = {}
@@ -82,9 +131,10 @@ class SequenceCaches(Generic[Bound]):
         """For each segment a cache with its past in order and room behind it for its rows, or `least_rows` of them."""
         caches: list[SequenceCache[Bound]] = []
         for segment in batch.segments:
-            names = [(batch.pool, page) for page in segment.pages[: -(-segment.past // batch.page_columns)]]
             least = segment.past + max(segment.count, least_rows)
-            caches.append(self._cache_for(names, batch.page_columns, (least, max(least, segment.room)), caches))
+            found = self._cache_for(batch, segment, least, caches)
+            found.expect_writes(least - found.base_columns)
+            caches.append(found)
         self._last = (batch, caches)
         return caches
 
@@ -101,7 +151,7 @@ class SequenceCaches(Generic[Bound]):
         for segment, cache in self.last:
             for row in range(segment.start, segment.end):
                 if row in column_of:
-                    index = (segment.past + row - segment.start) // size
+                    index = (segment.past - cache.base_columns + row - segment.start) // size
                     self._settle(cache, index, (pool, column_of[row] // size))
 
     def free(self, pool: int, pages: Collection[int]) -> None:
@@ -138,28 +188,111 @@ class SequenceCaches(Generic[Bound]):
         """Every cache that is a page's home."""
         return list({id(cache): cache for cache, _ in self._homes.values()}.values())
 
+    @property
+    def bytes(self) -> int:
+        """Memory that is held: caches, the bases they stand on, and offloaded copies."""
+        last = self._last[1] if self._last else []
+        held = [*self.caches(), *last, *self._offloaded.values()]
+        held += [cache.base for cache in held if cache.base]
+        return sum({id(cache): cache.bytes for cache in held}.values())
+
     def _cache_for(
-        self, names: list[PageName], page_columns: int, room: tuple[int, int], busy: list[SequenceCache[Bound]]
+        self, batch: PackedBatch, segment: PackedSegment, least: int, busy: list[SequenceCache[Bound]]
     ) -> SequenceCache[Bound]:
-        """room: columns that it must have, and those it had better have. busy: what others of the pass write."""
-        least, wanted = (-(-columns // COLUMN_STEP) * COLUMN_STEP for columns in room)
-        found = self._own(names, busy)
+        """least: columns that it must have, the base's counted. busy: what others of the pass write.
+
+        Behind a base nothing is reserved: there are many such caches, and every column they have is computed with.
+        """
+        size = batch.page_columns
+        names = [(batch.pool, page) for page in segment.pages[: -(-segment.past // size)]]
+        found = self._own(names, size, busy)
         if found is None:
-            found = SequenceCache(self._manifest, wanted)
-            self._copy(names, found, page_columns)
-        elif found.columns < least:
-            found.widen(self._manifest, wanted, len(names) * page_columns)
+            base, count = self._base_for(names[: segment.past // size], size, busy)
+            return self._new(names, size, max(least, 0 if base else segment.room), (base, count), busy)
+        if found.base_columns + found.columns < least:
+            wanted = max(least, 0 if found.base else segment.room) - found.base_columns
+            found.widen(self._manifest, _in_steps(wanted), len(names) * size - found.base_columns)
             self.widened += 1
         return found
 
-    def _own(self, names: list[PageName], busy: list[SequenceCache[Bound]]) -> SequenceCache[Bound] | None:
+    def _own(self, names: list[PageName], size: int, busy: list[SequenceCache[Bound]]) -> SequenceCache[Bound] | None:
         """The cache that ends with exactly these pages, if its end is nobody else's to write."""
-        home = self._homes.get(names[-1]) if names else None
-        if home is None or home[1] != len(names) - 1:
+        cache, index = self._homes.get(names[-1], (None, 0)) if names else (None, 0)
+        if cache is None or cache.is_base or cache.base_columns + (index + 1) * size != len(names) * size:
             return None
-        cache = home[0]
-        is_same = cache.pages[: len(names)] == names and cache.is_free_from(len(names))
+        is_same = cache.is_of(names, size) and cache.is_free_from(index + 1)
         return cache if is_same and all(other is not cache for other in busy) else None
+
+    def _new(
+        self,
+        names: list[PageName],
+        size: int,
+        columns: int,
+        base: tuple["SequenceCache[Bound] | None", int],
+        busy: list[SequenceCache[Bound]],
+    ) -> SequenceCache[Bound]:
+        """A cache of `columns` columns, the base's counted: the names behind the pages of the base are copied.
+
+        What only the sequence itself has written, before its first pages became a base, moves.
+        """
+        found, count = base
+        made = SequenceCache(self._manifest, _in_steps(columns - count * size), found, count * size)
+        self._copy(names[count:], made, size)
+        old, index = self._homes.get(names[-1], (None, 0)) if found else (None, 0)
+        if old and not old.is_base and old.is_free_from(index + 1) and all(other is not old for other in busy):
+            for place, name in enumerate(names[count:]):
+                if self._homes[name][0] is old:
+                    self._settle(made, place, name)
+        return made
+
+    def _base_for(
+        self, names: list[PageName], size: int, busy: list[SequenceCache[Bound]]
+    ) -> tuple[SequenceCache[Bound] | None, int]:
+        """What a sequence with these full pages should stand on, and with how many of them; None and 0 to copy all."""
+        if self._least_shared is None:
+            return None, 0
+        base, count = self._longest_base(names, size)
+        known = sum(1 for _ in takewhile(self._homes.__contains__, names))
+        is_long = (known - count) * size >= max(self._least_shared, count * size)
+        if is_long and self._has_readers(self._homes[names[known - 1]][0], busy):
+            return self._make_base(names[:known], size, busy), known
+        return (base, count) if count * size >= self._least_shared else (None, 0)
+
+    def _has_readers(self, cache: SequenceCache[Bound], busy: list[SequenceCache[Bound]]) -> bool:
+        """Whether a newcomer is not the only one that reads the cache: alone it is faster with a copy of its own."""
+        others = [*busy, *(self._last[1] if self._last else ())]
+        has_readers = cache.is_base or cache.is_lent or any(other is cache for other in others)
+        cache.is_lent = True
+        return has_readers
+
+    def _longest_base(self, names: list[PageName], size: int) -> tuple[SequenceCache[Bound] | None, int]:
+        """The base with the most of these pages. Not one of which they would be less than half: all of it is read."""
+        for count in range(len(names), 0, -1):
+            cache, index = self._homes.get(names[count - 1], (None, 0))
+            if cache is None or not cache.is_base or index != count - 1 or cache.columns > 2 * count * size:
+                continue
+            if cache.is_of(names[:count], size):
+                return cache, count
+        return None, 0
+
+    def _make_base(self, names: list[PageName], size: int, busy: list[SequenceCache[Bound]]) -> SequenceCache[Bound]:
+        """Make these pages a base, and let the cache that they end in go on upon it, unless the pass has it already."""
+        base: SequenceCache[Bound] = SequenceCache(self._manifest, len(names) * size)
+        base.is_base = True
+        self._copy(names, base, size)
+        old, index = self._homes[names[-1]]
+        rest = old.pages[index + 1 :] if old.is_of(names, size) and not old.is_base else []
+        for place, name in enumerate(names):
+            home, there = self._homes[name]
+            if not home.is_base or home.columns > base.columns:
+                self._settle(base, place, name)
+            if home.is_base:
+                home.put(there, name)  # what stands on that base still sees it there
+        tail = [name for name in rest[: rest.index(None) if None in rest else None] if name is not None]
+        if tail and all(other is not old for other in busy):
+            columns = (len(names) + len(tail)) * size
+            self._new([*names, *tail], size, columns, (base, len(names)), busy)
+        return base
 
     def _copy(self, names: list[PageName], target: SequenceCache[Bound], size: int) -> None:
         """Put the pages side by side; runs of them that lie so elsewhere are one copy. Unknown ones become zeros."""
@@ -195,3 +328,7 @@ class SequenceCaches(Generic[Bound]):
             cache, index = home
             del cache.homes[index]
             cache.pages[index] = None
+
+
+def _in_steps(columns: int) -> int:
+    return -(-columns // COLUMN_STEP) * COLUMN_STEP

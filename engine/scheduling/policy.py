@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.bundle.variant import PassShape, ShapeTable
+from engine.bundle.variant import FREE_PAST_STEP, PassShape, ShapeTable
 from engine.scheduling.costs import CostTable
 
 FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024)
+
+# Rows of a prompt that read a column in the time in which decodes of their own read one; measured at 128 rows.
+ROWS_PER_READING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,14 @@ class Extent:
 
     preferred: what it had better span (pages cached for their contents, or the present width); it never costs rows.
     width: as the pool is laid now. forgone_ms: what staying so has cost since another width became the better one.
+    prompt_past: computed columns of the prompt that goes on first; counts for segmented shapes only.
     """
 
     referenced: int
     preferred: int
     width: int
     forgone_ms: float = 0.0
+    prompt_past: int = 0
 
 
 def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent, max_gap_ms: float) -> Share:
@@ -93,11 +98,20 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
 def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:
     if shapes.free:
         most = min(shapes.max_rows, demand.decodes + demand.prefill_rows)
+        if shapes.segmented:
+            return [_segmented(rows, demand, extent) for rows in (*(r for r in FREE_ROW_STEPS if r < most), most)]
         past = max(shapes.round_past(extent.preferred), shapes.round_past(extent.referenced))
         steps = [rows for rows in FREE_ROW_STEPS if rows < most]
         return [PassShape(rows, past) for rows in [*steps, most]]
     roomy, tight = shapes.candidates(extent.preferred), shapes.candidates(extent.referenced)
     return roomy if roomy and roomy[-1].rows >= tight[-1].rows else tight
+
+
+def _segmented(rows: int, demand: Demand, extent: Extent) -> PassShape:
+    """The past of a pass is what its rows read: a decode all columns of its own, a prompt row its prompt's for less."""
+    prompt_rows = max(0, rows - demand.decodes)
+    read = extent.referenced + prompt_rows * extent.prompt_past // ROWS_PER_READING
+    return PassShape(rows, max(1, -(-read // FREE_PAST_STEP)) * FREE_PAST_STEP)
 
 
 def _kv_only_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[PassShape]:

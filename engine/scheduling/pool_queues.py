@@ -150,11 +150,12 @@ class PoolQueues:
         """The columns that the next pass must span, and those it had better span.
 
         With a host cache, cached pages ask for no width, and a pool is re-laid narrower only to half of it or less.
-        Segmented shapes span the columns of all running sequences, counted for each that reads them.
+        Segmented shapes have no columns to span: what counts is how many their rows read.
         """
         if self._shapes.segmented:
-            read = min(sum(sequence.computed for sequence in self.running()), self._shapes.max_past)
-            return Extent(read, read, read)
+            read = min(sum(sequence.computed for sequence in self.decode_queue.values()), self._shapes.max_past)
+            first = min(self.prefill_queue.values(), key=lambda sequence: sequence.rank, default=None)
+            return Extent(read, read, read, prompt_past=first.computed if first else 0)
         referenced = max((self._written(sequence) for sequence in self.running()), default=0)
         if not self._host_cache.limit:
             return Extent(

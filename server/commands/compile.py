@@ -11,6 +11,7 @@ from engine.compile.arguments import (
     DEFAULT_PART_MB,
     EMBEDDING_BITS,
     CompileArguments,
+    KvType,
     Layout,
     Quant,
     Split,
@@ -40,6 +41,9 @@ def _one_of(text: str, choices: tuple[int, ...]) -> int:
 # Options that take more than a line.
 _Layout = Annotated[Layout | None, typer.Option(help="cpu, free shapes: what a pass is made of", show_default=False)]
 _Wide = Annotated[Wide | None, typer.Option(help="segments: weights for passes of 8 rows and more", show_default=False)]
+_Kv = Annotated[
+    KvType | None, typer.Option(help="segments: keys and values (int8 for int4, else float32)", show_default=False)
+]
 _Block = Annotated[int, typer.Option(parser=_block, metavar="[32|128]", help="int4: inputs that share a scale")]
 _Embedding = Annotated[int | None, typer.Option(parser=_embedding, metavar="[32|16|8|4]", help="bits of the table")]
 _ShareWeights = Annotated[bool, typer.Option("--share-weights", help="NPU: one binary for all variants (default)")]
@@ -57,6 +61,7 @@ def compile_command(
     layout: _Layout = None,
     split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
     wide: _Wide = None,
+    kv: _Kv = None,
     block: _Block = BLOCKS[0],
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
     embedding: _Embedding = None,
@@ -83,6 +88,7 @@ def compile_command(
         layout=layout,
         split=split,
         wide=wide,
+        kv=kv,
         block=block,
         asymmetric=asymmetric,
         embedding_bits=embedding or 0,

@@ -1,18 +1,49 @@
 """A segmented bundle in the plainest way: part after part over whole texts, with one part in memory at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS
 from engine.compile.parity import Session, open_session
 from engine.graphs.layout import linear_graphs
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]
+
+
+Record = Callable[[int, Array, Array], None]  # layer, keys and values [1, K, columns, D] of a text
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGraphs:
+    """The attention graphs by name, opened. dtype: of the caches. scales [L, 2, K, D]: of int8 ones."""
+
+    graphs: Mapping[str, tuple[GraphSpec, Session]]
+    dtype: str
+    scales: Float32 | None = None
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest) -> "AttentionGraphs":
+        """Those of a bundle."""
+        found = [graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION]
+        scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
+        return cls({spec.name: (spec, open_session(folder / spec.file)) for spec in found}, manifest.kv_dtype, scales)
+
+    def run(self, layer: int, rows: int, tensors: Mapping[str, Array], past: int) -> dict[str, Array]:
+        """What the graph for so many rows gives."""
+        name = ATTENTION_CHUNK if rows > IN_PLACE_ROWS and ATTENTION_CHUNK in self.graphs else ATTENTION
+        feeds = dict(tensors)
+        feeds["seqlens_k"] = np.array([past + rows - 1], np.int32)
+        feeds["total_sequence_length"] = np.array(past + rows, np.int32)
+        if self.scales is not None:
+            feeds["key_scale"], feeds["value_scale"] = self.scales[layer][:, None, :, None]
+        return _run(*self.graphs[name], feeds)
 
 
 @dataclass(slots=True)
@@ -47,18 +78,23 @@ class SegmentedSequence:
             if "hidden_out" in outputs:
                 chunk.tensors["hidden_in"] = outputs["hidden_out"]
 
-    def attend(self, spec: GraphSpec, session: Session) -> None:
-        """One layer's attention, pass after pass over the growing cache."""
+    def attend(self, layer: int, attention: AttentionGraphs) -> tuple[Array, Array]:
+        """One layer's attention, pass after pass over the growing cache, which is given back: keys, values."""
         model, columns = self.manifest.model, sum(len(chunk.tokens) for chunk in self.chunks)
-        empty: Array = np.zeros((1, model.kv_heads, columns, model.head_dim), np.float32)
-        key, value = empty, empty
+        shape = (1, model.kv_heads, columns, model.head_dim)
+        key: Array = np.zeros(shape, attention.dtype)
+        value: Array = np.zeros(shape, attention.dtype)
         for chunk in self.chunks:
-            total = chunk.start + len(chunk.tokens)
-            lengths = {"seqlens_k": np.array([total - 1], np.int32), "total_sequence_length": np.array(total, np.int32)}
-            feeds = chunk.tensors | lengths | {"past_key": key, "past_value": value}
-            outputs = _run(spec, session, feeds)
+            tensors = chunk.tensors | {"past_key": key, "past_value": value}
+            outputs = attention.run(layer, len(chunk.tokens), tensors, chunk.start)
             chunk.tensors["attended"] = outputs["attended"]
-            key, value = outputs["present_key"], outputs["present_value"]
+            if "key_codes" in outputs:
+                fresh = slice(chunk.start, chunk.start + len(chunk.tokens))
+                for cache, codes in ((key, outputs["key_codes"]), (value, outputs["value_codes"])):
+                    cache[0, :, fresh] = codes.reshape(-1, model.kv_heads, model.head_dim).swapaxes(0, 1)
+            else:
+                key, value = outputs["present_key"], outputs["present_value"]
+        return key, value
 
     def logits(self) -> Float32:
         """Of every token [tokens, vocab], once all parts have run."""
@@ -78,19 +114,43 @@ def first_tensors(manifest: Manifest, chunk: Chunk) -> dict[str, Array]:
 
 
 def storage_logits(
-    folder: Path, manifest: Manifest, texts: Sequence[Sequence[int]], rows: int, least_rows: int
+    folder: Path,
+    manifest: Manifest,
+    texts: Sequence[Sequence[int]],
+    rows: int,
+    least_rows: int,
+    attention: AttentionGraphs | None = None,
 ) -> Float32:
-    """Logits [all tokens, vocab] of texts in passes of `rows`, through the storage for passes of `least_rows`."""
+    """Logits [all tokens, vocab] of texts in passes of `rows`, through the storage for passes of `least_rows`.
+
+    attention: None = the bundle's own.
+    """
     sequences = [SegmentedSequence.of(manifest, tokens, rows) for tokens in texts]
-    attention = next(graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
-    attend = open_session(folder / attention.file)
-    for spec in linear_graphs(manifest, least_rows):
+    attention = attention or AttentionGraphs.of(folder, manifest)
+    for layer, spec in enumerate(linear_graphs(manifest, least_rows)):
         session = open_session(folder / spec.file)
         for sequence in sequences:
             sequence.run_linear(spec, session)
             if spec.part < spec.parts:
-                sequence.attend(attention, attend)
+                sequence.attend(layer, attention)
     return np.concatenate([sequence.logits() for sequence in sequences])
+
+
+def record_caches(
+    folder: Path,
+    manifest: Manifest,
+    texts: Sequence[Sequence[int]],
+    least_rows: int,
+    attention: AttentionGraphs,
+    record: Record,
+) -> None:
+    """Hand the keys and values of texts to `record`, layer by layer, each text in one pass."""
+    sequences = [SegmentedSequence.of(manifest, tokens, len(tokens)) for tokens in texts]
+    for layer, spec in enumerate(linear_graphs(manifest, least_rows)[:-1]):
+        session = open_session(folder / spec.file)
+        for sequence in sequences:
+            sequence.run_linear(spec, session)
+            record(layer, *sequence.attend(layer, attention))
 
 
 def _run(spec: GraphSpec, session: Session, tensors: Mapping[str, Array]) -> dict[str, Array]:

@@ -3,15 +3,19 @@
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
-from engine.bundle.segments import NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.bundle.segments import ATTENTION, BASE_ATTENTION, MASKED_ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.compile.arguments import KvType
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graph_builder import GraphBuilder
-from engine.compile.layout import WIDE_ROWS, wide_method
+from engine.compile.layout import WIDE_ROWS, kv_type, wide_method
 from engine.compile.packed import PackedPart
 from engine.compile.parity import compare_logits
 from engine.compile.parts import PartPlan
 from engine.compile.segments.graphs import attention_graph, linear_graph
+from engine.compile.segments.int8_attention import int8_attention_graphs
+from engine.compile.segments.kv_caches import float_attention
+from engine.compile.segments.masked_attention import base_graph, masked_graph
 from engine.compile.segments.parity import storage_logits
 from engine.compile.segments.wide import WideWriter
 from engine.compile.stages import (
@@ -24,8 +28,8 @@ from engine.compile.stages import (
 )
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
+from engine.models.network import Network
 
-ATTENTION = "attention"
 WIDE_SUFFIX = "_wide"
 
 
@@ -68,12 +72,14 @@ class _Storage:
 
 
 def segment_graphs_stage(work: Compilation) -> None:
-    """Write the linear graphs of every storage and the one attention graph."""
+    """Write the linear graphs of every storage and the attention graphs, which all layers share."""
     storages = [_Storage(work.packed[0], "", 1)]
     if work.wide is not None:
         storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
     count = work.network.spec.layers + 1
-    work.progress.stage("graphs", len(storages) * count + 1, "graphs")
+    is_rounded = kv_type(work.arguments) is KvType.INT8
+    attentions = int8_attention_graphs(work.network) if is_rounded else _float_attention_graphs(work.network)
+    work.progress.stage("graphs", len(storages) * count + len(attentions), "graphs")
     for storage in storages:
         for part in range(1, count + 1):
             graph = linear_graph(storage.packed, work.network, part)
@@ -88,9 +94,17 @@ def segment_graphs_stage(work: Compilation) -> None:
                 least_rows=storage.least_rows,
             )
             _write(work, spec, graph)
-    graph = attention_graph(work.network)
-    inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-    _write(work, GraphSpec(ATTENTION, f"{ATTENTION}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
+    for name, graph in attentions.items():
+        inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
+        _write(work, GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
+
+
+def _float_attention_graphs(network: Network) -> dict[str, GraphBuilder]:
+    return {
+        ATTENTION: attention_graph(network),
+        BASE_ATTENTION: base_graph(network),
+        MASKED_ATTENTION: masked_graph(network),
+    }
 
 
 def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:
@@ -100,16 +114,24 @@ def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:
 
 
 def segment_parity_stage(work: Compilation) -> None:
-    """Run the bundle against the float reference, through each storage."""
-    draft = describe(work)
+    """Run the bundle against the float reference, through each storage, and rounded caches against float ones."""
+    draft, is_rounded = describe(work), kv_type(work.arguments) is KvType.INT8
     texts = held_out_texts(work, work.arguments.parity_tokens)
     count = sum(map(len, texts))
-    work.progress.stage("parity", (2 if work.wide is None else 3) * count, "tokens")
+    work.progress.stage("parity", (2 + (work.wide is not None) + is_rounded) * count, "tokens")
     expected = float_logits(work, texts)
-    narrow = compare_logits(expected, storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1))
+    measured = storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1)
+    narrow = compare_logits(expected, measured)
     work.progress.advance(count)
-    check_exact(work.arguments, narrow)
     work.parity = parity_figures(narrow)
+    if is_rounded:
+        floats = storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1, float_attention(work.network))
+        check_exact(work.arguments, compare_logits(expected, floats))
+        lost = parity_figures(compare_logits(floats, measured))
+        work.parity |= {f"kv_{name}": lost[name] for name in ("top1", "kl")}
+        work.progress.advance(count)
+    else:
+        check_exact(work.arguments, narrow)
     if work.wide is not None:
         rows = max(WIDE_ROWS, max(map(len, texts)) // 2)
         wide = parity_figures(compare_logits(expected, storage_logits(work.folder, draft, texts, rows, WIDE_ROWS)))

@@ -50,7 +50,7 @@ def _headline(manifest: Manifest) -> RenderableType:
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
-        ("cache", f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})"),
+        ("cache", _cache_text(manifest)),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
         ("parity", _parity_text(manifest.parity)),
@@ -66,6 +66,14 @@ def _parity_text(parity: dict[str, float]) -> str:
         return "not measured"
     wide = f"; wide: {_figures_text(parity, 'wide_')}" if "wide_top1" in parity else ""
     return f"{_figures_text(parity, '')}{wide} over {parity.get('tokens', 0.0):.0f} tokens"
+
+
+def _cache_text(manifest: Manifest) -> str:
+    """Bytes a token, type, and what rounding costs where parity was told."""
+    text, parity = f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", manifest.parity
+    if "kv_kl" not in parity:
+        return text
+    return f"{text}; against float32: top-1 {100 * parity.get('kv_top1', 0.0):.1f} %, KL {parity['kv_kl']:.1e}"
 
 
 def _figures_text(parity: dict[str, float], storage: str) -> str:

@@ -31,8 +31,10 @@ def segment_table(manifest: Manifest) -> RenderableType:
             _file_size(manifest, WIDE_DATA if is_wide else NARROW_DATA),
         )
     attention = [graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION]
-    size = _graphs_size(manifest, attention)
-    table.add_row(GraphKind.ATTENTION.value, "none; runs for each sequence", "1+", "1", size, "")
+    size, count = _graphs_size(manifest, attention), str(len(attention))
+    table.add_row(GraphKind.ATTENTION.value, "none; runs for each sequence", "1+", count, size, "")
+    if manifest.kv_scales:
+        table.add_row("", f"scales of {manifest.kv_dtype} caches", "", "", "", _file_size(manifest, manifest.kv_scales))
     table.add_row("", "shared: embedding, norms", "", "", "", _file_size(manifest, SHARED_DATA))
     return table
 

@@ -120,5 +120,5 @@ def test_segments_of_another_model(bundles: Bundles, changes: dict[str, int], me
 
 def test_segments_cache_floats(bundles: Bundles) -> None:
     manifest = msgspec.structs.replace(load_manifest(bundles("segments")), kv_dtype="uint8")
-    with pytest.raises(BundleError, match="caches of float32, not of uint8"):
+    with pytest.raises(BundleError, match="caches of float32 or int8, not of uint8"):
         check_contract(manifest)

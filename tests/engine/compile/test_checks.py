@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.compile.arguments import CompileArguments, Layout, Quant, Split, Target, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target, Wide
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.errors import CompileError
 
@@ -37,6 +37,9 @@ from engine.errors import CompileError
         ),
         ({"layout": Layout.POOL, "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"rows": (1,), "context": (64,), "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
+        ({"kv": KvType.FLOAT16}, "--kv float16 is refused: the CPU's attention is 20 times slower"),
+        ({"layout": Layout.POOL, "kv": KvType.INT8}, "--kv int8 is for --layout segments"),
+        ({"rows": (1,), "context": (64,), "kv": KvType.FLOAT32}, "--kv float32 is for --layout segments"),
         ({"rows": tuple(range(1, 65)), "same_past": (1, 2, 3, 4, 5)}, "320 variants"),
     ],
 )
@@ -61,6 +64,7 @@ def test_options(options: dict[str, Any], message: str) -> None:
         ({"quant": Quant.W8A16, "calibration": Path("no.txt")}, "--calibration no.txt cannot be read"),
         ({"layout": Layout.SEGMENTS}, "--layout segments is for --target cpu, not for x-elite"),
         ({"wide": Wide.INT8}, "--wide int8 is for --layout segments"),
+        ({"kv": KvType.INT8}, "--kv int8 is for --layout segments"),
         ({"target": Target.CPU}, "--target cpu takes --quant fp32.*not w4"),
     ],
 )

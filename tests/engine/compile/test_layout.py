@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.compile import layout
-from engine.compile.arguments import CompileArguments, Layout, Quant, Target, Wide
-from engine.compile.layout import layout_of, settle_layout, wide_method
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target, Wide
+from engine.compile.layout import kv_type, layout_of, settle_layout, wide_method
 from engine.errors import CompileError
 
 
@@ -52,10 +52,25 @@ def test_storages(options: dict[str, object], expected: bool) -> None:
     assert (wide_method(arguments(**options)) is not None) is expected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, KvType.INT8),
+        ({"quant": Quant.INT8}, KvType.FLOAT32),
+        ({"quant": Quant.FP32}, KvType.FLOAT32),
+        ({"quant": Quant.FP32, "kv": KvType.INT8}, KvType.INT8),
+        ({"kv": KvType.FLOAT32}, KvType.FLOAT32),
+    ],
+)
+def test_caches(options: dict[str, object], expected: KvType) -> None:
+    """Only 4-bit weights lose so much that int8 caches do not show beside it."""
+    assert kv_type(arguments(**options)) is expected
+
+
 def test_heads_that_the_attention_operator_cannot_have() -> None:
     """By default the model gets pool graphs; who asks for segments is told why not."""
     assert settle_layout(arguments(), 64).layout is Layout.SEGMENTS
     assert settle_layout(arguments(), 20).layout is Layout.POOL
-    for options in ({"layout": Layout.SEGMENTS}, {"wide": Wide.INT8}):
+    for options in ({"layout": Layout.SEGMENTS}, {"wide": Wide.INT8}, {"kv": KvType.INT8}):
         with pytest.raises(CompileError, match="needs a head size that 8 divides, it is 20"):
             settle_layout(arguments(**options), 20)

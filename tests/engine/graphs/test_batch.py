@@ -1,5 +1,7 @@
 """Golden layouts: right-aligned rows, block-diagonal masks, pages in any order."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,3 +63,12 @@ def test_adjacent_pages_are_one_run() -> None:
     plan = StepPlan(PassShape(1, 64), 0, (segment("d", (9,), 40, (0, 1, 2)),))
     visible = pack(plan, 16).visible()[0]
     assert visible[:40].all() and not visible[40:64].any() and visible[64]
+
+
+def test_a_block_that_sees_both_ways_sees_its_later_rows() -> None:
+    plan = StepPlan(PassShape(4, 64), 0, (segment("d", (9,), 20, (2, 0)), segment("b", (5, 6, 7), 16, (3,))))
+    batch = pack(plan, 16)
+    first, block = batch.segments
+    visible = replace(batch, segments=(first, replace(block, both_ways=True))).visible()
+    assert visible[:, 64:].astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+    assert (visible[:, :64] == batch.visible()[:, :64]).all()

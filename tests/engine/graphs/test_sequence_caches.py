@@ -32,16 +32,20 @@ def run(caches: Caches, *sequences: Rows, room: int = 0, kept: int | None = None
         start += len(tokens)
     zeros = np.zeros(start, np.int32)
     caches.place(PackedBatch(PassShape(start, 0), 0, zeros, zeros, zeros[:0].astype(np.int64), tuple(segments), SIZE))
-    for (_, past, tokens), (_, cache) in zip(sequences, caches.last, strict=True):
-        cache.keys[0, 0, 0, past : past + len(tokens), 0] = tokens
-        cache.values[0, 0, 0, past : past + len(tokens), 0] = tokens
+    for (_, _, tokens), (segment, cache) in zip(sequences, caches.last, strict=True):
+        cache.keys[0, 0, 0, cache.new_columns(segment), 0] = tokens
+        cache.values[0, 0, 0, cache.new_columns(segment), 0] = tokens
     caches.keep(0, rows, columns)
     return [cache for _, cache in caches.last]
 
 
 def tokens_of(cache: SequenceCache[None], count: int) -> list[int]:
-    assert (cache.keys == cache.values)[..., :count, :].all()
-    return [int(token) for token in cache.keys[0, 0, 0, :count, 0]]
+    tokens: list[int] = []
+    for part, columns in ((cache.base, cache.base_columns), (cache, count - cache.base_columns)):
+        if part is not None:
+            assert (part.keys == part.values)[..., :columns, :].all()
+            tokens += [int(token) for token in part.keys[0, 0, 0, :columns, 0]]
+    return tokens
 
 
 def test_a_sequence_goes_on_in_its_own_cache(caches: Caches) -> None:
@@ -136,3 +140,148 @@ def test_pools_are_apart(caches: Caches) -> None:
     run(caches, ((3,), 0, (1,)))
     caches.free(1, (3,))
     assert len(caches.caches()) == 1
+
+
+PREFIX = tuple(range(100, 116))
+PAGES = (3, 1, 4, 5)
+
+
+@pytest.fixture
+def sharing() -> Caches:
+    """A base has two pages at least."""
+    return SequenceCaches(smallest_manifest(), 2 * SIZE)
+
+
+def held(*caches: SequenceCache[None]) -> int:
+    every = {id(part): part for cache in caches for part in (cache, cache.base) if part is not None}
+    return sum(part.columns for part in every.values()) * 2 * 8  # a key and a value of 8 bytes
+
+
+def test_a_long_run_of_pages_that_are_still_used_becomes_a_base(sharing: Caches) -> None:
+    (owner,) = run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1, 2)), room=200)
+    first, owner_now = run(sharing, ((*PAGES, 10), 16, (7,)), ((*PAGES, 9), 18, (3,)))
+    (second,) = run(sharing, ((*PAGES, 11), 16, (8,)))
+    assert first.base is second.base is owner_now.base is not None
+    assert first.base.columns == first.base_columns == 16 and first.columns == 64
+    assert tokens_of(first, 17) == [*PREFIX, 7] and tokens_of(second, 17) == [*PREFIX, 8]
+    assert tokens_of(owner_now, 19) == [*PREFIX, 1, 2, 3]
+    assert owner.homes == {}
+    assert sharing.bytes == held(first, second, owner_now)
+
+
+def test_without_graphs_for_it_pages_are_copied(caches: Caches) -> None:
+    run(caches, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    (sharer,) = run(caches, ((*PAGES, 10), 16, (7,)))
+    assert sharer.base is None and tokens_of(sharer, 17) == [*PREFIX, 7]
+
+
+def test_a_short_run_is_copied(sharing: Caches) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    (sharer,) = run(sharing, ((3, 10), 4, (7,)))
+    assert sharer.base is None and tokens_of(sharer, 5) == [*PREFIX[:4], 7]
+
+
+def test_an_owner_that_is_in_the_pass_already_goes_on_upon_the_base_in_the_next(sharing: Caches) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    owner, sharer = run(sharing, ((*PAGES, 9), 17, (2,)), ((*PAGES, 10), 16, (7,)))
+    assert owner.base is None and sharer.base is not None
+    assert tokens_of(owner, 18) == [*PREFIX, 1, 2]
+    (owner_now,) = run(sharing, ((*PAGES, 9), 18, (3,)))
+    assert owner_now.base is sharer.base and tokens_of(owner_now, 19) == [*PREFIX, 1, 2, 3]
+    assert owner not in sharing.caches()
+
+
+def test_what_a_finished_sequence_left_is_copied_once_and_then_shared(sharing: Caches) -> None:
+    (left,) = run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1, 2, 3, 4)))
+    run(sharing, ((20,), 0, (5,)))
+    (first,) = run(sharing, ((*PAGES, 10), 16, (7,)))
+    assert first.base is None
+    run(sharing, ((20,), 1, (5,)))
+    second, third = run(sharing, ((*PAGES, 11), 16, (8,)), ((*PAGES, 12), 16, (9,)))
+    assert second.base is third.base is not None
+    (fourth,) = run(sharing, ((*PAGES, 9, 13), 20, (6,)))  # the finished one's own page is still there, upon the base
+    assert fourth.base is second.base and tokens_of(fourth, 21) == [*PREFIX, 1, 2, 3, 4, 6]
+    assert left not in sharing.caches()
+
+
+def test_a_shorter_run_sees_less_of_the_base(sharing: Caches) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    (whole,) = run(sharing, ((*PAGES, 10), 16, (7,)))
+    (shorter,) = run(sharing, ((3, 1, 11), 8, (8,)))
+    assert shorter.base is whole.base and shorter.base_columns == 8
+    assert tokens_of(shorter, 9) == [*PREFIX[:8], 8]
+
+
+def test_less_than_half_of_a_base_becomes_another(sharing: Caches) -> None:
+    pages = tuple(range(30, 36))
+    run(sharing, ((*pages, 9), 0, tuple(range(25))))
+    (whole,) = run(sharing, ((*pages, 10), 24, (7,)))
+    (shorter,) = run(sharing, ((30, 31, 11), 8, (8,)))
+    assert shorter.base is not whole.base and shorter.base is not None and shorter.base.columns == 8
+    whole_now, again = run(sharing, ((*pages, 10), 25, (9,)), ((*pages, 12), 24, (6,)))
+    assert whole_now is whole and again.base is whole.base
+    assert tokens_of(whole, 26) == [*range(24), 7, 9]
+
+
+def test_behind_a_base_the_rest_of_a_longer_run_is_copied(sharing: Caches) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    (first,) = run(sharing, ((*PAGES, 10, 11), 16, (7, 7, 7, 7, 2)))
+    (second,) = run(sharing, ((*PAGES, 10, 12), 20, (8,)))
+    assert second.base is first.base and second.base_columns == 16
+    assert tokens_of(second, 21) == [*PREFIX, 7, 7, 7, 7, 8]
+    (first_now,) = run(sharing, ((*PAGES, 10, 11), 21, (3,)))
+    assert first_now is first
+
+
+def test_a_run_that_is_twice_as_long_becomes_a_base_of_its_own(sharing: Caches) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    longer = (*PAGES, 10, 11, 12, 13)
+    (first,) = run(sharing, ((*longer, 14), 16, tuple(range(17))))
+    (second,) = run(sharing, ((*longer, 15), 32, (8,)))
+    (old,) = run(sharing, ((*PAGES, 16), 16, (6,)))
+    (first_now,) = run(sharing, ((*longer, 14), 33, (5,)))
+    assert second.base is first_now.base is not None and second.base_columns == 32
+    assert old.base is first.base is not second.base
+    assert tokens_of(first_now, 34) == [*PREFIX, *range(17), 5]
+    assert tokens_of(second, 33) == [*PREFIX, *range(16), 8]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
+def test_a_base_lives_as_long_as_a_page_or_a_cache_needs_it(sharing: Caches, order: tuple[int, ...]) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    sharer, owner = run(sharing, ((*PAGES, 10), 16, (7,)), ((*PAGES, 9), 17, (2,)))
+    (other,) = run(sharing, ((40,), 0, (1,)))
+    groups, caches = ((9,), (10,), PAGES), {0: owner, 1: sharer}
+    for done, index in enumerate(order, 1):
+        sharing.free(0, groups[index])
+        wanted = [caches[later] for later in order[done:] if later in caches]
+        wanted += [owner.base] if owner.base and 2 in order[done:] else []
+        assert sharing.bytes == held(other, *wanted)
+    assert sharing.caches() == [other]
+
+
+def test_pages_of_a_base_are_offloaded_and_loaded_ones_become_one(sharing: Caches) -> None:
+    run(sharing, ((*PAGES, 9), 0, (*PREFIX, 1)))
+    run(sharing, ((*PAGES, 10), 16, (7,)))
+    keys = [bytes([page]) for page in PAGES]
+    for page, key in zip(PAGES, keys, strict=True):
+        sharing.offload(0, slice(page * SIZE, (page + 1) * SIZE), key)
+    sharing.free(0, (*PAGES, 9, 10))
+    again = (60, 61, 62, 63)
+    for page, key in zip(again, keys, strict=True):
+        sharing.load(0, slice(page * SIZE, (page + 1) * SIZE), key)
+        sharing.evict(key)
+    first, second = run(sharing, ((*again, 20), 16, (5,)), ((*again, 21), 16, (6,)))
+    assert second.base is not None
+    assert (tokens_of(first, 17), tokens_of(second, 17)) == ([*PREFIX, 5], [*PREFIX, 6])
+
+
+def test_what_a_mask_hides_is_zeros(sharing: Caches) -> None:
+    (cache,) = run(sharing, ((3, 1), 0, (1, 2, 3, 4, 5)), kept=2)
+    cache.keys[..., 5:, :] = -1
+    cache.clean_behind(2)
+    assert not cache.keys[..., 2:, :].any() and not cache.values[..., 2:, :].any()
+    assert tokens_of(cache, 2) == [1, 2]
+    run(sharing, ((3, 1), 2, (8, 9, 9)), kept=1)
+    cache.clean_behind(3)
+    assert tokens_of(cache, 6) == [1, 2, 8, 0, 0, 0]

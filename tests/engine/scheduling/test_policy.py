@@ -8,7 +8,7 @@ from engine.bundle.variant import PassShape, ShapeTable, pin
 from engine.scheduling.admission import Capacity, fits_now, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.policy import Demand, Extent, share_rows
-from tests.engine.worker.simulation import fixed, free
+from tests.engine.worker.simulation import fixed, free, segmented
 
 COSTS = CostTable({PassShape(1, 128): 38.7, PassShape(32, 128): 42.2, PassShape(128, 128): 128.0})
 SHAPES = fixed((1, 128), (32, 128), (128, 128))
@@ -188,3 +188,16 @@ def test_one_observation_says_at_most_a_factor_of_eight() -> None:
         for _ in range(500):
             costs.observe(shape, observed)
         assert costs.milliseconds(shape) == pytest.approx(bound)
+
+
+def test_a_pass_of_segments_costs_what_its_rows_read() -> None:
+    """Of 250 ms the 8 decodes take 60 and their 2,000 columns 30; a prompt row takes 2 ms, and what it reads."""
+    costs = CostTable(
+        {PassShape(rows, past): 44.0 + 2.0 * rows + 0.015 * past for rows in (1, 256) for past in (0, 1000)}
+    )
+    demand = Demand(8, 1000)
+    fresh = share_rows(segmented(256, 10**5), costs, demand, Extent(2000, 2000, 2000), 250.0)
+    later = share_rows(segmented(256, 10**5), costs, demand, Extent(2000, 2000, 2000, prompt_past=1000), 250.0)
+    assert (fresh.decodes, fresh.shape.rows, fresh.shape.past) == (8, 80, 2048)
+    assert (later.decodes, later.shape.rows, later.shape.past) == (8, 32, 2048 + 24 * 200 - 48 + 48)
+    assert all(costs.milliseconds(share.shape) <= 250.0 for share in (fresh, later))

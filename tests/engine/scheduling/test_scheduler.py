@@ -460,6 +460,8 @@ WORLDS = {
     "free": lambda: simulate(free(24, 256)),
     "segmented": lambda: simulate(segmented(24, 256)),
     "segmented, one shape": lambda: simulate(pin(segmented(64, 256), 32)),
+    "segmented, guesses over bases": lambda: simulate(segmented(24, 256), mode=RightGuesses(), lookup_rows=3),
+    "segmented, host cache": lambda: simulate(segmented(24, 256), columns=128, offload_pages=6),
     "segmented, guesses": lambda: simulate(pin(segmented(64, 256), 32), mode=RightGuesses(), lookup_rows=3),
     "host cache": lambda: simulate(free(24, 2048), offload_pages=6),
     "host cache and buckets": lambda: simulate(SAME_PAST, offload_pages=40),

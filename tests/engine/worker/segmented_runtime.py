@@ -25,20 +25,25 @@ class SegmentedFake(FakeRuntime):
 
     def __init__(self, shapes: ShapeTable, pools: int, columns: int, vocab: int = 50) -> None:
         super().__init__(shapes, pools, columns, vocab)
-        self.caches: SequenceCaches[None] = SequenceCaches(smallest_manifest())
+        self.caches: SequenceCaches[None] = SequenceCaches(smallest_manifest(), None if shapes.fixed else 16)
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
         """Writes the new rows behind the past of each sequence, then reads causally."""
         self.caches.place(batch)
         found: dict[int, NDArray[np.int64]] = {}
         for segment, cache in self.caches.last:
-            new = slice(segment.past, segment.past + segment.count)
+            new = cache.new_columns(segment)
             cache.keys[0, 0, 0, new, 0] = batch.positions[segment.start : segment.end]
             cache.values[0, 0, 0, new, 0] = batch.input_ids[segment.start : segment.end]
         for segment, cache in self.caches.last:
             for row in range(segment.start, segment.end):
                 end = segment.past + row - segment.start + 1
-                found[row] = np.stack([cache.keys[0, 0, 0, :end, 0], cache.values[0, 0, 0, :end, 0]], axis=1)
+                parts = [(cache, end - cache.base_columns)]
+                parts[:0] = [(cache.base, cache.base_columns)] if cache.base else []
+                read = [
+                    np.stack([part.keys[0, 0, 0, :count, 0], part.values[0, 0, 0, :count, 0]]) for part, count in parts
+                ]
+                found[row] = np.concatenate(read, axis=1).T
         return lambda row: found[row]
 
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:

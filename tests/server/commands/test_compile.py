@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.compile import console
-from engine.compile.arguments import CompileArguments, Layout, Quant, Split, Target, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target, Wide
 from engine.compile.checks import check_arguments
 from engine.demo.location import demo_folder
 from server.commands.cli import app
@@ -56,6 +56,8 @@ def test_every_option_arrives() -> None:
     )
     segments = compile_arguments(["s", "-o", "o", "--layout", "segments", "--wide", "none"])
     assert (segments.layout, segments.wide, segments.split) == (Layout.SEGMENTS, Wide.NONE, None)
+    assert segments.kv is None
+    assert compile_arguments(["s", "-o", "o", "--kv", "int8"]).kv is KvType.INT8
     assert compile_arguments(["s", "-o", "o", "--layout", "pool", "--wide", "int8"]).wide is Wide.INT8
     assert compile_arguments(["s", "-o", "o", "--rows", "1", "--same-past", "96,32"]).same_past == (32, 96)
 
@@ -76,6 +78,7 @@ def test_the_demo_is_checked_on_more_text() -> None:
         (["--target", "tpu"], "--target"),
         (["--layout", "rows"], "--layout"),
         (["--wide", "int4"], "--wide"),
+        (["--kv", "int4"], "--kv"),
         (["--rows", "1,x"], "1,x"),
         (["--context", "wide"], "--context"),
         (["--share-weights", "--one-graph-per-binary"], "--share-weights"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import Layout, Quant
+from engine.compile.arguments import KvType, Layout, Quant
 from engine.compile.layout import WIDE_ROWS
 from engine.compile.parity import ChainedSequence
 from engine.compile.segments import stages
@@ -41,7 +41,7 @@ def test_transformers_logits(
 def test_the_pool_graphs_say_the_same(quant: Quant, tiny_checkpoint: Path, build: Build, prompt: list[int]) -> None:
     """One model in two layouts: the same stored weights, other sums."""
     pool = ChainedSequence.start(*build(tiny_checkpoint, quant=quant), None).extend(prompt)
-    folder, manifest = build(tiny_checkpoint, quant=quant, layout=Layout.SEGMENTS)
+    folder, manifest = build(tiny_checkpoint, quant=quant, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
     segments = storage_logits(folder, manifest, [prompt], len(prompt), 1)
     # Where activations are rounded to 8 bits, a last bit of a sum may become one of their steps.
     assert error(segments, pool) < {Quant.FP32: 1e-5, Quant.INT8: 0.03, Quant.INT4: 0.03}[quant]
@@ -102,7 +102,7 @@ def test_each_storage_is_measured_in_its_own_passes(
         return logits if least_rows == 1 else -logits
 
     monkeypatch.setattr(stages, "storage_logits", spy)
-    _, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, parity_tokens=40)
+    _, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, kv=KvType.FLOAT32, parity_tokens=40)
     assert measured == [(WIDE_ROWS - 1, 1), (20, WIDE_ROWS)]
     assert set(manifest.parity) == {"tokens", "top1", "kl", "relative_error"} | {
         "wide_top1",

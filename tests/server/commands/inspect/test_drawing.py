@@ -54,6 +54,14 @@ def test_segments_are_drawn_by_kind(segmented_bundle: Path) -> None:
     assert text.count("top-1") == 2
 
 
+def test_int8_caches_are_drawn_with_their_size_and_loss(int8_cache_bundle: Path, segmented_bundle: Path) -> None:
+    """2 layers, keys and values, 2 heads of 16: a number is a byte instead of four."""
+    text = drawn(int8_cache_bundle)
+    assert "128 B a token (int8)" in text and "512 B a token (float32)" in drawn(segmented_bundle)
+    assert "scales of int8 caches" in text and "kv_scales.f32" in text
+    assert "(int8); against float32: top-1" in text and "against float32" not in drawn(segmented_bundle)
+
+
 def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
     """Both are one sentence."""
     with pytest.raises(BundleError, match="no graph nope; it has free_1_of_2"):

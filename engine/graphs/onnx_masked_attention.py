@@ -1,0 +1,189 @@
+"""Attention of sequences that stand on a base, once for all of them, and of rows that see both ways.
+
+Legend: N = rows, M = those of them that are computed here, K = KV heads, G = query heads on each, D = head size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.encoding import Array
+from engine.bundle.manifest import Manifest
+from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
+from engine.graphs.batch import PackedBatch, PackedSegment
+from engine.graphs.linear_chain import Floats, RowBuffers
+from engine.graphs.onnx_binding import bind_all
+from engine.graphs.onnx_library import ort
+from engine.graphs.sequence_caches import SequenceCache
+
+HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row that sees nothing
+MOST_ROWS = 64  # of a run: scores take rows * heads * columns numbers, several times over
+
+
+class Runnable(Protocol):
+    """A graph, or more, bound to the buffers of one layer."""
+
+    def run(self) -> None:
+        """Compute; raises what onnxruntime raises."""
+
+
+@dataclass(slots=True)
+class BoundAttention:
+    """One cache bound to one place among the rows: a binding for each layer, and the arrays that all of them read.
+
+    told: what changes from pass to pass, lengths or a mask.
+    """
+
+    layers: Sequence[Runnable]
+    told: tuple[Array, ...]
+
+
+Cache = SequenceCache[BoundAttention]
+
+
+@dataclass(slots=True)
+class Placed:
+    """A segment, its cache, and where its rows begin among the M."""
+
+    segment: PackedSegment
+    cache: Cache
+    start: int
+
+
+@dataclass(slots=True)
+class MaskedWork:
+    """What one pass computes here. indices: int64 [M], the row of the pass that each of the M rows is."""
+
+    indices: NDArray[np.int64]
+    placed: list[Placed] = field(default_factory=list)
+    bases: list[BoundAttention] = field(default_factory=list)
+    own: list[BoundAttention] = field(default_factory=list)
+
+
+class MaskedAttention:
+    """Two graphs and the rows between them: queries in one stretch for each base, and what the bases gave for them.
+
+    The M rows lie at the end of their memory, so that decodes keep their place while prompt rows before them vary.
+    """
+
+    def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], rows: RowBuffers) -> None:
+        model = manifest.model
+        self._heads = (model.kv_heads, model.heads // model.kv_heads)
+        self._size = model.head_dim
+        self._base, self._masked = sessions[BASE_ATTENTION], sessions[MASKED_ATTENTION]
+        self._rows = rows
+        wide = (rows.most, *self._heads, self._size)
+        self._query, self._attended = np.zeros(wide, np.float32), np.zeros(wide, np.float32)
+        self._weight = np.zeros((*wide[:-1], 1), np.float32)
+
+    def prepare(self, batch: PackedBatch, items: list[tuple[PackedSegment, Cache]]) -> MaskedWork:
+        """Bind the segments to their caches, and those of one base together."""
+        groups: dict[int, list[tuple[PackedSegment, Cache]]] = {}
+        for segment, cache in items:
+            groups.setdefault(id(cache.base), []).append((segment, cache))
+        rows = [np.arange(segment.start, segment.end) for group in groups.values() for segment, _ in group]
+        work = MaskedWork(np.concatenate(rows) if rows else np.zeros(0, np.int64))
+        start = 0
+        for group in groups.values():
+            first = start
+            for segment, cache in group:
+                work.placed.append(Placed(segment, cache, start))
+                start += segment.count
+            self._prepare_base(work, group[0][1].base, first, start)
+        for placed in work.placed:
+            self._prepare_own(work, placed, batch.shape.rows)
+        return work
+
+    def run(self, work: MaskedWork, layer: int, rows: int) -> None:
+        """Attention of one layer in a pass of N rows: fresh keys and values go to the caches, too."""
+        count = len(work.indices)
+        if not count:
+            return
+        queries = self._rows.rows("query", rows).reshape(rows, *self._heads, self._size)
+        np.take(queries, work.indices, axis=0, out=self._query[-count:], mode="clip")
+        self._write_fresh(work, layer, rows)
+        for bound in (*work.bases, *work.own):
+            bound.layers[layer].run()
+
+    def _write_fresh(self, work: MaskedWork, layer: int, rows: int) -> None:
+        shape = (rows, self._heads[0], self._size)
+        keys, values = (self._rows.rows(name, rows).reshape(shape) for name in ("key", "value"))
+        for placed in work.placed:
+            new, run = placed.cache.new_columns(placed.segment), slice(placed.segment.start, placed.segment.end)
+            placed.cache.keys[layer, 0, :, new] = keys[run].swapaxes(0, 1)
+            placed.cache.values[layer, 0, :, new] = values[run].swapaxes(0, 1)
+
+    def _prepare_base(self, work: MaskedWork, base: Cache | None, start: int, end: int) -> None:
+        """Rows `start` to `end` of the M see their first columns in `base`; without one they see nothing there."""
+        count = len(work.indices)
+        if base is None:
+            there = slice(len(self._weight) - count + start, len(self._weight) - count + end)
+            self._weight[there], self._attended[there] = HIDDEN, 0
+            return
+        lengths = np.zeros(count, np.int64)
+        for placed in work.placed:
+            lengths[placed.start : placed.start + placed.segment.count] = placed.cache.base_columns
+        for first, last in _runs(start, end):
+            bound = base.bound_at((count - first, last - first), partial(self._bind_base, base))
+            _show(bound.told[0], np.arange(base.columns) < lengths[first:last, None])
+            work.bases.append(bound)
+
+    def _prepare_own(self, work: MaskedWork, placed: Placed, rows: int) -> None:
+        segment, cache = placed.segment, placed.cache
+        new = cache.new_columns(segment)
+        cache.clean_behind(new.stop)
+        visible = np.zeros((segment.count, cache.columns), np.bool_)
+        visible[:, : new.start] = True
+        visible[:, new] = segment.visible_rows()
+        for first, last in _runs(0, segment.count):
+            from_end = len(work.indices) - placed.start - first
+            place = (rows - segment.start - first, last - first, from_end)
+            bound = cache.bound_at(place, partial(self._bind_own, cache))
+            _show(bound.told[0], visible[first:last])
+            work.own.append(bound)
+
+    def _bind_base(self, base: Cache, place: tuple[int, ...]) -> BoundAttention:
+        mask = np.zeros((place[1], 1, base.columns), np.float32)
+        query, attended, weight = (_end(array, *place) for array in (self._query, self._attended, self._weight))
+        outputs = {"base_attended": attended, "base_weight": weight}
+        layers = [
+            bind_all(self._base, {"query": query, "keys": keys, "values": values, "mask": mask}, outputs)
+            for keys, values in zip(base.keys, base.values, strict=True)
+        ]
+        return BoundAttention(layers, (mask,))
+
+    def _bind_own(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
+        from_end, count, base_from_end = place
+        mask = np.zeros((count, cache.columns), np.float32)
+        shape = (count, *self._heads, self._size)
+        rows = self._rows.attention_rows(from_end, count)
+        inputs = {
+            "query": rows["query"].reshape(shape),
+            "mask": mask,
+            "base_attended": _end(self._attended, base_from_end, count),
+            "base_weight": _end(self._weight, base_from_end, count),
+        }
+        outputs = {"attended": rows["attended"].reshape(shape)}
+        layers = [
+            bind_all(self._masked, {**inputs, "keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1)}, outputs)
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+        return BoundAttention(layers, (mask,))
+
+
+def _runs(start: int, end: int) -> list[tuple[int, int]]:
+    return [(first, min(first + MOST_ROWS, end)) for first in range(start, end, MOST_ROWS)]
+
+
+def _end(array: Floats, from_end: int, count: int) -> Floats:
+    start = len(array) - from_end
+    return array[start : start + count]
+
+
+def _show(mask: Array, visible: NDArray[np.bool_]) -> None:
+    """visible [rows, columns] as what is added to scores."""
+    mask.reshape(visible.shape)[...] = np.where(visible, np.float32(0), HIDDEN)

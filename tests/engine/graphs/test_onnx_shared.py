@@ -1,0 +1,200 @@
+"""Tiny real graphs: sequences upon one base, and rows that see both ways."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
+from engine.bundle.variant import PassShape, ShapeTable
+from engine.errors import PassFailed
+from engine.graphs.batch import pack
+from engine.graphs.onnx_masked_attention import Cache
+from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_segments import LEAST_SHARED, SegmentRuntime
+from engine.graphs.onnx_sessions import cpu_provider
+from engine.graphs.runtime import Runtime
+from engine.scheduling.plan import Segment, StepPlan
+from tests.bundles import Bundles
+from tests.engine.graphs.test_onnx_runtime import OTHER, segment
+from tests.engine.graphs.test_onnx_segments import open_segments, run
+
+PREFIX = tuple((i * 31 + 7) % 256 for i in range(160))
+PAGES = tuple(range(10))
+
+
+@pytest.fixture
+def copying(bundles: Bundles, tmp_path: Path) -> Path:
+    """The bundle as it was compiled before there were bases."""
+    folder = tmp_path / "copying"
+    shutil.copytree(bundles("segments"), folder)
+    manifest = load_manifest(folder)
+    newer = (BASE_ATTENTION, MASKED_ATTENTION)
+    files = {name: entry for name, entry in manifest.files.items() if name.removesuffix(".onnx") not in newer}
+    for name in newer:
+        (folder / f"{name}.onnx").unlink()
+    graphs = tuple(graph for graph in manifest.graphs if graph.name not in newer)
+    save_manifest(folder, msgspec.structs.replace(manifest, graphs=graphs, files=files))
+    return folder
+
+
+def caches_of(runtime: SegmentRuntime) -> list[Cache]:
+    return [cache for _, cache in runtime._caches.last]
+
+
+def prefill(runtime: SegmentRuntime, name: str, pages: tuple[int, ...], tokens: tuple[int, ...] = PREFIX) -> None:
+    for start in range(0, len(tokens), 64):
+        run(runtime, segment(name, tokens[start : start + 64], start, pages))
+
+
+def own(runtime: SegmentRuntime) -> None:
+    """A sequence that goes on behind the prefix, in a page of its own."""
+    run(runtime, segment("a", (*PREFIX, 33), 0, (*PAGES, 20)))
+
+
+def story(runtime: SegmentRuntime) -> np.ndarray:
+    """Logits of passes that mix an owner, sharers of 160 and of 144 columns, a chunk of 70 rows and a stranger."""
+    prefill(runtime, "a", (*PAGES, 20))
+    run(runtime, segment("x", OTHER, 0, (30,)))
+    run(runtime, segment("a", (3,), 160, (*PAGES, 20)))
+    second, third, chunk = (*PAGES, 21, 25), (*PAGES[:9], 22), tuple((i * 7) % 256 for i in range(70))
+    long = (*PAGES, 40, 41, 42, 43, 44)
+    logits = [run(runtime, segment("b", (9, 8, 7), 160, second), segment("a", (5,), 161, (*PAGES, 20)))]
+    logits.append(
+        run(
+            runtime,
+            segment("l", chunk, 160, long),
+            segment("b", (1,), 163, second),
+            segment("x", (4,), 7, (30,)),
+            segment("c", (6, 2), 144, third),
+        )
+    )
+    decodes = ("x", 8, (30,)), ("a", 162, (*PAGES, 20)), ("b", 164, second), ("c", 146, third), ("l", 230, long)
+    for step in range(3):
+        logits.append(run(runtime, *[segment(name, (step,), past + step, pages) for name, past, pages in decodes]))
+    return np.concatenate(logits)
+
+
+def test_sequences_upon_a_base_give_what_they_give_with_copies(bundles: Bundles, copying: Path) -> None:
+    sharing, plain = open_segments(bundles("segments"), 256), open_segments(copying, 256)
+    np.testing.assert_allclose(story(sharing), story(plain), rtol=1e-4, atol=1e-4)
+    stranger, *others = caches_of(sharing)
+    assert stranger.base is None and len({id(cache.base) for cache in others}) == 1 and others[0].base is not None
+    assert [cache.base_columns for cache in others] == [160, 160, 144, 160]
+    assert {cache.base for cache in caches_of(plain)} == {None}
+
+
+def test_one_shape_gives_the_same_bits_whether_a_prefix_is_shared(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), pinned=32)
+    for start in range(0, 160, 32):
+        run(runtime, segment("a", PREFIX[start : start + 32], start, PAGES))
+    own = run(runtime, segment("a", (9,), 160, (*PAGES, 20)))
+    shared = run(runtime, segment("b", (9,), 160, (*PAGES, 21)), segment("c", (9,), 160, (*PAGES, 22)))
+    assert (shared == own).all()
+    assert {cache.base for cache in caches_of(runtime)} == {None}
+
+
+def test_sixteen_over_a_thousand_tokens_take_less_than_three_times_the_memory_of_one(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), 256)
+    prompt, pages = tuple((i * 13 + 5) % 256 for i in range(1000)), tuple(range(63))
+    for start in range(0, 1000, 250):
+        run(runtime, segment("0", prompt[start : start + 250], start, pages))
+    one = runtime._caches.bytes
+    choices = [(f"{i}", (*pages[:62], *range(100 + 4 * i, 104 + 4 * i))) for i in range(1, 16)]
+    run(runtime, *[segment(name, prompt[992:], 992, mine) for name, mine in choices])
+    choices.insert(0, ("0", (*pages, 80, 81)))
+    for past in (1000, 1001):
+        run(runtime, *[segment(name, (7,), past, mine) for name, mine in choices])
+    assert len({id(cache.base) for cache in caches_of(runtime)}) == 1
+    assert runtime._caches.bytes < 3 * one
+
+
+def both_ways(runtime: Runtime, shape: PassShape, *segments: Segment) -> np.ndarray:
+    """Logits of a pass whose last segment sees both ways; nothing is kept."""
+    batch = pack(StepPlan(shape, 0, segments), 16)
+    last = replace(batch.segments[-1], both_ways=True)
+    return runtime.run(replace(batch, segments=(*batch.segments[:-1], last))).decoded().copy()
+
+
+def in_pool(folder: Path, segments: Sequence[Segment], past: Segment) -> np.ndarray:
+    runtime = OnnxRuntime(folder, load_manifest(folder), ShapeTable((), 256, 512), 1, cpu_provider(1))
+    batch = pack(StepPlan(PassShape(len(past.tokens), 512), 0, (past,)), 16)
+    runtime.run(batch)
+    runtime.keep(0, np.arange(len(past.tokens)), np.array(past.targets, np.int64))
+    return both_ways(runtime, PassShape(sum(len(item.tokens) for item in segments), 512), *segments)
+
+
+@pytest.mark.parametrize("past", [1, 40, 160])
+def test_rows_that_see_both_ways_are_those_of_the_pool_graph(bundles: Bundles, past: int) -> None:
+    block = tuple((i * 11 + 3) % 256 for i in range(75))
+    pages = tuple(range(15))
+    before = segment("a", PREFIX[:past], 0, pages)
+    mixed = (segment("x", OTHER, 0, (30,), 7), segment("a", block, past, pages, 75))
+    runtime = open_segments(bundles("segments"), 256)
+    run(runtime, before)
+    caches_of(runtime)[0].values[..., past:, :] = np.nan  # what is not yet written may be anything
+    logits = both_ways(runtime, PassShape(82, 64), *mixed)
+    np.testing.assert_allclose(logits, in_pool(bundles("free"), mixed, before), rtol=1e-4, atol=1e-4)
+    causal = run(runtime, *mixed, keep=False)
+    np.testing.assert_allclose(logits[:7], causal[:7], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(logits[7:-1], causal[7:-1], atol=1e-2)
+
+
+def test_rows_upon_a_base_may_see_both_ways(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), 256)
+    own(runtime)
+    block = segment("b", (9, 8, 7), 160, (*PAGES, 21), 3)
+    logits = both_ways(runtime, PassShape(3, 64), block)
+    assert caches_of(runtime)[0].base is not None
+    expected = in_pool(bundles("free"), (block,), segment("a", PREFIX, 0, PAGES))
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_bundle_without_the_graph_for_it_says_so(copying: Path) -> None:
+    with pytest.raises(PassFailed, match="no graph for rows that see both ways"):
+        both_ways(open_segments(copying), PassShape(2, 64), segment("a", (1, 2), 0, (0,)))
+
+
+def test_rows_that_were_not_kept_leave_nothing_that_spoils_the_next_pass(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), 256)
+    own(runtime)
+    sharers = segment("b", (9, 8, 7), 160, (*PAGES, 21)), segment("c", (1,), 160, (*PAGES, 22))
+    run(runtime, *sharers)
+    expected = run(runtime, segment("b", (5,), 161, (*PAGES, 21)), keep=False)
+    run(runtime, segment("b", (5, 6, 7), 161, (*PAGES, 21)), keep=False)
+    (cache,) = caches_of(runtime)
+    cache.values[..., 2:4, :] = np.nan
+    cache.keys[..., 2:4, :] = np.inf
+    assert (run(runtime, segment("b", (5,), 161, (*PAGES, 21)), keep=False) == expected).all()
+
+
+def test_rows_upon_a_base_that_are_not_finite_are_named(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), 256)
+    own(runtime)
+    run(runtime, segment("b", (9, 8, 7), 160, (*PAGES, 21)), segment("c", (1,), 160, (*PAGES, 22)), keep=False)
+    caches_of(runtime)[0].keys[1, 0, 0, 2, 5] = np.nan
+    assert runtime.non_finite_rows(np.arange(4)).tolist() == [2]
+
+
+def test_a_failed_pass_upon_a_base_changes_nothing(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), 256)
+    own(runtime)
+    run(runtime, segment("b", (9,), 160, (*PAGES, 21)), segment("c", (1,), 160, (*PAGES, 22)))
+    decodes = segment("b", (5,), 161, (*PAGES, 21)), segment("c", (6,), 161, (*PAGES, 22))
+    expected = run(runtime, *decodes, keep=False)
+    with pytest.raises(PassFailed):
+        run(runtime, segment("b", (10**6,), 161, (*PAGES, 21)), segment("c", (6,), 161, (*PAGES, 22)))
+    assert (run(runtime, *decodes) == expected).all()
+
+
+def test_a_run_that_is_not_worth_a_base_is_copied(bundles: Bundles) -> None:
+    runtime = open_segments(bundles("segments"), 256)
+    short = LEAST_SHARED // 16 - 1
+    own(runtime)
+    run(runtime, segment("b", (9,), 16 * short, (*PAGES[:short], 21)))
+    assert caches_of(runtime)[0].base is None
