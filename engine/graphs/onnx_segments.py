@@ -46,8 +46,9 @@ class SegmentRuntime:
         # Sole owner of rows, chain and caches.
         self._rows = RowBuffers(manifest, shapes.max_rows)
         self._chain = LinearChain(manifest, sessions, self._rows)
+        scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
         # Bundles made earlier lack the graphs. One shape means the same bits, whether a column is shared or not.
-        self._masked = MaskedAttention(manifest, sessions, self._rows) if BASE_ATTENTION in sessions else None
+        self._masked = MaskedAttention(manifest, sessions, self._rows, scales) if BASE_ATTENTION in sessions else None
         shares = self._masked is not None and not shapes.fixed
         self._places = RowPlaces()
         self._row_of: NDArray[np.int64] = np.zeros(0, np.int64)  # where the rows of the last pass were
@@ -59,9 +60,9 @@ class SegmentRuntime:
         self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
         self._int8: Int8Attention | None = None
         self._non_finite: NonFiniteRows | None = None
-        if manifest.kv_dtype == ROUNDED:
+        if scales is not None:
             most = shapes.max_rows + 1  # a lone last row has a neighbour
-            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), most, bool(shapes.fixed))
+            self._int8 = Int8Attention(sessions, scales, most, bool(shapes.fixed))
             self._non_finite = NonFiniteRows(self._rows)
 
     @property
