@@ -47,9 +47,7 @@ def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
     cache: Form = (manifest.kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
     lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}
     inputs = _fresh_forms(manifest) | {"past_key": cache, "past_value": cache} | lengths
-    if manifest.kv_dtype == ROUNDED:
-        scale: Form = (FLOAT, (1, model.kv_heads, 1, model.head_dim))
-        inputs |= {"key_scale": scale, "value_scale": scale}
+    inputs |= _scale_forms(manifest)
     attended: Form = (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim))
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
 
@@ -65,9 +63,9 @@ def base_forms(manifest: Manifest) -> tuple[Forms, Forms]:
     model = manifest.model
     heads = (FREE_ROWS, model.kv_heads, model.heads // model.kv_heads)
     wide: Form = (FLOAT, (*heads, model.head_dim))
-    cache: Form = (FLOAT, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    cache: Form = (manifest.kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
     inputs: Forms = {"query": wide, "keys": cache, "values": cache, "mask": (FLOAT, (FREE_ROWS, 1, FREE_COLUMNS))}
-    return inputs, {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
+    return inputs | _scale_forms(manifest), {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
 
 
 def chunk_forms(manifest: Manifest) -> tuple[Forms, Forms]:
@@ -75,6 +73,14 @@ def chunk_forms(manifest: Manifest) -> tuple[Forms, Forms]:
     inputs, outputs = attention_forms(manifest)
     codes: Form = (ROUNDED, (1, FREE_ROWS, manifest.model.kv_heads * manifest.model.head_dim))
     return inputs, {"attended": outputs["attended"], "key_codes": codes, "value_codes": codes}
+
+
+def _scale_forms(manifest: Manifest) -> Forms:
+    """Of a layer's scales, which attention over int8 caches takes."""
+    if manifest.kv_dtype != ROUNDED:
+        return {}
+    scale: Form = (FLOAT, (1, manifest.model.kv_heads, 1, manifest.model.head_dim))
+    return {"key_scale": scale, "value_scale": scale}
 
 
 def _fresh_forms(manifest: Manifest) -> Forms:
@@ -113,8 +119,7 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
         raise BundleError(f"a bundle of segments has caches of {FLOAT} or {ROUNDED}, not of {manifest.kv_dtype}")
     names = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
     wanted = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
-    shared = [ATTENTION, BASE_ATTENTION, MASKED_ATTENTION] if manifest.kv_dtype == FLOAT else wanted
-    if names not in (wanted, shared):
+    if names not in (wanted, sorted([*wanted, BASE_ATTENTION, MASKED_ATTENTION])):
         raise BundleError(
             f"a bundle of segments has one attention graph for all layers, by caches of {manifest.kv_dtype} "
             f"{' and '.join(wanted)}; this one has {', '.join(names)}"

@@ -336,7 +336,13 @@ class Engine:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._refuse_if_closing()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Busy.shutting_down() from None  # nobody cancelled us: the pool was shut down before its turn came
 
     def _deliver(self, event: TokenEvent) -> None:
         """Called by the supervisor for every event of an unfinished request."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, Wide
 from engine.compile.quantization.method import Activations, Method
 from engine.compile.quantization.table import METHODS, method_of
 from engine.errors import CompileError
@@ -31,7 +31,7 @@ def kv_type(arguments: CompileArguments) -> KvType:
     """What a bundle of segments stores keys and values as: int8 where 4-bit weights lose far more than that does."""
     if arguments.kv is not None:
         return arguments.kv
-    return KvType.INT8 if arguments.quant is Quant.INT4 else KvType.FLOAT32
+    return method_of(arguments).kv
 
 
 def check_layout(arguments: CompileArguments) -> None:

@@ -1,6 +1,7 @@
 """Attention of sequences that stand on a base, once for all of them, and of rows that see both ways.
 
-Legend: N = rows, M = those of them that are computed here, K = KV heads, G = query heads on each, D = head size.
+Legend: L = layers, N = rows, M = those of them that are computed here, K = KV heads, G = query heads on each,
+D = head size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ from engine.bundle.encoding import Array
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
 from engine.graphs.batch import PackedBatch, PackedSegment
+from engine.graphs.int8_codes import FreshCodes
 from engine.graphs.linear_chain import Floats, RowBuffers
 from engine.graphs.onnx_binding import bind_all
 from engine.graphs.onnx_library import ort
 from engine.graphs.sequence_caches import SequenceCache
 
 HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row that sees nothing
+SCALES = "key_scale", "value_scale"
 MOST_ROWS = 64  # of a run: scores take rows * heads * columns numbers, several times over
 
 
@@ -68,9 +71,16 @@ class MaskedAttention:
     """Two graphs and the rows between them: queries in one stretch for each base, and what the bases gave for them.
 
     The M rows lie at the end of their memory, so that decodes keep their place while prompt rows before them vary.
+    scales: [L, 2, K, D] of int8 caches, None with float ones.
     """
 
-    def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], rows: RowBuffers) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        sessions: Mapping[str, ort.InferenceSession],
+        rows: RowBuffers,
+        scales: NDArray[np.float32] | None = None,
+    ) -> None:
         model = manifest.model
         self._heads = (model.kv_heads, model.heads // model.kv_heads)
         self._size = model.head_dim
@@ -79,6 +89,10 @@ class MaskedAttention:
         wide = (rows.most, *self._heads, self._size)
         self._query, self._attended = np.zeros(wide, np.float32), np.zeros(wide, np.float32)
         self._weight = np.zeros((*wide[:-1], 1), np.float32)
+        self._codes = None if scales is None else FreshCodes(scales, rows.most)
+        self._scales: list[dict[str, Array]] = [{} for _ in range(model.layers)]
+        if scales is not None:
+            self._scales = [dict(zip(SCALES, sides, strict=True)) for sides in scales[:, :, None, :, None, :]]
 
     def prepare(self, batch: PackedBatch, items: list[tuple[PackedSegment, Cache]]) -> MaskedWork:
         """Bind the segments to their caches, and those of one base together."""
@@ -111,11 +125,14 @@ class MaskedAttention:
 
     def _write_fresh(self, work: MaskedWork, layer: int, rows: int) -> None:
         shape = (rows, self._heads[0], self._size)
-        keys, values = (self._rows.rows(name, rows).reshape(shape) for name in ("key", "value"))
-        for placed in work.placed:
-            new, run = placed.cache.new_columns(placed.segment), slice(placed.segment.start, placed.segment.end)
-            placed.cache.keys[layer, 0, :, new] = keys[run].swapaxes(0, 1)
-            placed.cache.values[layer, 0, :, new] = values[run].swapaxes(0, 1)
+        for side, name in enumerate(("key", "value")):
+            computed = self._rows.rows(name, rows).reshape(shape)
+            fresh = self._codes.of(layer, side, computed, work.indices) if self._codes else computed
+            for placed in work.placed:
+                cache, segment = placed.cache, placed.segment
+                start = placed.start if self._codes else segment.start
+                target = (cache.keys, cache.values)[side]
+                target[layer, 0, :, cache.new_columns(segment)] = fresh[start : start + segment.count].swapaxes(0, 1)
 
     def _prepare_base(self, work: MaskedWork, base: Cache | None, start: int, end: int) -> None:
         """Rows `start` to `end` of the M see their first columns in `base`; without one they see nothing there."""
@@ -151,8 +168,8 @@ class MaskedAttention:
         query, attended, weight = (_end(array, *place) for array in (self._query, self._attended, self._weight))
         outputs = {"base_attended": attended, "base_weight": weight}
         layers = [
-            bind_all(self._base, {"query": query, "keys": keys, "values": values, "mask": mask}, outputs)
-            for keys, values in zip(base.keys, base.values, strict=True)
+            bind_all(self._base, {"query": query, "keys": keys, "values": values, "mask": mask, **scales}, outputs)
+            for keys, values, scales in zip(base.keys, base.values, self._scales, strict=True)
         ]
         return BoundAttention(layers, (mask,))
 
@@ -168,10 +185,10 @@ class MaskedAttention:
             "base_weight": _end(self._weight, base_from_end, count),
         }
         outputs = {"attended": rows["attended"].reshape(shape)}
-        layers = [
-            bind_all(self._masked, {**inputs, "keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1)}, outputs)
-            for keys, values in zip(cache.keys, cache.values, strict=True)
-        ]
+        layers = []
+        for keys, values, scales in zip(cache.keys, cache.values, self._scales, strict=True):
+            own: dict[str, Array] = {"keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1), **scales}
+            layers.append(bind_all(self._masked, inputs | own, outputs))
         return BoundAttention(layers, (mask,))
 
 

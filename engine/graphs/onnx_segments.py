@@ -24,6 +24,7 @@ from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFi
 from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention, MaskedWork
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
+from engine.graphs.row_places import RowPlaces
 from engine.graphs.sequence_caches import SequenceCaches
 from engine.graphs.stage_clock import StageClock
 
@@ -45,9 +46,12 @@ class SegmentRuntime:
         # Sole owner of rows, chain and caches.
         self._rows = RowBuffers(manifest, shapes.max_rows)
         self._chain = LinearChain(manifest, sessions, self._rows)
+        scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
         # Bundles made earlier lack the graphs. One shape means the same bits, whether a column is shared or not.
-        self._masked = MaskedAttention(manifest, sessions, self._rows) if BASE_ATTENTION in sessions else None
+        self._masked = MaskedAttention(manifest, sessions, self._rows, scales) if BASE_ATTENTION in sessions else None
         shares = self._masked is not None and not shapes.fixed
+        self._places = RowPlaces()
+        self._row_of: NDArray[np.int64] = np.zeros(0, np.int64)  # where the rows of the last pass were
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, LEAST_SHARED if shares else None)
         self._parts = StageClock()
         plain = Encoding("float32")
@@ -56,9 +60,9 @@ class SegmentRuntime:
         self._least_rows, self._least_logit_rows = (2, shapes.max_rows) if shapes.fixed else (1, 1)
         self._int8: Int8Attention | None = None
         self._non_finite: NonFiniteRows | None = None
-        if manifest.kv_dtype == ROUNDED:
+        if scales is not None:
             most = shapes.max_rows + 1  # a lone last row has a neighbour
-            self._int8 = Int8Attention(sessions, read_kv_scales(folder, manifest), most, bool(shapes.fixed))
+            self._int8 = Int8Attention(sessions, scales, most, bool(shapes.fixed))
             self._non_finite = NonFiniteRows(self._rows)
 
     @property
@@ -88,8 +92,9 @@ class SegmentRuntime:
         """Logits [R, V] of one pass, valid until the next. PassFailed when onnxruntime raises."""
         rows = batch.shape.rows
         self._parts.begin()
-        self._caches.place(batch, self._least_rows)
-        placed = self._caches.last
+        caches = self._caches.place(batch, self._least_rows)
+        batch = self._in_order(batch, caches)
+        placed = list(zip(batch.segments, caches, strict=True))
         others = [(segment, cache) for segment, cache in placed if _needs_mask(segment, cache)]
         if others and self._masked is None:
             raise PassFailed("the bundle has no graph for rows that see both ways")
@@ -123,7 +128,7 @@ class SegmentRuntime:
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
         if self._non_finite is not None:
-            return self._non_finite.among(rows)
+            return rows[np.isin(self._row_of[rows], self._non_finite.among(self._row_of[rows]))]
         spoiled: list[int] = []
         for segment, cache in self._caches.last:
             new = cache.new_columns(segment)
@@ -156,6 +161,15 @@ class SegmentRuntime:
         """Drop bindings, then buffers: a binding must not outlive what it points to."""
         self._caches.clear()
         self._chain.clear()
+
+    def _in_order(self, batch: PackedBatch, caches: Sequence[Cache]) -> PackedBatch:
+        """The pass with its rows where they are bound already. One shape for every pass leaves all as it is."""
+        if self._shapes.fixed:
+            self._row_of = np.arange(batch.shape.rows)
+            return batch
+        arranged = self._places.arrange(batch, caches)
+        self._row_of = arranged.row_of
+        return arranged.batch
 
     def _bound(self, cache: Cache, segment: PackedSegment, rows: int) -> BoundAttention:
         """The cache bound to the segment's rows, its lengths those of this pass."""

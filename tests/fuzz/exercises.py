@@ -124,8 +124,10 @@ EXERCISES = {
     "bundle": Exercise(serve_bundle, ("manifest.json", "tokenizer.json", "chat_template.jinja")),
     "consistent bundle": Exercise(serve_consistent_bundle, ("manifest.json", "tokenizer.json", "free_1_of_2.onnx")),
     "segments": Exercise(read_segments, ("manifest.json",)),
+    "float segments": Exercise(read_segments, ("manifest.json",)),
     "consistent segments": Exercise(
-        serve_consistent_bundle, ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx")
+        serve_consistent_bundle,
+        ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
     ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),

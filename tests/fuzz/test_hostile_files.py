@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.compile.arguments import CompileArguments, Layout
+from engine.compile.arguments import CompileArguments, KvType, Layout
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, Qwen3Shape, write_checkpoint
@@ -33,8 +33,9 @@ def bases() -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         write_checkpoint(folder / "checkpoint", SHAPES["tiny"])
-        for made, layout in (("bundle", Layout.POOL), ("segments", Layout.SEGMENTS)):
-            arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout)
+        kinds = (("bundle", Layout.POOL, None), ("segments", Layout.SEGMENTS, KvType.INT8))
+        for made, layout, kv in (*kinds, ("float segments", Layout.SEGMENTS, KvType.FLOAT32)):
+            arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout, kv=kv)
             compile_bundle(arguments, SilentProgress())
         (folder / "consistent bundle").symlink_to(folder / "bundle")
         (folder / "consistent segments").symlink_to(folder / "segments")

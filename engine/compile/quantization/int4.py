@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
@@ -149,4 +149,5 @@ INT4 = Method(
     bytes_per_weight=0.5 + 4 / 32,
     wide=Quant.INT8,
     read_floats=read_floats,
+    kv=KvType.INT8,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import GraphBuilder
 from engine.compile.weight_file import StoredTensor, WeightFile
 
@@ -56,6 +56,7 @@ class Method:
     does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
     4-bit blocks as integers; without that it goes through half precision. wide: the method in which passes of many rows
     may store the same model, made from the floats that read_floats(folder, matrix) gives back, in runs of rows.
+    kv: how segments store keys and values unless --kv says otherwise; int8 where the weights lose far more than that.
     """
 
     quant: Quant
@@ -69,3 +70,4 @@ class Method:
     has_integer_blocks: bool = False
     wide: Quant | None = None
     read_floats: Callable[[Path, StoredMatrix], Iterator[Float32]] | None = None
+    kv: KvType = KvType.FLOAT32

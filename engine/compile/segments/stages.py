@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
-from engine.bundle.segments import ATTENTION, BASE_ATTENTION, MASKED_ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
 from engine.compile.arguments import KvType
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
@@ -15,7 +15,7 @@ from engine.compile.parts import PartPlan
 from engine.compile.segments.graphs import attention_graph, linear_graph
 from engine.compile.segments.int8_attention import int8_attention_graphs
 from engine.compile.segments.kv_caches import float_attention
-from engine.compile.segments.masked_attention import base_graph, masked_graph
+from engine.compile.segments.masked_attention import masked_attention_graphs
 from engine.compile.segments.parity import storage_logits
 from engine.compile.segments.wide import WideWriter
 from engine.compile.stages import (
@@ -77,8 +77,7 @@ def segment_graphs_stage(work: Compilation) -> None:
     if work.wide is not None:
         storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
     count = work.network.spec.layers + 1
-    is_rounded = kv_type(work.arguments) is KvType.INT8
-    attentions = int8_attention_graphs(work.network) if is_rounded else _float_attention_graphs(work.network)
+    attentions = _attention_graphs(work.network, kv_type(work.arguments))
     work.progress.stage("graphs", len(storages) * count + len(attentions), "graphs")
     for storage in storages:
         for part in range(1, count + 1):
@@ -99,12 +98,9 @@ def segment_graphs_stage(work: Compilation) -> None:
         _write(work, GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
 
 
-def _float_attention_graphs(network: Network) -> dict[str, GraphBuilder]:
-    return {
-        ATTENTION: attention_graph(network),
-        BASE_ATTENTION: base_graph(network),
-        MASKED_ATTENTION: masked_graph(network),
-    }
+def _attention_graphs(network: Network, kv: KvType) -> dict[str, GraphBuilder]:
+    plain = int8_attention_graphs(network) if kv is KvType.INT8 else {ATTENTION: attention_graph(network)}
+    return plain | masked_attention_graphs(network, kv.value)
 
 
 def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:

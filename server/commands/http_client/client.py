@@ -48,7 +48,8 @@ class ServerClient:
             base_url=self.address,
             headers=headers_for(api_key),
             timeout=timeout,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            # Many servers close idle connections after 5 s: one that is used at that very moment loses its request.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
             trust_env=may_use_proxy(self.address),
         )
 

@@ -35,8 +35,13 @@ def widened(name: str, tensor: str) -> Change:
     )
 
 
-def test_both_graphs_for_shared_columns_or_neither(bundles: Bundles) -> None:
-    manifest = load_manifest(bundles("segments"))
+@pytest.fixture(params=["segments", "segments int8 caches"])
+def manifest(bundles: Bundles, request: pytest.FixtureRequest) -> Manifest:
+    """Of float caches, and of int8 ones."""
+    return load_manifest(bundles(request.param))
+
+
+def test_both_graphs_for_shared_columns_or_neither(manifest: Manifest) -> None:
     check_segments(manifest)
     check_segments(changed(manifest, without(BASE_ATTENTION, MASKED_ATTENTION)))
 
@@ -44,16 +49,45 @@ def test_both_graphs_for_shared_columns_or_neither(bundles: Bundles) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (without(BASE_ATTENTION), "one attention graph for all layers, .* attention, attention_masked$"),
-        (without(MASKED_ATTENTION), "one attention graph for all layers, .* attention, attention_base$"),
+        (without(BASE_ATTENTION), "one attention graph for all layers, .* attention, {chunk}attention_masked$"),
+        (
+            without(MASKED_ATTENTION),
+            "one attention graph for all layers, .* attention, attention_base(, attention_chunk)?$",
+        ),
         (
             renamed(BASE_ATTENTION, "attention_other"),
-            "one attention graph for all layers, .* attention, attention_masked, attention_other$",
+            "one attention graph for all layers, .* attention, {chunk}attention_masked, attention_other$",
         ),
         (widened(BASE_ATTENTION, "query"), "graph attention_base input query"),
         (widened(MASKED_ATTENTION, "base_attended"), "graph attention_masked input base_attended"),
     ],
 )
-def test_other_attention_graphs_are_refused(bundles: Bundles, change: Change, reason: str) -> None:
-    with pytest.raises(BundleError, match=reason):
-        check_segments(changed(load_manifest(bundles("segments")), change))
+def test_other_attention_graphs_are_refused(manifest: Manifest, change: Change, reason: str) -> None:
+    chunk = "attention_chunk, " if manifest.kv_dtype == "int8" else ""
+    with pytest.raises(BundleError, match=reason.format(chunk=chunk)):
+        check_segments(changed(manifest, change))
+
+
+@pytest.mark.parametrize("graph", [BASE_ATTENTION, MASKED_ATTENTION])
+def test_graphs_of_the_other_caches_are_refused(bundles: Bundles, graph: str) -> None:
+    rounded, floats = (load_manifest(bundles(layout)) for layout in ("segments int8 caches", "segments"))
+    others = {spec.name: spec for spec in floats.graphs}
+    with pytest.raises(BundleError, match=f"graph {graph} has the inputs query, keys, values, mask.* key_scale"):
+        check_segments(changed(rounded, lambda spec: others[graph] if spec.name == graph else spec))
+    mine = {spec.name: spec for spec in rounded.graphs}
+    with pytest.raises(BundleError, match=f"graph {graph} has the inputs .*key_scale"):
+        check_segments(changed(floats, lambda spec: mine[graph] if spec.name == graph else spec))
+
+
+def test_scales_and_codes_of_the_shared_columns_have_their_form(bundles: Bundles) -> None:
+    rounded = load_manifest(bundles("segments int8 caches"))
+
+    def of_floats(graph: GraphSpec) -> GraphSpec:
+        tensors = (msgspec.structs.replace(spec, dtype="float32") for spec in graph.inputs)
+        return msgspec.structs.replace(graph, inputs=tuple(tensors)) if graph.name == BASE_ATTENTION else graph
+
+    with pytest.raises(BundleError, match="graph attention_base input keys is float32"):
+        check_segments(changed(rounded, of_floats))
+    for name in (BASE_ATTENTION, MASKED_ATTENTION):
+        with pytest.raises(BundleError, match=f"graph {name} input value_scale"):
+            check_segments(changed(rounded, widened(name, "value_scale")))

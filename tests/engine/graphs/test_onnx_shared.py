@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -22,17 +23,24 @@ from engine.graphs.runtime import Runtime
 from engine.scheduling.plan import Segment, StepPlan
 from tests.bundles import Bundles
 from tests.engine.graphs.test_onnx_runtime import OTHER, segment
-from tests.engine.graphs.test_onnx_segments import open_segments, run
+from tests.engine.graphs.test_onnx_segments import INT8_CACHES, open_segments, run
 
 PREFIX = tuple((i * 31 + 7) % 256 for i in range(160))
 PAGES = tuple(range(10))
+LAYOUTS = ("segments", INT8_CACHES)
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    """Float caches, and int8 ones."""
+    return str(request.param)
 
 
 @pytest.fixture
-def copying(bundles: Bundles, tmp_path: Path) -> Path:
+def copying(bundles: Bundles, layout: str, tmp_path: Path) -> Path:
     """The bundle as it was compiled before there were bases."""
     folder = tmp_path / "copying"
-    shutil.copytree(bundles("segments"), folder)
+    shutil.copytree(bundles(layout), folder)
     manifest = load_manifest(folder)
     newer = (BASE_ATTENTION, MASKED_ATTENTION)
     files = {name: entry for name, entry in manifest.files.items() if name.removesuffix(".onnx") not in newer}
@@ -80,17 +88,25 @@ def story(runtime: SegmentRuntime) -> np.ndarray:
     return np.concatenate(logits)
 
 
-def test_sequences_upon_a_base_give_what_they_give_with_copies(bundles: Bundles, copying: Path) -> None:
-    sharing, plain = open_segments(bundles("segments"), 256), open_segments(copying, 256)
-    np.testing.assert_allclose(story(sharing), story(plain), rtol=1e-4, atol=1e-4)
+def close(layout: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """Equal but for the order of sums; over int8 caches that turns a rare code by one step."""
+    if layout == INT8_CACHES:
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_sequences_upon_a_base_give_what_they_give_with_copies(bundles: Bundles, layout: str, copying: Path) -> None:
+    sharing, plain = open_segments(bundles(layout), 256), open_segments(copying, 256)
+    close(layout, story(sharing), story(plain))
     stranger, *others = caches_of(sharing)
     assert stranger.base is None and len({id(cache.base) for cache in others}) == 1 and others[0].base is not None
     assert [cache.base_columns for cache in others] == [160, 160, 144, 160]
     assert {cache.base for cache in caches_of(plain)} == {None}
 
 
-def test_one_shape_gives_the_same_bits_whether_a_prefix_is_shared(bundles: Bundles) -> None:
-    runtime = open_segments(bundles("segments"), pinned=32)
+def test_one_shape_gives_the_same_bits_whether_a_prefix_is_shared(bundles: Bundles, layout: str) -> None:
+    runtime = open_segments(bundles(layout), pinned=32)
     for start in range(0, 160, 32):
         run(runtime, segment("a", PREFIX[start : start + 32], start, PAGES))
     own = run(runtime, segment("a", (9,), 160, (*PAGES, 20)))
@@ -99,8 +115,10 @@ def test_one_shape_gives_the_same_bits_whether_a_prefix_is_shared(bundles: Bundl
     assert {cache.base for cache in caches_of(runtime)} == {None}
 
 
-def test_sixteen_over_a_thousand_tokens_take_less_than_three_times_the_memory_of_one(bundles: Bundles) -> None:
-    runtime = open_segments(bundles("segments"), 256)
+def test_sixteen_over_a_thousand_tokens_take_less_than_three_times_the_memory_of_one(
+    bundles: Bundles, layout: str
+) -> None:
+    runtime = open_segments(bundles(layout), 256)
     prompt, pages = tuple((i * 13 + 5) % 256 for i in range(1000)), tuple(range(63))
     for start in range(0, 1000, 250):
         run(runtime, segment("0", prompt[start : start + 250], start, pages))
@@ -129,30 +147,38 @@ def in_pool(folder: Path, segments: Sequence[Segment], past: Segment) -> np.ndar
     return both_ways(runtime, PassShape(sum(len(item.tokens) for item in segments), 512), *segments)
 
 
+def like_floats(layout: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """What float caches give; over int8 ones within what they round."""
+    if layout == INT8_CACHES:
+        assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("past", [1, 40, 160])
-def test_rows_that_see_both_ways_are_those_of_the_pool_graph(bundles: Bundles, past: int) -> None:
+def test_rows_that_see_both_ways_are_those_of_the_pool_graph(bundles: Bundles, layout: str, past: int) -> None:
     block = tuple((i * 11 + 3) % 256 for i in range(75))
     pages = tuple(range(15))
     before = segment("a", PREFIX[:past], 0, pages)
     mixed = (segment("x", OTHER, 0, (30,), 7), segment("a", block, past, pages, 75))
-    runtime = open_segments(bundles("segments"), 256)
+    runtime = open_segments(bundles(layout), 256)
     run(runtime, before)
-    caches_of(runtime)[0].values[..., past:, :] = np.nan  # what is not yet written may be anything
+    # What is not yet written may be anything.
+    caches_of(runtime)[0].values[..., past:, :] = 127 if layout == INT8_CACHES else np.nan
     logits = both_ways(runtime, PassShape(82, 64), *mixed)
-    np.testing.assert_allclose(logits, in_pool(bundles("free"), mixed, before), rtol=1e-4, atol=1e-4)
+    like_floats(layout, logits, in_pool(bundles("free"), mixed, before))
     causal = run(runtime, *mixed, keep=False)
-    np.testing.assert_allclose(logits[:7], causal[:7], rtol=1e-4, atol=1e-4)
+    close(layout, logits[:7], causal[:7])
     assert not np.allclose(logits[7:-1], causal[7:-1], atol=1e-2)
 
 
-def test_rows_upon_a_base_may_see_both_ways(bundles: Bundles) -> None:
-    runtime = open_segments(bundles("segments"), 256)
+def test_rows_upon_a_base_may_see_both_ways(bundles: Bundles, layout: str) -> None:
+    runtime = open_segments(bundles(layout), 256)
     own(runtime)
     block = segment("b", (9, 8, 7), 160, (*PAGES, 21), 3)
     logits = both_ways(runtime, PassShape(3, 64), block)
     assert caches_of(runtime)[0].base is not None
-    expected = in_pool(bundles("free"), (block,), segment("a", PREFIX, 0, PAGES))
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    like_floats(layout, logits, in_pool(bundles("free"), (block,), segment("a", PREFIX, 0, PAGES)))
 
 
 def test_a_bundle_without_the_graph_for_it_says_so(copying: Path) -> None:
@@ -160,16 +186,16 @@ def test_a_bundle_without_the_graph_for_it_says_so(copying: Path) -> None:
         both_ways(open_segments(copying), PassShape(2, 64), segment("a", (1, 2), 0, (0,)))
 
 
-def test_rows_that_were_not_kept_leave_nothing_that_spoils_the_next_pass(bundles: Bundles) -> None:
-    runtime = open_segments(bundles("segments"), 256)
+def test_rows_that_were_not_kept_leave_nothing_that_spoils_the_next_pass(bundles: Bundles, layout: str) -> None:
+    runtime = open_segments(bundles(layout), 256)
     own(runtime)
     sharers = segment("b", (9, 8, 7), 160, (*PAGES, 21)), segment("c", (1,), 160, (*PAGES, 22))
     run(runtime, *sharers)
     expected = run(runtime, segment("b", (5,), 161, (*PAGES, 21)), keep=False)
     run(runtime, segment("b", (5, 6, 7), 161, (*PAGES, 21)), keep=False)
     (cache,) = caches_of(runtime)
-    cache.values[..., 2:4, :] = np.nan
-    cache.keys[..., 2:4, :] = np.inf
+    cache.values[..., 2:4, :] = 127 if layout == INT8_CACHES else np.nan
+    cache.keys[..., 2:4, :] = -128 if layout == INT8_CACHES else np.inf
     assert (run(runtime, segment("b", (5,), 161, (*PAGES, 21)), keep=False) == expected).all()
 
 
@@ -181,8 +207,28 @@ def test_rows_upon_a_base_that_are_not_finite_are_named(bundles: Bundles) -> Non
     assert runtime.non_finite_rows(np.arange(4)).tolist() == [2]
 
 
-def test_a_failed_pass_upon_a_base_changes_nothing(bundles: Bundles) -> None:
-    runtime = open_segments(bundles("segments"), 256)
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_rows_that_are_not_finite_are_named_though_their_codes_do_not_show_it(
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    runtime = open_segments(bundles(INT8_CACHES), 256)
+    own(runtime)
+    sharers = segment("b", (9, 8, 7), 160, (*PAGES, 21)), segment("c", (1,), 160, (*PAGES, 22))
+    expected = run(runtime, *sharers, keep=False)
+    parts = runtime._chain.layers(4)
+
+    def spoil() -> None:
+        parts[-1].run()
+        runtime._rows.rows(side, 4)[0, 2, 5] = np.nan
+
+    monkeypatch.setattr(runtime._chain, "layers", lambda rows: [*parts[:-1], SimpleNamespace(run=spoil)])
+    spoiled = run(runtime, *sharers, keep=False)
+    assert runtime.non_finite_rows(np.arange(4)).tolist() == [2] and caches_of(runtime)[0].base is not None
+    assert (spoiled[-1] == expected[-1]).all()
+
+
+def test_a_failed_pass_upon_a_base_changes_nothing(bundles: Bundles, layout: str) -> None:
+    runtime = open_segments(bundles(layout), 256)
     own(runtime)
     run(runtime, segment("b", (9,), 160, (*PAGES, 21)), segment("c", (1,), 160, (*PAGES, 22)))
     decodes = segment("b", (5,), 161, (*PAGES, 21)), segment("c", (6,), 161, (*PAGES, 22))
@@ -192,8 +238,8 @@ def test_a_failed_pass_upon_a_base_changes_nothing(bundles: Bundles) -> None:
     assert (run(runtime, *decodes) == expected).all()
 
 
-def test_a_run_that_is_not_worth_a_base_is_copied(bundles: Bundles) -> None:
-    runtime = open_segments(bundles("segments"), 256)
+def test_a_run_that_is_not_worth_a_base_is_copied(bundles: Bundles, layout: str) -> None:
+    runtime = open_segments(bundles(layout), 256)
     short = LEAST_SHARED // 16 - 1
     own(runtime)
     run(runtime, segment("b", (9,), 16 * short, (*PAGES[:short], 21)))

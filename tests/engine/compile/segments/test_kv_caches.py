@@ -33,7 +33,7 @@ def test_graphs_and_their_tensors(int8_cache_bundle: Path) -> None:
     """2 layers of 4 heads on 2 of 16."""
     manifest = load_manifest(int8_cache_bundle)
     specs = {graph.name: graph for graph in manifest.graphs}
-    assert list(specs)[-2:] == ["attention", "attention_chunk"]
+    assert list(specs)[-4:] == ["attention", "attention_chunk", "attention_base", "attention_masked"]
     query, key, cache = (1, "rows", 64), (1, "rows", 32), (1, 2, "columns", 16)
     inputs = {"query": query, "key": key, "value": key, "past_key": cache, "past_value": cache}
     inputs |= {"seqlens_k": (1,), "total_sequence_length": ()}
@@ -45,6 +45,16 @@ def test_graphs_and_their_tensors(int8_cache_bundle: Path) -> None:
     assert shapes(specs["attention_chunk"]) == (inputs, {"attended": query, "key_codes": key, "value_codes": key})
     assert {tensor.dtype for tensor in specs["attention_chunk"].outputs} == {"float32", "int8"}
     assert (manifest.kv_dtype, manifest.kv_bytes_per_token) == ("int8", 128)
+    rows, weight, scale = ("rows", 2, 2, 16), ("rows", 2, 2, 1), (1, 2, 1, 16)
+    shared = {"query": rows, "keys": cache, "values": cache, "mask": ("rows", 1, "columns")}
+    shared |= {"key_scale": scale, "value_scale": scale}
+    assert shapes(specs["attention_base"]) == (shared, {"base_attended": rows, "base_weight": weight})
+    alone = (2, 1, "columns", 16)
+    own = shared | {"keys": alone, "values": alone, "mask": ("rows", "columns")}
+    own |= {"base_attended": rows, "base_weight": weight}
+    assert shapes(specs["attention_masked"]) == (own, {"attended": rows})
+    types = {tensor.name: tensor.dtype for tensor in specs["attention_base"].inputs}
+    assert types.pop("keys") == types.pop("values") == "int8" and set(types.values()) == {"float32"}
 
 
 def test_scales_by_definition(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +122,29 @@ def test_the_chunk_graph_rounds_as_the_operator_does(int8_cache_bundle: Path, ro
         assert (code[0] == new).all() and {-128, 127} & set(code.flatten().tolist())
         assert (present[0, :, :past] == before[0, :, :past]).all()
     np.testing.assert_allclose(chunked, attended, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "outer", "mask"), [("attention_base", 1, (5, 1, 33)), ("attention_masked", 2, (5, 33))]
+)
+def test_codes_under_a_mask_are_what_they_stand_for(
+    int8_cache_bundle: Path, segmented_bundle: Path, name: str, outer: int, mask: tuple[int, ...]
+) -> None:
+    """The graph for float caches, given codes times scales, answers the same."""
+    random = np.random.default_rng(5)
+    codes = random.integers(-128, 128, (2, outer, 2 // outer, 33, 16)).astype(np.int8)
+    scales = random.uniform(0.01, 0.05, (2, 1, 2, 1, 16)).astype(np.float32)
+    hidden = np.where(random.random(mask) < 0.3, np.float32(-1e30), np.float32(0))
+    feeds = {"query": random.standard_normal((5, 2, 2, 16)).astype(np.float32), "mask": hidden}
+    if name == "attention_masked":
+        feeds["base_attended"] = random.standard_normal((5, 2, 2, 16)).astype(np.float32)
+        feeds["base_weight"] = random.standard_normal((5, 2, 2, 1)).astype(np.float32)
+    floats = codes * scales.reshape(2, outer, 2 // outer, 1, 16)
+    rounded = {"keys": codes[0], "values": codes[1], "key_scale": scales[0], "value_scale": scales[1]}
+    found = opened(int8_cache_bundle, name).run(None, feeds | rounded)
+    expected = opened(segmented_bundle, name).run(None, feeds | {"keys": floats[0], "values": floats[1]})
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("quant", [Quant.FP32, Quant.INT8, Quant.INT4])
