@@ -23,7 +23,9 @@ class BenchTarget:
         """Raises UnusableAddress."""
         self.name = name
         self.extra: Mapping[str, Any] = {}  # fields sent beyond the standard ones
-        self._client = ServerClient(url, api_key, model, httpx.Timeout(timeout_s))
+        self._client = ServerClient(
+            url, api_key, model, httpx.Timeout(timeout_s), keep_alive_s=0
+        )  # some close kept ones
 
     @property
     def address(self) -> str:

@@ -16,6 +16,8 @@ from server.commands.http_client.event_stream import (
     read_piece,
 )
 
+KEEP_ALIVE_S = 2.0
+
 
 class NothingAnswers(Unreachable):
     """No connection, or none that lasted for one answer."""
@@ -40,7 +42,9 @@ class AnswerRefused(AnswerFailed):
 class ServerClient:
     """The connections to one server. `model` is empty until it is given or found. Used in one event loop only."""
 
-    def __init__(self, url: str, api_key: str, model: str, timeout: httpx.Timeout) -> None:
+    def __init__(
+        self, url: str, api_key: str, model: str, timeout: httpx.Timeout, keep_alive_s: float = KEEP_ALIVE_S
+    ) -> None:
         """Raises UnusableAddress."""
         self.address = root_address(url)
         self.model = model
@@ -49,7 +53,7 @@ class ServerClient:
             headers=headers_for(api_key),
             timeout=timeout,
             # Many servers close idle connections after 5 s: one that is used at that very moment loses its request.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=keep_alive_s),
             trust_env=may_use_proxy(self.address),
         )
 
