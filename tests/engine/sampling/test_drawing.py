@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.bundle.encoding import Encoding
@@ -67,6 +67,8 @@ def test_tokens_are_those_of_the_plain_order(
     how = ENCODINGS[encoding]
     logits = Logits(how.encode(values_of(shape, size, seed))[None], how)
     top_k, top_p, min_p = cuts
+    # Equal tokens of which a whole number is the nucleus: whether one more belongs to it is the last digit of a sum.
+    assume(shape != "equal" or top_p == 1.0 or abs(top_p * size - round(top_p * size)) > 1e-6)
     params = SamplingParams(9, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     found, plain = tokens(logits, params, range(seed, seed + 8))
     # Sums of thousands of weights in another order differ in their last digit: rarely a draw lands on the neighbour.
@@ -192,7 +194,7 @@ def test_bounds_decide_a_peaked_row_without_the_sum_of_all_weights(
 ) -> None:
     how = ENCODINGS[encoding]
     values = np.random.default_rng(3).normal(scale=1.5, size=40_003)
-    values[17 + np.arange(12) * 3000] = 15.0 - 2 * np.log(np.arange(1, 13))
+    values[17 + np.arange(12) * 3000] = 15.0 - np.log(np.arange(1, 13))
     logits = Logits(how.encode(values)[None], how)
     params = SamplingParams(9, temperature=0.7, top_p=0.8)
     expected = [plain_token(logits.decoded()[0], params, seed, 2) for seed in range(64)]
