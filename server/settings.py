@@ -35,7 +35,8 @@ class SettingsError(Exception):
 class Bounds:
     """What a setting means and which numbers it takes (inclusive; None = no bound).
 
-    choices: the words it may be, in any case. is_required: text that may not be empty.
+    choices: the words it may be, in any case. is_required: text that may not be empty. is_repeatable: a list with
+    commas, of which a flag may be given for each part.
     """
 
     help: str
@@ -44,6 +45,7 @@ class Bounds:
     choices: tuple[str, ...] = ()
     is_secret: bool = False  # never a flag: command lines are seen by everyone on the machine
     is_required: bool = False
+    is_repeatable: bool = False
 
 
 NO_BOUNDS = Bounds("")
@@ -179,7 +181,8 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         ),
         "lora": Bounds(
             "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model. Bundles that take them are "
-            "compiled with --lora."
+            "compiled with --lora.",
+            is_repeatable=True,
         ),
         "qnn_options": Bounds("NPU: more options of the QNN provider, key=value,...; for experiments."),
         "qnn_library_dir": Bounds("NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."),

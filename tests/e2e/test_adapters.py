@@ -38,9 +38,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    lora = ",".join(f"{name}={folders[name]}" for name in MODELS[1:])
+    lora = [part for name in MODELS[1:] for part in ("--lora", f"{name}={folders[name]}")]
     cache = tmp_path_factory.mktemp("cache")
-    with serving("--bundle", str(folders["tiny"]), "--lora", lora, "--deterministic", cache=cache) as live:
+    with serving("--bundle", str(folders["tiny"]), *lora, "--deterministic", cache=cache) as live:
         yield live
 
 
