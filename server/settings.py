@@ -118,6 +118,8 @@ class Settings:
                 raise SettingsError(f"lora: the adapter {self.model_name} has the name of the model")
         except ValueError as error:
             raise SettingsError(f"lora: {error}") from None
+        if self.engine.lora and self.engine.paced:
+            raise SettingsError("lora: a paced server computes nothing that adapters could change")
         for origin in listed(self.cors_origins):
             if not is_origin(origin):
                 raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")
