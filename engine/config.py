@@ -27,6 +27,7 @@ class EngineConfig:
     cost_cache: folder of pass times, "" = none.
     paced: `device/model` of `engine/simulate/published.py` whose pass times are kept by sleeping instead of computing:
     every answer is noise, "" = compute.
+    lora: adapters as NAME=FOLDER,..., each a model of its own name; "" = none.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/environment.py`; "" = none, the package's libraries.
     """
 
@@ -49,6 +50,7 @@ class EngineConfig:
     log_level: str = "info"
     cost_cache: str = ""
     paced: str = ""
+    lora: str = ""
     qnn_options: str = ""
     qnn_library_dir: str = ""
     qnn_op_packages: str = ""

@@ -34,12 +34,16 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion."""
+    """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
+
+    adapters: what tells the contents of each apart, by name, as hexadecimal digits.
+    """
 
     bundle: str
     device: str
     max_tokens_per_sequence: int
     variants: tuple[str, ...]
+    adapters: dict[str, str] = {}
 
 
 class Counters(msgspec.Struct):

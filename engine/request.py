@@ -56,7 +56,8 @@ class SamplingParams:
 class Request:
     """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
 
-    cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes).
+    cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
+    name of the one whose paths its rows take, "" = the model alone.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Request:
     params: SamplingParams
     priority: int = 0
     cache_salt: bytes = b""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

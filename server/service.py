@@ -90,17 +90,19 @@ class Service:
         self, envelope: Envelope, prompts: Sequence[tuple[int, ...]], params: GenerationParams, param: str
     ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
-        window = self.engine.info.max_context
+        window, adapters = self.engine.info.max_context, self.engine.info.adapters
         _check_grammars(params, len(prompts) * params.choices)
         streams: list[TokenStreamLike] = []
         limit = 1
         salt = self.caller.cache_salt if self.caller is not None else b""
+        adapter = envelope.model if envelope.model in adapters else ""
         try:
             for number, prompt in enumerate(prompts):
                 limit = max(1, window - len(prompt)) if params.max_tokens is None else params.max_tokens
                 for choice in range(params.choices):
                     name = f"{envelope.id}-{number * params.choices + choice}"
-                    request = EngineRequest(name, prompt, params.sampling(choice, limit), params.priority, salt)
+                    sampling = params.sampling(choice, limit)
+                    request = EngineRequest(name, prompt, sampling, params.priority, salt, adapter)
                     streams.append(self.engine.submit(request, params.stop, params.include_stop, params.skip_special))
         except BaseException as error:
             for stream in streams:
@@ -108,7 +110,7 @@ class Service:
             if isinstance(error, ContextLengthExceeded):
                 raise error.named(param) from None
             raise
-        watch = self.metrics.watch(params.choices, limit)
+        watch = self.metrics.watch(params.choices, limit, envelope.model)
         if self.caller is not None:
             self.caller.spend(sum(map(len, prompts)))
             watch.spend = self.caller.spend

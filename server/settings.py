@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
+from engine.adapters.named import named_adapters
 from engine.config import EngineConfig
 from engine.files.content import brief
 from server.http.guard.hosts import host_name
@@ -34,7 +35,8 @@ class SettingsError(Exception):
 class Bounds:
     """What a setting means and which numbers it takes (inclusive; None = no bound).
 
-    choices: the words it may be, in any case. is_required: text that may not be empty.
+    choices: the words it may be, in any case. is_required: text that may not be empty. is_repeatable: a list with
+    commas, of which a flag may be given for each part.
     """
 
     help: str
@@ -43,6 +45,7 @@ class Bounds:
     choices: tuple[str, ...] = ()
     is_secret: bool = False  # never a flag: command lines are seen by everyone on the machine
     is_required: bool = False
+    is_repeatable: bool = False
 
 
 NO_BOUNDS = Bounds("")
@@ -110,6 +113,13 @@ class Settings:
         for key in ("pass_timeout_s", "load_timeout_s"):
             if 0 < getattr(self.engine, key) < 1:
                 raise SettingsError(f"{key} must be 0 or at least 1: less would end workers that are only busy")
+        try:
+            if self.model_name in named_adapters(self.engine.lora):
+                raise SettingsError(f"lora: the adapter {self.model_name} has the name of the model")
+        except ValueError as error:
+            raise SettingsError(f"lora: {error}") from None
+        if self.engine.lora and self.engine.paced:
+            raise SettingsError("lora: a paced server computes nothing that adapters could change")
         for origin in listed(self.cors_origins):
             if not is_origin(origin):
                 raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")
@@ -170,6 +180,11 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "paced": Bounds(
             "DEVICE/MODEL, such as x-elite/llama-3.2-3b: measure the host without the device. Nothing is computed, a "
             "pass sleeps for its published time, every answer is noise."
+        ),
+        "lora": Bounds(
+            "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model. Bundles that take them are "
+            "compiled with --lora.",
+            is_repeatable=True,
         ),
         "qnn_options": Bounds("NPU: more options of the QNN provider, key=value,...; for experiments."),
         "qnn_library_dir": Bounds("NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."),

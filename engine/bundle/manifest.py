@@ -26,6 +26,7 @@ from engine.bundle.bounds import (
     UnknownSize,
     Vocabulary,
 )
+from engine.bundle.lora import LoraModule
 from engine.errors import BundleError
 from engine.files.content import one_line
 from engine.files.names import confined
@@ -162,7 +163,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
 
     wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
-    of the scales of int8 caches in a segmented bundle, "" where caches have none.
+    of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
+    change, none where the graphs take no adapters.
     """
 
     format_version: int
@@ -183,6 +185,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     npu: NpuSpec | None = None
     wide_quant: Text = ""
     kv_scales: Text = ""
+    lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
 
     @property
     def is_free_shape(self) -> bool:

@@ -87,6 +87,7 @@ class CompileArguments:
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
     calibration: text file for w8a16 and w4a16, None = built-in text.
+    lora: graphs of segments take low-rank adapters as inputs.
     """
 
     source: Path
@@ -111,6 +112,7 @@ class CompileArguments:
     layout: Layout | None = None
     wide: Wide | None = None
     kv: KvType | None = None
+    lora: bool = False
 
     @property
     def is_npu(self) -> bool:

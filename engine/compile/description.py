@@ -9,6 +9,7 @@ from engine.bundle.manifest import FORMAT_VERSION, Manifest
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
 from engine.compile.layout import kv_type, layout_of, wide_method
+from engine.compile.lora import lora_modules
 
 
 def describe(work: Compilation) -> Manifest:
@@ -35,6 +36,7 @@ def describe(work: Compilation) -> Manifest:
         npu=work.npu,
         wide_quant=wide.quant.value if wide is not None else "",
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
+        lora=lora_modules(work.network) if arguments.lora else (),
     )
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from engine.compile.graph_builder import CONTEXT, Dim, GraphBuilder
 from engine.compile.linear import linear
+from engine.compile.lora import DOWN, GATE_UP, LoraPaths
 from engine.compile.lowering import COS_INPUT, Lowering
-from engine.compile.packed import PackedLayer
+from engine.compile.packed import PackedLayer, PackedLinear
 from engine.compile.weight_file import StoredTensor
 from engine.models.network import Network
 
@@ -19,6 +20,12 @@ class LayerWriter:
     graph: GraphBuilder
     lowering: Lowering
     network: Network
+    paths: LoraPaths | None = None
+
+    def project(self, x: str, packed: PackedLinear, name: str) -> str:
+        """x [1, N, inputs] -> [1, N, outputs], with the paths of adapters where the graph has them."""
+        product = linear(self.graph, x, packed)
+        return product if self.paths is None else self.paths.add(x, product, name)
 
     def norm(self, x: str, weight: str) -> str:
         """RMS norm over the last axis."""
@@ -34,9 +41,9 @@ class LayerWriter:
     def feed_forward(self, x: str, packed: PackedLayer) -> str:
         """x [1, N, hidden], normed -> the same shape: silu(gate) * up, projected down."""
         graph, ffn = self.graph, self.network.spec.ffn
-        gate_up = linear(graph, x, packed.gate_up)
+        gate_up = self.project(x, packed.gate_up, GATE_UP)
         gate, up = graph.op_many("Split", [gate_up, graph.integers(ffn, ffn)], 2, axis=-1)
-        return linear(graph, graph.op("Mul", [self.lowering.silu(graph, gate), up]), packed.down)
+        return self.project(graph.op("Mul", [self.lowering.silu(graph, gate), up]), packed.down, DOWN)
 
     def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
         """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""

@@ -41,6 +41,8 @@ def check_layout(arguments: CompileArguments) -> None:
             raise CompileError("--wide int8 is for --layout segments")
         if arguments.kv is not None:
             raise CompileError(f"--kv {arguments.kv} is for --layout segments")
+        if arguments.lora:
+            raise CompileError("--lora is for --layout segments: other graphs have their weights fixed")
         return
     if arguments.is_npu:
         raise CompileError(f"--layout segments is for --target cpu, not for {arguments.target}")
@@ -61,7 +63,7 @@ def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArgument
     """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
     layout = layout_of(arguments)
     if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
-        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8 or arguments.kv is not None:
+        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8 or arguments.kv or arguments.lora:
             raise CompileError(f"--layout segments needs a head size that {HEAD_STEP} divides, it is {head_dim}")
         layout = Layout.POOL
     return replace(arguments, layout=layout)

@@ -18,7 +18,8 @@ class PackedSegment:
     """Consecutive rows of one sequence: `count` of them from row `start` on.
 
     They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
-    both_ways. room: how many columns the sequence is going to need, as far as can be foreseen.
+    both_ways. room: how many columns the sequence is going to need, as far as can be foreseen. adapter: of its
+    request.
     """
 
     start: int
@@ -27,6 +28,7 @@ class PackedSegment:
     past: int
     room: int
     both_ways: bool = False
+    adapter: str = ""
 
     @property
     def end(self) -> int:
@@ -91,7 +93,8 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         input_ids[row:end] = segment.tokens
         positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
         logit_rows.extend(range(end - segment.logit_rows, end))
-        packed.append(PackedSegment(row, count, segment.pages, segment.past_columns, segment.room))
+        adapter = segment.sequence.request.adapter
+        packed.append(PackedSegment(row, count, segment.pages, segment.past_columns, segment.room, adapter=adapter))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.adapters.adapter import read_adapters
+from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
@@ -53,9 +55,10 @@ class Assembled:
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """The runtime of every bundle that the compiler makes."""
+    adapters = read_adapters(named_adapters(config.lora), manifest)
     provider = choose_provider(folder, manifest, config)
     if manifest.is_segmented:
-        return SegmentRuntime(folder, manifest, shapes, provider)
+        return SegmentRuntime(folder, manifest, shapes, provider, adapters)
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
 
 
@@ -90,6 +93,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         shapes = choose_shapes(manifest, config)
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
+        salts = read_salts(named_adapters(config.lora))
     with stages.stage("pass times"):
         column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
@@ -98,7 +102,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
-        loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
+        loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts)
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
     ready = Ready(
@@ -106,6 +110,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         device=runtime.device,
         max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
         variants=variants,
+        adapters={name: salt.hex() for name, salt in salts.salts.items()},
     )
     return Assembled(loop, runtime, ready)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.adapters.named import AdapterSalts
 from engine.bundle.variant import PassShape
 from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
@@ -27,6 +28,7 @@ from engine.worker.trace import trace
 
 log = logging.getLogger("hexserve.worker")
 
+NO_ADAPTERS = AdapterSalts({})
 IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits no longer than this
 
 
@@ -41,7 +43,7 @@ class StepReport:
 class EngineLoop:
     """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` become the loop's own.
 
-    writes: what writes keys and values beside the loop; given by tests only.
+    writes: what writes keys and values beside the loop; given by tests only. salts: of the adapters there are.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class EngineLoop:
         clock: Callable[[], float],
         masks: GrammarMasks,
         writes: Executor | None = None,
+        salts: AdapterSalts = NO_ADAPTERS,
     ) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
         self.stages = StageClock()
         self._clock = clock
         self._masks = masks
+        self._salts = salts
         self._writer = KvWriter(runtime, writes)
         self._sampling = ThreadPoolExecutor(1, thread_name_prefix="sampling")
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
@@ -65,7 +69,7 @@ class EngineLoop:
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
-        self.scheduler.add(request, emitted, seed, now_s)
+        self.scheduler.add(self._salts.salted(request), emitted, seed, now_s)
         if request.params.grammar is not None:
             self._masks.open(request.id, request.params.grammar, emitted)
 

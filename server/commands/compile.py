@@ -50,6 +50,7 @@ _ShareWeights = Annotated[bool, typer.Option("--share-weights", help="NPU: one b
 _OneGraphPerBinary = Annotated[
     bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
 ]
+_Lora = Annotated[bool, typer.Option("--lora", help="segments: graphs that take low-rank adapters")]
 _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of at most so much")]
 
 
@@ -62,6 +63,7 @@ def compile_command(
     split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
     wide: _Wide = None,
     kv: _Kv = None,
+    lora: _Lora = False,
     block: _Block = BLOCKS[0],
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
     embedding: _Embedding = None,
@@ -103,6 +105,7 @@ def compile_command(
         share_weights=_shares(share_weights, one_graph_per_binary),
         part_mb=part_mb,
         calibration=calibration,
+        lora=lora,
     )
     raise typer.Exit(compile_here(arguments))
 

@@ -147,9 +147,9 @@ class Metrics:
         if reason.is_load:
             self.rejections.labels(reason.value).inc()
 
-    def watch(self, choices: int, max_tokens: int) -> "RequestWatch":
-        """Start observing one HTTP request whose n is `choices`."""
-        return RequestWatch(self, self._alias or self._engine.info.name, choices, max_tokens)
+    def watch(self, choices: int, max_tokens: int, model: str = "") -> "RequestWatch":
+        """Start observing one HTTP request whose n is `choices`. model: the name it asked for, "" = the model's own."""
+        return RequestWatch(self, model or self._alias or self._engine.info.name, choices, max_tokens)
 
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""

@@ -65,7 +65,7 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
 def _resolve(engine: EngineConfig, cache: Path) -> Path:
     """The bundle folder, of a paced server one that may have no graphs. BundleError."""
     if not engine.paced:
-        return resolve_bundle(engine.bundle, cache)
+        return resolve_bundle(engine.bundle, cache, lora=bool(engine.lora))
     published_as(engine.paced)  # a wrong name must not cost a compilation
     return paced_folder(engine.paced, engine.bundle, resolve_bundle(engine.bundle, cache), cache)
 
