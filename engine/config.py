@@ -20,7 +20,10 @@ class EngineConfig:
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
     deterministic: one variant for every pass.
-    lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
+    lookup_rows: most prompt-lookup guesses of a sequence in a pass, 0 = off; padding, or rows where they are worth it.
+    prediction_rows: the same for guesses from a request's own prediction.
+    draft: folder of the bundle that guesses for this one, "" = none. draft_tokens: most tokens that it proposes for a
+    sequence and pass, 0 = as many as pay.
     pass_timeout_s: silence of the worker, or a pass of it, after which it is killed and replaced; a pass that should
     be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
@@ -45,6 +48,9 @@ class EngineConfig:
     kv_offload_mb: int = 1024
     deterministic: bool = False
     lookup_rows: int = 0
+    prediction_rows: int = 16
+    draft: str = ""
+    draft_tokens: int = 0
     pass_timeout_s: float = 30.0
     load_timeout_s: float = 1800.0
     log_level: str = "info"

@@ -57,7 +57,8 @@ class Request:
     """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
 
     cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
-    name of the one whose paths its rows take, "" = the model alone.
+    name of the one whose paths its rows take, "" = the model alone. prediction: what the caller expects the answer to
+    be; it changes no token, only how soon they come.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Request:
     priority: int = 0
     cache_salt: bytes = b""
     adapter: str = ""
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class TokenEvent:
     A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
     `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
     whole with the first event: one entry for each prompt token but the first, which nothing precedes.
+    `guesses` are those of the pass, None if it had none.
     """
 
     id: str
@@ -94,12 +97,33 @@ class TokenEvent:
     timings: "RequestTimings | None" = None
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    guesses: "GuessCounts | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuessCounts:
+    """Guessed tokens of one sequence, and those that were right; of them, those of the caller's own prediction."""
+
+    drafted: int = 0
+    accepted: int = 0
+    predicted: int = 0
+    predicted_accepted: int = 0
+
+    def plus(self, other: "GuessCounts") -> "GuessCounts":
+        """Both together."""
+        return GuessCounts(
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            self.predicted + other.predicted,
+            self.predicted_accepted + other.predicted_accepted,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
     """Timings of one finished request: milliseconds and token counts.
 
+    drafted_tokens, accepted_tokens: guesses and those that were right; predicted: those of the caller's prediction.
     passes: how many it took part in. pass_rows: useful rows of those passes, its own and its neighbours'.
     """
 
@@ -111,6 +135,8 @@ class RequestTimings:
     generated_tokens: int
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    predicted_tokens: int = 0
+    accepted_predicted_tokens: int = 0
     preemptions: int = 0
     passes: int = 0
     pass_rows: int = 0

@@ -38,6 +38,7 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,
         lookup_rows=config.lookup_rows,
+        prediction_rows=config.prediction_rows,
         offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * limits.kv_bytes_per_token),
         reserve_tokens=config.reserve_tokens,
     )

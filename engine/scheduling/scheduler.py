@@ -11,13 +11,16 @@ from engine.modes.mode import Mode, Outcome
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
 from engine.scheduling.costs import CostTable
-from engine.scheduling.output_length import OutputLengthEstimate, room
+from engine.scheduling.growth import Growth
+from engine.scheduling.guesses import Guesser
+from engine.scheduling.output_length import OutputLengthEstimate
 from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
 from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
+from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
 PROMPT_LOGPROB_ROWS = 32
@@ -32,6 +35,7 @@ class Scheduler:
         self.rules = rules
         self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
         self._mode = mode
+        self._guesser = Guesser(mode, shapes, costs, rules, self.counters)
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self._host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
@@ -114,10 +118,23 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def plan(self, held: Collection[str] = ()) -> StepPlan | None:
+    def draft_wishes(self, drafter: Drafter, held: Collection[str] = ()) -> list[DraftWish]:
+        """What a draft model shall propose for the next pass: nothing while prompts want its time. Changes no queue."""
+        pool = self._next_pool(held) if drafter.most else None
+        ready = without(pool.decode_queue, held) if pool is not None else []
+        if pool is None or not ready or pool.prefill_queue:
+            return []
+        share = self._share(pool, len(ready), (), ())
+        decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
+        return self._guesser.wishes(decodes, drafter, self._guesser.growth(decodes, share))
+
+    def plan(
+        self, held: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
+    ) -> StepPlan | None:
         """Decide the next pass; None when no sequence can run.
 
         held: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
+        proposals: guesses of a draft model, by sequence id.
         """
         self._admit()
         pool = self._next_pool(held)
@@ -137,7 +154,8 @@ class Scheduler:
         # A KV-only shape never decodes, so it has its turn after every pass that does.
         is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in kv_only)
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
-        drafts = self._draft(pool, decodes, share)
+        growth = self._guesser.growth(decodes, share, sum(rows for _, rows in open_prefills))
+        drafts = self._draft(pool, decodes, growth, proposals)
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, sequence.computed + rows)
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
@@ -145,7 +163,7 @@ class Scheduler:
         segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
         moves = tuple(self._moves)
         self._moves.clear()
-        return StepPlan(share.shape, pool.index, tuple(segments), moves)
+        return StepPlan(growth.shape(sum(map(len, drafts.values()))), pool.index, tuple(segments), moves)
 
     def commit(
         self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
@@ -282,19 +300,16 @@ class Scheduler:
         demand = Demand(decodes, rows, pool.prefill_starved, before_logits)
         return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
 
-    def _draft(self, pool: PoolQueues, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
-        """Fill rows that would be padding with guesses; a pass never grows for them."""
-        spare = share.shape.rows - share.useful
-        drafts: dict[str, tuple[int, ...]] = {}
-        if self.shapes.free or not self.rules.lookup_rows:
-            return drafts
-        for sequence in decodes:
-            limit = min(spare, self.rules.lookup_rows, room(sequence, self.rules.capacity) - 1)
-            guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
-            if guess and self._grow(pool, sequence, sequence.computed + 1 + len(guess)):
-                drafts[sequence.id] = guess
-                spare -= len(guess)
-        return drafts
+    def _draft(
+        self, pool: PoolQueues, decodes: list[Sequence], growth: Growth, proposals: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """The guesses that are worth their rows, of sequences that get columns for them."""
+        taken = self._guesser.take(decodes, proposals, growth)
+        return {
+            sequence.id: guess
+            for sequence in decodes
+            if (guess := taken.get(sequence.id, ())) and self._grow(pool, sequence, sequence.computed + 1 + len(guess))
+        }
 
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._pools[sequence.pool].pages.page_columns
@@ -328,12 +343,10 @@ class Scheduler:
         else:
             outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
         sequence.last_served = self._passes
-        sequence.drafted += len(draft)
-        self.counters.drafted_rows += len(draft)
         taken = self._append(sequence, outcome.new_tokens)
         accepted = max(0, len(taken) - 1)
-        sequence.accepted += accepted
-        self.counters.accepted_rows += accepted
+        if draft:
+            self._guesser.judge(sequence, len(draft), len(outcome.new_tokens) - 1, accepted)
         # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
         kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
         sequence.computed += kept_rows
@@ -344,7 +357,7 @@ class Scheduler:
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
             del pool.prefill_queue[sequence.id]
             self._enqueue(sequence, pool)
-        return SequenceUpdate(segment, taken, kept_rows)
+        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
         """Add tokens up to a stop token, max_tokens or the end of the context."""

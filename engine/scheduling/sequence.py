@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from engine.cache.prefix import PageKey, page_keys
 from engine.request import FinishReason, Request, TokenLogprob
+from engine.speculation.acceptance import GuessRecord
 
 
 class SequenceStatus(StrEnum):
@@ -47,6 +48,7 @@ class Sequence:
     last_served: int = -1
     finish: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
+    guesses: GuessRecord = field(default_factory=GuessRecord)
     # Facts for `RequestTimings`: seconds on the caller's clock, then counts.
     arrived_s: float = 0.0
     started_s: float | None = None

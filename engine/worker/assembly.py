@@ -13,6 +13,8 @@ from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
 from engine.config import PAGE_COLUMNS, EngineConfig
+from engine.drafts.draft_model import DraftModel
+from engine.drafts.same_tokens import check_same_tokens
 from engine.errors import BundleError
 from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
@@ -30,6 +32,7 @@ from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
+from engine.speculation.drafter import Drafter, NoDrafter
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -102,7 +105,11 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
-        loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts)
+    drafter: Drafter = NoDrafter()
+    if config.draft:
+        with stages.stage("draft"):
+            drafter = _open_draft(folder, manifest, shapes, config, open_runtime)
+    loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts, drafter=drafter)
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
     ready = Ready(
@@ -113,6 +120,28 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         adapters={name: salt.hex() for name, salt in salts.salts.items()},
     )
     return Assembled(loop, runtime, ready)
+
+
+def _open_draft(
+    folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig, open_runtime: OpenRuntime
+) -> Drafter:
+    """The draft model with a pool as wide as the served one's. Its times are measured even where passes have one shape.
+
+    BundleError when it cannot guess for this bundle.
+    """
+    if config.paced:
+        raise BundleError("draft: a paced server computes nothing, so nothing can be guessed")
+    own = Path(config.draft)
+    draft = load_manifest(own)
+    check_same_tokens(folder, manifest, own, draft)
+    wanted = replace(config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False)
+    free = draft.is_free_shape or draft.is_segmented
+    wanted = settings_for(draft, replace(wanted, pool_columns=shapes.max_past) if free else wanted)
+    runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)
+    column_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
+    costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
+    log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
+    return DraftModel(runtime, costs, draft.max_context, manifest.model.vocab, config.draft_tokens, time.perf_counter)
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:

@@ -17,12 +17,14 @@ from engine.graphs.logits import Logits
 from engine.graphs.runtime import Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
-from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
+from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
 from engine.sampling.sampler import SampledToken
 from engine.scheduling.plan import MoveKind, SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.speculation.acceptance import GuessKind
+from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
 from engine.worker.kv_writer import KvWriter, certain_rows
 from engine.worker.trace import trace
 
@@ -41,7 +43,7 @@ class StepReport:
 
 
 class EngineLoop:
-    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` become the loop's own.
+    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` and `drafter` become the loop's own.
 
     writes: what writes keys and values beside the loop; given by tests only. salts: of the adapters there are.
     """
@@ -54,6 +56,7 @@ class EngineLoop:
         masks: GrammarMasks,
         writes: Executor | None = None,
         salts: AdapterSalts = NO_ADAPTERS,
+        drafter: Drafter | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
@@ -61,6 +64,7 @@ class EngineLoop:
         self._clock = clock
         self._masks = masks
         self._salts = salts
+        self._drafter = drafter or NoDrafter()
         self._writer = KvWriter(runtime, writes)
         self._sampling = ThreadPoolExecutor(1, thread_name_prefix="sampling")
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
@@ -89,7 +93,7 @@ class EngineLoop:
         """
         began = self._clock()
         self.stages.begin()
-        plan = self.scheduler.plan(self._masks.late())
+        plan = self.scheduler.plan(self._masks.late(), self._proposals())
         if plan is None:
             started()
             self._masks.wait(IDLE_WAIT_S)
@@ -127,6 +131,18 @@ class EngineLoop:
         self.stages.mark("events")
         return report
 
+    def _proposals(self) -> Mapping[str, tuple[int, ...]]:
+        """Let the draft model guess what comes next, where that pays."""
+        if not self._drafter.most:
+            return NO_PROPOSALS
+        began = self._clock()
+        self._drafter.retain(frozenset(sequence.id for sequence in self.scheduler.sequences()))
+        wishes = self.scheduler.draft_wishes(self._drafter, self._masks.late())
+        proposals = self._drafter.propose(wishes) if wishes else NO_PROPOSALS
+        self._counters.draft_s += self._clock() - began
+        self.stages.mark("draft")
+        return proposals
+
     def _take_in(
         self, plan: StepPlan, batch: PackedBatch, logits: Logits
     ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], dict[str, tuple[SampledToken, ...]]]:
@@ -153,6 +169,7 @@ class EngineLoop:
     def close(self) -> None:
         """Let the threads that write, sample and compute masks end."""
         self._writer.close()
+        self._drafter.close()
         self._sampling.shutdown()
         self._masks.close()
 
@@ -277,7 +294,14 @@ def _event(
         timings=_timings(sequence, now_s) if sequence.finish is not None else None,
         cached_tokens=sequence.cached_tokens,
         prompt_logprobs=prompt_logprobs,
+        guesses=_guesses(update) if update.drafted else None,
     )
+
+
+def _guesses(update: SequenceUpdate) -> GuessCounts:
+    if update.sequence.guesses.taken is GuessKind.PREDICTION:
+        return GuessCounts(update.drafted, update.accepted, update.drafted, update.accepted)
+    return GuessCounts(update.drafted, update.accepted)
 
 
 def _timings(sequence: Sequence, now_s: float) -> RequestTimings:

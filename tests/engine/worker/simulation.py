@@ -20,6 +20,7 @@ from engine.scheduling.invariants import violations
 from engine.scheduling.rules import Rules
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Progress
+from engine.speculation.drafter import Drafter
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
 from tests.engine.worker.segmented_runtime import SegmentedFake
@@ -31,6 +32,7 @@ PLAIN_RULES: dict[str, object] = {
     "max_gap_ms": 250.0,
     "prefix_cache": True,
     "lookup_rows": 0,
+    "prediction_rows": 16,
     "offload_pages": 0,
     "reserve_tokens": 0,
 }
@@ -96,14 +98,21 @@ class Simulation:
     def scheduler(self) -> Scheduler:
         return self.loop.scheduler
 
+    @property
+    def tokens_per_pass(self) -> float:
+        """Of a sequence that decodes: its certain token, and the guesses that were right."""
+        counters, stats = self.scheduler.counters, self.loop.stats()
+        return 1 + counters.accepted_rows / (stats.decode_rows - counters.drafted_rows)
+
     def submit(self, name: str, prompt: tuple[int, ...], max_tokens: int, **kwargs: object) -> None:
         emitted = tuple(kwargs.pop("emitted", ()))  # type: ignore[call-overload]
         priority = int(kwargs.pop("priority", 0))  # type: ignore[call-overload]
         salt = bytes(kwargs.pop("cache_salt", b""))  # type: ignore[call-overload]
-        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
+        prediction = tuple(kwargs.pop("prediction", ()))  # type: ignore[call-overload]
+        params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **kwargs})  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
         self.prompt_logprobs[name] = []
-        self.loop.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
+        self.loop.add(Request(name, prompt, params, priority, salt, prediction), emitted, seed=1, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()
@@ -136,6 +145,7 @@ def simulate(
     max_context: int = 10**6,
     columns: int | None = None,
     masks: GrammarMasks | None = None,
+    drafter: Drafter | None = None,
     **rules: object,
 ) -> Simulation:
     """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES."""
@@ -150,5 +160,6 @@ def simulate(
     )
     runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer), Inline())
+    masks = masks or GrammarMasks(no_tokenizer)
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter)
     return Simulation(loop, runtime)
