@@ -102,7 +102,8 @@ class Service:
                 for choice in range(params.choices):
                     name = f"{envelope.id}-{number * params.choices + choice}"
                     sampling = params.sampling(choice, limit)
-                    request = EngineRequest(name, prompt, sampling, params.priority, salt, adapter)
+                    prediction = params.prediction
+                    request = EngineRequest(name, prompt, sampling, params.priority, salt, adapter, prediction)
                     streams.append(self.engine.submit(request, params.stop, params.include_stop, params.skip_special))
         except BaseException as error:
             for stream in streams:
@@ -135,6 +136,7 @@ def service_of(request: Request) -> Service:
 
 async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
+    request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
     try:
         if is_stream:
             keep_alive_s = service_of(request).settings.keep_alive_s

@@ -132,11 +132,10 @@ class Settings:
         """One level for both processes."""
         return self.engine.log_level
 
-    def with_bundle(self, folder: Path, cache: Path) -> "Settings":
-        """The same settings with the source resolved to a bundle folder; measured costs are kept in the cache."""
-        engine = dataclasses.replace(
-            self.engine, bundle=str(folder), cost_cache=self.engine.cost_cache or str(cache / "costs")
-        )
+    def with_bundle(self, folder: Path, cache: Path, draft: Path | None = None) -> "Settings":
+        """The same settings with their sources resolved to bundle folders; measured costs are kept in the cache."""
+        costs = self.engine.cost_cache or str(cache / "costs")
+        engine = dataclasses.replace(self.engine, bundle=str(folder), draft=str(draft or ""), cost_cache=costs)
         return dataclasses.replace(self, engine=engine)
 
 
@@ -164,8 +163,13 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
-            "Most prompt-lookup guesses of a sequence in rows that would be padding; 0 = off.", 0, 64
+            "Most prompt-lookup guesses of a sequence in a pass, where rows are padding or worth their time; 0 = off.",
+            0,
+            64,
         ),
+        "prediction_rows": Bounds("The same for guesses from the `prediction` of a request.", 0, 64),
+        "draft": Bounds("Bundle of a smaller model with the same tokenizer, which guesses for this one; empty = none."),
+        "draft_tokens": Bounds("Most tokens that the draft model guesses for a pass; 0 = as many as pay.", 0, 32),
         "pass_timeout_s": Bounds(
             "Silence of the worker, or time in one pass (20 times what it should take where that is more), after which "
             "it is killed and its streams go on with a new one; at least 1, 0 = no bound.",

@@ -33,7 +33,7 @@ class EngineInfo:
         return tuple(self.ready.adapters)
 
 
-FREE_SETTINGS = ("bundle", "log_level", "cost_cache", "lora")  # places and verbosity change no answer
+FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora")  # places and verbosity change no answer
 
 
 def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:

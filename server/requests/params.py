@@ -42,6 +42,7 @@ class GenerationParams:
     thinking_budget: ThinkingBudget | None = None
     keep: int | None = None  # of a longer prompt only this many last tokens are used
     grammar: str | None = None
+    prediction: tuple[int, ...] = ()
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""

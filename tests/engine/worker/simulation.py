@@ -13,7 +13,7 @@ from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
-from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from engine.request import FinishReason, GuessCounts, Request, SamplingParams, TokenLogprob
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.invariants import violations
@@ -93,6 +93,7 @@ class Simulation:
     failures: dict[str, str] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
+    guesses: dict[str, GuessCounts] = field(default_factory=dict)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -108,11 +109,12 @@ class Simulation:
         emitted = tuple(kwargs.pop("emitted", ()))  # type: ignore[call-overload]
         priority = int(kwargs.pop("priority", 0))  # type: ignore[call-overload]
         salt = bytes(kwargs.pop("cache_salt", b""))  # type: ignore[call-overload]
+        seed = int(kwargs.pop("drawn", 1))  # type: ignore[call-overload]
         prediction = tuple(kwargs.pop("prediction", ()))  # type: ignore[call-overload]
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **kwargs})  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
         self.prompt_logprobs[name] = []
-        self.loop.add(Request(name, prompt, params, priority, salt, prediction), emitted, seed=1, now_s=0.0)
+        self.loop.add(Request(name, prompt, params, priority, salt, prediction), emitted, seed, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()
@@ -120,6 +122,8 @@ class Simulation:
             self.outputs[event.id].extend(event.token_ids)
             self.prompt_logprobs[event.id].extend(event.prompt_logprobs)
             self.cached[event.id] = event.cached_tokens
+            if event.guesses is not None:
+                self.guesses[event.id] = self.guesses.get(event.id, GuessCounts()).plus(event.guesses)
             if event.finish is not None:
                 self.finishes[event.id] = event.finish
         for failure in report.failures:

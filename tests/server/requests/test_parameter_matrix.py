@@ -48,6 +48,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CHAT = SHARED | {
     "max_completion_tokens": 3,
     "tools": TOOLS,
+    "prediction": {"type": "content", "content": "Hello there"},
     "modalities": ["text"],
     "reasoning_effort": "low",
     "thinking_token_budget": 2,
