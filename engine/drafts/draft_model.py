@@ -116,6 +116,7 @@ class DraftModel:
         self._runtime.close()
 
     def _propose(self, wishes: Sequence[DraftWish]) -> dict[str, tuple[int, ...]]:
+        self._followers.begin_step()
         proposals = [
             _Proposal(wish, follower, list(wish.tokens[len(follower.tokens) :]))
             for wish in wishes
@@ -123,8 +124,7 @@ class DraftModel:
         ]
         self._free()
         late = [each for each in proposals if self.is_long(len(each.unread))]
-        if late:
-            self._read_on(late[0])
+        next((each for each in late if self._read_on(each)), None)
         running = [each for each in proposals if not self.is_long(len(each.unread))]
         while running := [each for each in running if not each.is_done]:
             for part in self._parts(running):
@@ -132,11 +132,13 @@ class DraftModel:
             running = [each for each in running if each.unread]
         return {each.wish.request.id: tuple(each.tokens) for each in proposals if each.tokens}
 
-    def _read_on(self, late: _Proposal) -> None:
-        """One chunk of a long backlog; its last tokens are left for the pass that proposes."""
+    def _read_on(self, late: _Proposal) -> bool:
+        """One chunk of a long backlog, its last token left for the pass that proposes; False if it has no room."""
         count = min(self._reading_rows(), len(late.unread) - 1)
-        if self._followers.grow(late.follower, len(late.follower.tokens) + count):
-            self._run([(late, late.unread[:count])], False)
+        if not self._followers.grow(late.follower, len(late.wish.tokens) + late.wish.count):
+            return False
+        self._run([(late, late.unread[:count])], False)
+        return True
 
     def _parts(self, running: Sequence[_Proposal]) -> list[list[_Proposal]]:
         """Proposals that fit one pass each."""

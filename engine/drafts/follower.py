@@ -21,7 +21,7 @@ class Follower:
     keys: list[PageKey] = field(default_factory=list)
     confirmed: int = 0
     registered: int = 0
-    last_used: int = 0
+    last_used: int = 0  # step in which it was followed
 
 
 class Followers:
@@ -30,10 +30,14 @@ class Followers:
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
         self._followers: dict[str, Follower] = {}
-        self._uses = 0
+        self._step = 0
 
     def __len__(self) -> int:
         return len(self._followers)
+
+    def begin_step(self) -> None:
+        """Who is followed from now on keeps its pages until the next step."""
+        self._step += 1
 
     def unread(self, sequence_id: str, tokens: Sequence[int]) -> int:
         """How many of a sequence's tokens have yet to be read, as far as is known before it is followed."""
@@ -49,20 +53,20 @@ class Followers:
             self._rewind(follower, _in_common(follower, tokens))
         follower.confirmed = len(follower.tokens)
         self._register(follower, request.cache_salt)
-        self._uses += 1
-        follower.last_used = self._uses
+        follower.last_used = self._step
         return follower
 
     def grow(self, follower: Follower, tokens: int) -> bool:
-        """Give it pages for `tokens` tokens, if need be those of whoever was used longest ago; False if too few."""
+        """Give it pages for `tokens` tokens; False if too few.
+
+        If need be those of whoever was followed longest ago, but never in this step: all would take them by turns.
+        """
         wanted = -(-tokens // self.pool.page_columns)
         if wanted > self.pool.page_count:
             return False
         missing = wanted - len(follower.pages)
         while missing > self.pool.available:
-            others = [
-                name for name, each in self._followers.items() if each.last_used < follower.last_used and each.pages
-            ]
+            others = [name for name, each in self._followers.items() if each.last_used < self._step and each.pages]
             if not others:
                 return False
             self.forget(min(others, key=lambda name: self._followers[name].last_used))

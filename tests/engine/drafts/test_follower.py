@@ -58,9 +58,20 @@ def test_a_beginning_that_another_one_has_read_is_shared_within_its_salt(followe
 
 def test_who_was_not_asked_for_longest_gives_way(followers: Followers) -> None:
     for name in "abc":
-        read(followers, followers.follow(asked(name), PROMPT), PROMPT)
+        followers.begin_step()
+        read(followers, followers.follow(asked(name, (ord(name), *PROMPT)), (ord(name), *PROMPT)), PROMPT)
     assert (len(followers), followers.pool.available) == (2, 8 - 2 * 3)
     assert [followers.unread(name, PROMPT) for name in "abc"] == [40, 1, 1]
+
+
+def test_nobody_takes_the_pages_of_another_one_in_the_same_step(followers: Followers) -> None:
+    followers.begin_step()
+    for name in "ab":
+        read(followers, followers.follow(asked(name, (ord(name),)), (ord(name),)), PROMPT)
+    assert not followers.grow(followers.follow(asked("c", (9,)), (9,)), 40)
+    followers.begin_step()
+    assert followers.grow(followers.follow(asked("c", (9,)), (9,)), 40)
+    assert followers.unread("a", PROMPT) == 40
 
 
 def test_nobody_gives_way_for_more_than_there_is(followers: Followers) -> None:
