@@ -134,7 +134,9 @@ def _open_draft(
     own = Path(config.draft)
     draft = load_manifest(own)
     check_same_tokens(folder, manifest, own, draft)
-    wanted = replace(config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False)
+    wanted = replace(
+        config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
+    )
     free = draft.is_free_shape or draft.is_segmented
     wanted = settings_for(draft, replace(wanted, pool_columns=shapes.max_past) if free else wanted)
     runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)

@@ -114,7 +114,7 @@ class Simulation:
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **kwargs})  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
         self.prompt_logprobs[name] = []
-        self.loop.add(Request(name, prompt, params, priority, salt, prediction), emitted, seed, now_s=0.0)
+        self.loop.add(Request(name, prompt, params, priority, salt, prediction=prediction), emitted, seed, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()
@@ -165,5 +165,5 @@ def simulate(
     runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter)
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter=drafter)
     return Simulation(loop, runtime)
