@@ -102,12 +102,13 @@ def pre_tokenizer(title: str, name: str) -> PreTokenizer:
 
 
 def byte_level_tokenizer(vocabulary: Vocabulary, pre: PreTokenizer) -> dict[str, object]:
-    """As tokenizer.json; CompileError for merges that are no pairs."""
+    """As tokenizer.json, without merges that make no token. CompileError for merges that are no pairs."""
     merges = [tuple(merge.split(" ")) for merge in vocabulary.merges]
     wrong = next((merge for merge in merges if len(merge) != 2), None)
     if wrong is not None:
         raise CompileError(f"{vocabulary.title}: the merge {brief(' '.join(wrong))} is no pair")
     ids = vocabulary.ids()
+    useful = [pair for pair in merges if pair[0] in ids and pair[1] in ids and "".join(pair) in ids]
     return {
         "version": "1.0",
         "added_tokens": vocabulary.added(),
@@ -115,5 +116,5 @@ def byte_level_tokenizer(vocabulary: Vocabulary, pre: PreTokenizer) -> dict[str,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*pre.steps, _bytes(pre.splits_words)]},
         "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "ignore_merges": pre.ignores_merges, "vocab": ids, "merges": merges},
+        "model": {"type": "BPE", "ignore_merges": pre.ignores_merges, "vocab": ids, "merges": useful},
     }

@@ -28,10 +28,11 @@ def write_gguf(
     kind: GGMLQuantizationType | Callable[[str], GGMLQuantizationType] = F32,
     pre: str = "gpt-2",
     change: Callable[[gguf.GGUFWriter], None] | None = None,
+    quantize: Callable[[Floats, GGMLQuantizationType], NDArray[np.generic]] = gguf.quantize,
 ) -> Path:
     """A checkpoint folder as one file. kind: of every matrix, or by its name in the file; vectors stay float32.
 
-    change: adds to the header, or overwrites what stands there.
+    change: adds to the header. quantize: makes bytes of rows.
     """
     config = json.loads((source / "config.json").read_text())
     architecture = config["architectures"][0].removesuffix("ForCausalLM").lower()
@@ -45,7 +46,7 @@ def write_gguf(
         heads = next((config[count] for module, count in INTERLEAVED.items() if module in name), 0)
         turned = interleaved(value, heads) if architecture == "llama" and heads else value
         stored = F32 if value.ndim == 1 else kind if isinstance(kind, GGMLQuantizationType) else kind(written)
-        writer.add_tensor(written, gguf.quantize(turned, stored), raw_dtype=stored)
+        writer.add_tensor(written, quantize(turned, stored), raw_dtype=stored)
     if change is not None:
         change(writer)
     writer.write_header_to_file()
