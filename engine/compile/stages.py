@@ -16,7 +16,6 @@ from engine.compile.parity import Parity, bundle_logits, compare_logits
 from engine.compile.parity_text import parity_texts
 from engine.compile.quantization.table import is_exact
 from engine.compile.reference import reference_logits
-from engine.compile.text_files import write_text_files
 from engine.compile.weights import WeightPacker
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Network
@@ -28,7 +27,7 @@ DERIVED = ("rotary_emb.inv_freq", "masked_bias")  # old checkpoints save tables 
 def text_stage(work: Compilation) -> None:
     """Tokenizer and template first: they are quick, and often what is missing."""
     work.progress.stage("text", 1, "files")
-    work.text = write_text_files(work.arguments.source, work.folder, work.config, work.network.spec.vocab)
+    work.text = work.source.write_text(work.folder, work.network.spec.vocab)
     work.progress.advance(1)
 
 

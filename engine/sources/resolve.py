@@ -19,6 +19,7 @@ from engine.bundle.hashes import remember
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
+from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
 from engine.genie.config import is_genie_folder
 from engine.processes import child_environment, module_command
@@ -29,6 +30,7 @@ from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
+NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file or '{DEMO}'"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
@@ -36,7 +38,7 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
 def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: bool = False) -> Path:
-    """The bundle folder for `demo`, a Hugging Face folder, a Genie folder or a bundle folder.
+    """The bundle folder for `demo`, a Hugging Face folder, a GGUF file, a Genie folder or a bundle folder.
 
     cache: where compiled bundles are kept. quant: for checkpoints, None = fp32 for the demo, else int4.
     lora: what has to be compiled is compiled for adapters.
@@ -52,11 +54,13 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: boo
 
 
 def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool) -> Path:
-    """The bundle of an existing folder. Only regular files tell what it is, and OSError when they cannot be seen."""
+    """The bundle of what exists. Only regular files tell what it is, and OSError when they cannot be seen."""
     if not folder.exists():
-        raise BundleError(f"{source} does not exist; name a bundle folder, a Hugging Face folder or '{DEMO}'")
+        raise BundleError(f"{source} does not exist; name {NAMED}")
+    if folder.suffix == GGUF_SUFFIX and is_regular(folder):
+        return _compiled(folder, folder.stem, cache, quant or CHECKPOINT_QUANT, lora)
     if not folder.is_dir():
-        raise BundleError(f"{source} is a file; name a bundle folder, a Hugging Face folder or '{DEMO}'")
+        raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):
         return folder
     if is_genie_folder(folder):
@@ -110,9 +114,9 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
     return [(path.relative_to(package).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
-def _stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of the files right inside a folder."""
-    paths = sorted(path for path in folder.iterdir() if path.is_file())
+def _stamps(source: Path) -> list[tuple[str, int, int]]:
+    """Name, size and modification time of the files right inside a folder, or of a file."""
+    paths = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 

@@ -55,7 +55,7 @@ _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of
 
 
 def compile_command(
-    source: Annotated[str, typer.Argument(help="folder with config.json, safetensors and tokenizer.json, or 'demo'")],
+    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or 'demo'")],
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, typer.Option(help="cpu: int4 unless said; NPU: w4")] = None,
@@ -80,7 +80,7 @@ def compile_command(
     calibration: Annotated[Path | None, typer.Option(help="w8a16, w4a16: text file to observe activations on")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
 ) -> None:
-    """Compile a Hugging Face folder into a bundle."""
+    """Compile a Hugging Face folder or a GGUF file into a bundle."""
     named = named_source(source)
     arguments = CompileArguments(
         source=named.folder,

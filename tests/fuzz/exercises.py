@@ -90,6 +90,14 @@ def compile_checkpoint(folder: Path, scratch: Path) -> None:
     load_manifest(scratch / "bundle")
 
 
+def compile_gguf(folder: Path, scratch: Path) -> None:
+    """The same of a file."""
+    arguments = CompileArguments(folder / "model.gguf", scratch / "bundle", parity_tokens=4)
+    made = compile_bundle(arguments, SilentProgress())
+    assert all(map(isfinite, made.parity.values()))
+    load_manifest(scratch / "bundle")
+
+
 def convert_genie(folder: Path, scratch: Path) -> None:
     """A bundle of it, without the binaries' own content."""
     tools = Toolbox(lambda path: _described(folder, path.name), "")
@@ -130,6 +138,7 @@ EXERCISES = {
         ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
     ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
+    "gguf": Exercise(compile_gguf, ("model.gguf",)),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),
     "settings": Exercise(read_settings, ("settings.toml",)),
     "keys": Exercise(read_key_file, ("keys",)),

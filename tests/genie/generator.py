@@ -17,7 +17,7 @@ from onnx import helper
 from engine.bundle.manifest import GraphKind, ModelSpec
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.checkpoint import Checkpoint, read_json
+from engine.compile.checkpoint import SafetensorsCheckpoint, read_json
 from engine.compile.graphs import GraphPlan, build_graph
 from engine.compile.lowering import PLAIN
 from engine.compile.packed import PackedPart
@@ -127,7 +127,7 @@ def pack(checkpoint: Path, folder: Path, parts: tuple[PartPlan, ...]) -> Source:
     network = read_network(read_json(checkpoint / "config.json"), 0)
     arguments = CompileArguments(checkpoint, folder, quant=Quant.FP32)
     packed = []
-    with Checkpoint(checkpoint) as weights:
+    with SafetensorsCheckpoint(checkpoint) as weights:
         packer = WeightPacker(weights, network, arguments, lambda _: None)
         for part in parts:
             with WeightFile(folder, part.data_file) as file:
