@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 PAGE_COLUMNS = 16
+KV_SAVE_S = 30.0  # how long a worker may take at its end to write its `kv_file`
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class EngineConfig:
     weights: which storages of a bundle that has two are loaded: auto (by the machine's memory), both, narrow or wide.
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
+    kv_file: file that keeps cached pages over a restart, "" = none; kv_file_mb: MiB it may take.
     deterministic: one variant for every pass.
     lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
     pass_timeout_s: silence of the worker, or a pass of it, after which it is killed and replaced; a pass that should
@@ -43,6 +45,8 @@ class EngineConfig:
     weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024
+    kv_file: str = ""
+    kv_file_mb: int = 1024
     deterministic: bool = False
     lookup_rows: int = 0
     pass_timeout_s: float = 30.0

@@ -19,11 +19,11 @@ from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
 from engine.client.request_timings import TimingsRecord, TimingsSummary
-from engine.client.supervisor import Supervisor
+from engine.client.supervisor import Patience, Supervisor
 from engine.client.token_stream import StopRules, TokenStream
 from engine.client.watchdog import HangBounds
 from engine.client.worker_process import worker_command
-from engine.config import EngineConfig
+from engine.config import KV_SAVE_S, EngineConfig
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
@@ -72,6 +72,7 @@ class Engine:
             command or worker_command(config),
             self._deliver,
             self._fail,
+            Patience(polite_s=KV_SAVE_S) if config.kv_file else Patience(),
             hang_bounds=HangBounds(config.pass_timeout_s, config.load_timeout_s),
         )
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)

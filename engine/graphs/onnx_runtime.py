@@ -125,6 +125,14 @@ class OnnxRuntime:
         self._widen(pool, columns.stop)
         self._pools.load(pool, columns, key)
 
+    def offloaded(self, key: bytes) -> bytes:
+        """A page in host memory as bytes."""
+        return self._pools.offloaded(key)
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put a page into host memory."""
+        self._pools.put_offloaded(key, content)
+
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
         self._pools.evict(key)

@@ -73,6 +73,18 @@ class PastPools:
         self._pools[index].keys[..., columns] = keys
         self._pools[index].values[..., columns, :] = values
 
+    def offloaded(self, key: bytes) -> bytes:
+        """A page in host memory: keys [L, K, 1, D, 16], then values [L, K, 1, 16, D]."""
+        keys, values = self._host_cache[key]
+        return keys.tobytes() + values.tobytes()
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put such bytes into host memory."""
+        keys, values = self._pools[0].keys, self._pools[0].values
+        flat = np.frombuffer(content, keys.dtype).reshape(2, -1)
+        lead, head_dim = keys.shape[:3], values.shape[-1]
+        self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
+
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory; unknown keys are ignored."""
         self._host_cache.pop(key, None)

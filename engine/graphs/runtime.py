@@ -73,6 +73,17 @@ class Runtime(Protocol):
 
 
 @runtime_checkable
+class StoresPages(Protocol):
+    """A runtime whose copies of pages in host memory can be had as bytes: keys, then values, all layers."""
+
+    def offloaded(self, key: bytes) -> bytes:
+        """The copy under `key`. KeyError when there is none."""
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put a copy in host memory, of exactly the bytes that `offloaded` has given for a page."""
+
+
+@runtime_checkable
 class TimesParts(Protocol):
     """A runtime that also says where the time of its passes goes."""
 

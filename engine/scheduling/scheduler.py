@@ -33,10 +33,10 @@ class Scheduler:
         self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
         self._mode = mode
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
-        self._host_cache = HostCache(rules.offload_pages)
+        self.host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
         self._pools = [
-            PoolQueues(index, pages, shapes, self._host_cache, self._moves) for index, pages in enumerate(pools)
+            PoolQueues(index, pages, shapes, self.host_cache, self._moves) for index, pages in enumerate(pools)
         ]
         self._waiting: dict[str, Sequence] = {}
         self._passes = 0
@@ -66,11 +66,20 @@ class Scheduler:
             self._finish(sequence, FinishReason.ABORT)
         return sequence
 
+    def rewind(self, sequence_id: str, generated: int) -> None:
+        """Let a live sequence go back to its first `generated` tokens. ValueError when it cannot, or is not here."""
+        sequence = self.find(sequence_id)
+        if sequence is None:
+            raise ValueError(f"there is no live sequence {sequence_id}")
+        pool = self._pools[sequence.pool]
+        if not pool.rewind(sequence, generated):
+            self._preempt(pool, sequence)
+
     def clear_cache(self) -> None:
         """Forget every prefix that no running sequence uses, in the pools and in the host cache."""
         for pool in self._pools:
             pool.pages.trim(0)
-        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self._host_cache.clear())
+        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self.host_cache.clear())
 
     def find(self, sequence_id: str) -> Sequence | None:
         """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
@@ -143,9 +152,13 @@ class Scheduler:
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
         segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
+        return StepPlan(share.shape, pool.index, tuple(segments), self.take_moves())
+
+    def take_moves(self) -> tuple[PageMove, ...]:
+        """What is due before pages are what they are said to be; the caller carries it out."""
         moves = tuple(self._moves)
         self._moves.clear()
-        return StepPlan(share.shape, pool.index, tuple(segments), moves)
+        return moves
 
     def commit(
         self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
@@ -237,15 +250,7 @@ class Scheduler:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)
             self.counters.prefix_hits += sequence.computed
-        self._enqueue(sequence, pool)
-
-    def _enqueue(self, sequence: Sequence, pool: PoolQueues) -> None:
-        if sequence.rows_wanted > 1:
-            sequence.move(SequenceStatus.PREFILL)
-            pool.prefill_queue[sequence.id] = sequence
-        else:
-            sequence.move(SequenceStatus.DECODE)
-            pool.decode_queue[sequence.id] = sequence
+        pool.enqueue(sequence)
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
@@ -343,7 +348,7 @@ class Scheduler:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
             del pool.prefill_queue[sequence.id]
-            self._enqueue(sequence, pool)
+            pool.enqueue(sequence)
         return SequenceUpdate(segment, taken, kept_rows)
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:

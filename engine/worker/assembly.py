@@ -30,6 +30,7 @@ from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
+from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -46,11 +47,12 @@ OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A loop ready to step, and what to tell the parent about it."""
+    """A loop ready to step, and what to tell the parent about it. kv_file: where its pages outlive it, if anywhere."""
 
     loop: EngineLoop
     runtime: Runtime
     ready: Ready
+    kv_file: KvRestart | None = None
 
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
@@ -103,6 +105,10 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
         loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts)
+    kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
+    if kv_file is not None:
+        with stages.stage("kv file"):
+            kv_file.restore()
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
     ready = Ready(
@@ -112,7 +118,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         variants=variants,
         adapters={name: salt.hex() for name, salt in salts.salts.items()},
     )
-    return Assembled(loop, runtime, ready)
+    return Assembled(loop, runtime, ready, kv_file)
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
