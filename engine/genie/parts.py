@@ -18,7 +18,7 @@ TYPES = {
     Role.IDS: ("int32",),
     Role.CACHE_INDEX: ("int32", "uint32"),
     Role.MASK: ("uint8", "uint16", "float16", "float32"),
-    **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN), REALS),
+    **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN, Role.WEIGHT), REALS),
 }
 INTEGERS = {"uint8": 255, "uint16": 65535}
 MAX_SCALE = 1e30
@@ -130,6 +130,8 @@ def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
     if tensor.dtype not in allowed:
         raise BundleError(f"tensor {tensor.name} is {tensor.dtype}; {' or '.join(allowed)} is expected")
     encoding = tensor.encoding
+    if role.role is Role.WEIGHT:  # only its bytes matter here
+        return
     if encoding is not None and encoding.axis is not None:
         raise BundleError(f"tensor {tensor.name} has a scale for each channel; one scale for the tensor is expected")
     if tensor.dtype in INTEGERS:
@@ -231,6 +233,8 @@ def _contract_shape(
             wanted = (1, rows, last)
         case Role.CACHE_INDEX:
             wanted = (last,)
+        case Role.WEIGHT:
+            return shape
         case Role.KEY | Role.VALUE:
             return _cache_shape(tensor, role, columns)
     if math.prod(wanted) != math.prod(shape) or [d for d in wanted if d != 1] != [d for d in shape if d != 1]:

@@ -16,6 +16,7 @@ from engine.files.names import confined
 from engine.files.opening import is_regular, shown
 from engine.genie.chat_template import read_metadata
 from engine.genie.config import CONFIG_FILE, GenieConfig, read_config
+from engine.genie.extras import EXTRAS_FILE, GenieExtras, read_extras
 from engine.genie.json_fields import Fields, load_optional
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.rotary import genie_rope
@@ -43,7 +44,10 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class GenieBundle:
-    """Everything read. binaries: their place in the source, by the name the wrappers use. manifest has no files yet."""
+    """Everything read. binaries: where they, and weights that a graph takes as an input, lie in the source, by name.
+
+    The manifest has no files yet.
+    """
 
     manifest: Manifest
     wrappers: tuple[Wrapper, ...]
@@ -65,6 +69,8 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     model = load_optional(folder / "config.json")
     vocabulary = config.vocabulary or model.integer("vocab_size", 1, 1 << 24, 0)
     parts = [read_part(graph, name, vocabulary) for name, info in infos.items() for graph in info.graphs]
+    extras = read_extras(folder)
+    _check_weights(parts, extras)
     variants = find_variants(parts)
     text = read_text(folder, config)
     wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos)]
@@ -93,8 +99,22 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
             },
             sdk=next(iter(infos.values())).build_id,
         ),
+        head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
     )
-    return GenieBundle(manifest, tuple(wrappers), binaries, text)
+    weight = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
+    return GenieBundle(manifest, tuple(wrappers), binaries | weight, text)
+
+
+def _check_weights(parts: Iterable[Part], extras: GenieExtras) -> None:
+    taken = [(part, slot) for part in parts if (slot := part.input_of(Role.WEIGHT)) is not None]
+    if taken and extras.lm_head_weight is None:
+        part, slot = taken[0]
+        raise BundleError(
+            f"{part.binary}, graph {part.graph}: tensor {slot.name} is the LM head's weight matrix; no key of "
+            f"{CONFIG_FILE} names the file it is in: name it in {EXTRAS_FILE} as lm_head_weight"
+        )
+    if extras.lm_head_weight is not None and not taken:
+        raise BundleError(f"{EXTRAS_FILE}: lm_head_weight is for a head that takes its weights; none of them does")
 
 
 def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
@@ -174,7 +194,7 @@ def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
         kind=GraphKind.LMHEAD,
         part=2,
         parts=2,
-        inputs=(taken.spec,),
+        inputs=tuple(slot.spec for slot in head.inputs),
         outputs=(given.spec,),
         rows=head.rows,
     )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array, Encoding, encoding_of
+from engine.bundle.head_weight import read_head_weight, weight_input
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.tensor_names import is_scatter, place_of
 from engine.bundle.variant import PassShape, ShapeTable
@@ -56,7 +57,8 @@ class OnnxRuntime:
         start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
         self._pools = PastPools(manifest, shapes, pools, start)
         self._arena = Arena()
-        self._head = LmHead(manifest, self._sessions, self._arena)
+        self._head_weight = read_head_weight(folder, manifest)
+        self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
         self._rotary: dict[tuple[bool, Encoding], RotaryTable] = {}
         self._passes: dict[tuple[int, PassShape], _Pass] = {}
         self._last: _Pass | None = None
@@ -190,6 +192,7 @@ class OnnxRuntime:
         for tensor in graph.inputs:
             place = place_of(tensor.name, "_in")
             array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
+            array = self._head_weight if tensor is weight_input(graph) else array
             if array is None and tensor.name not in fresh.others:
                 raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
             bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)

@@ -275,6 +275,15 @@ def test_a_head_that_takes_its_weights(checkpoint: Path, tmp_path: Path) -> None
         read(made, {**made.infos, "part3_of_3.bin": msgspec.structs.replace(info, graphs=graphs)})
 
 
+def test_weights_that_no_head_takes(made: Generated) -> None:
+    (made.folder / "hexserve.json").write_text('{"lm_head_weight": "genie_config.json"}')
+    try:
+        with pytest.raises(BundleError, match=r"hexserve\.json: lm_head_weight is for a head that takes its weights; none"):
+            read(made, made.infos)
+    finally:
+        (made.folder / "hexserve.json").unlink()
+
+
 def test_caches_that_differ_between_variants(made: Generated) -> None:
     info = made.infos[LAYERS]
     encoding = QnnEncoding((0.5,), (-128,))

@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from engine.bundle.head_weight import read_head_weight
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import PassShape
 from tests.genie.generator import ERAS, Recipe, generate
@@ -31,7 +32,10 @@ def cpu_run(folder: Path) -> Run:
 
 def tokens(checkpoint: Path, tmp_path: Path, recipe: Recipe, rows: int = 1) -> list[int]:
     folder = convert_to_twin(generate(checkpoint, tmp_path / "bundle", recipe), tmp_path / "cache")
-    return PlainLoop(load_manifest(folder), cpu_run(folder)).greedy(PROMPT, 12, rows)
+    manifest = load_manifest(folder)
+    weight = read_head_weight(folder, manifest)
+    weights = {} if weight is None else {"weight": weight}
+    return PlainLoop(manifest, cpu_run(folder), weights).greedy(PROMPT, 12, rows)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,8 @@ def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision:
         Recipe(kv_only_rows=(8,)),
         Recipe(kv_only_rows=(8,), head_alone=True, parts=4, same_hidden_names=False),
         Recipe(kv_only_rows=(8,), parts=1),
+        Recipe(head_alone=True, head_weight="lm_head.raw"),
+        Recipe(head_alone=True, head_weight="lm_head.raw", precision="w4"),
     ],
     ids=[
         "a cache for each head",
@@ -76,6 +82,8 @@ def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision:
         "prefill without logits",
         "prefill without logits and a lone head",
         "prefill without logits in one part",
+        "a head that takes its weights",
+        "a head that takes its weights in half precision",
     ],
 )
 def test_what_exporters_did_differently(checkpoint: Path, tmp_path: Path, expected: list[int], recipe: Recipe) -> None:
