@@ -200,6 +200,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(graph.kind is GraphKind.ATTENTION for graph in self.graphs)
 
     @property
+    def reads_whole_context(self) -> bool:
+        """True when graphs have a row for every column and no past: each step computes all of a sequence again."""
+        layers = [graph for graph in self.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
+        return bool(layers) and all(graph.rows is not None and graph.rows == graph.context for graph in layers)
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of key and value cache one token takes over all layers."""
         return 2 * self.model.layers * self.model.kv_heads * self.model.head_dim * ITEM_BYTES[self.kv_dtype]

@@ -57,6 +57,17 @@ class Part:
         return self.input_of(Role.CACHE_INDEX) is not None
 
     @property
+    def reads_whole_context(self) -> bool:
+        """Whether it has a row for every column and keeps nothing: each step computes all of a sequence again."""
+        return self.context == self.rows and not any(slot.meaning.layer >= 0 for slot in self.inputs)
+
+    @property
+    def named_part(self) -> tuple[int, int] | None:
+        """Which part of how many the graph's name says it is, if the name follows the pattern."""
+        match = re.match(GRAPH_NAME, self.graph)
+        return (int(match[3]), int(match[4])) if match else None
+
+    @property
     def named_context(self) -> int | None:
         """The context in the graph's name, if the name follows the pattern."""
         match = re.match(GRAPH_NAME, self.graph)
@@ -187,12 +198,13 @@ def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKin
 def _check_rows(names: Mapping[Role, BinaryTensor]) -> None:
     """What describes the rows: mask and rotation beside past keys and values, and never one without the other."""
     mask, cos, sin = (names.get(role) for role in (Role.MASK, Role.COS, Role.SIN))
-    if mask is not None and Role.KEY not in names and Role.VALUE not in names:
+    has_past = Role.KEY in names or Role.VALUE in names
+    if mask is not None and not has_past and mask.shape[-2] != mask.shape[-1]:
         raise BundleError(
-            f"tensor {mask.name} is {list(mask.shape)} and there are no past keys and values: a graph that computes "
-            "the whole context again at every step (AR == CL) is not supported"
+            f"tensor {mask.name} is {list(mask.shape)} and there are no past keys and values: a graph that keeps "
+            "nothing needs a row for every column (AR == CL)"
         )
-    if Role.KEY in names or Role.VALUE in names:
+    if mask is not None or has_past:
         for wanted in (Role.MASK, Role.COS, Role.SIN):
             if wanted not in names:
                 raise BundleError(f"input {wanted.value} is missing")

@@ -77,6 +77,7 @@ def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
         (Role.LOGITS in given and Role.IDS in taken, GraphKind.DEFAULT),
         (bool(caches) and all(caches), GraphKind.DECODER_PREFILL),
         (any(caches), GraphKind.DECODER),
+        (len(given) == 1 and Role.MASK in taken, GraphKind.DECODER),  # layers that keep nothing
         (given == [Role.LOGITS] and taken == [Role.HIDDEN], GraphKind.LMHEAD),
         (taken == [Role.IDS] and given == [Role.HIDDEN], GraphKind.LUT),
     )

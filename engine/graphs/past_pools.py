@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.bundle.encoding import Array
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable
-from engine.graphs.buffers import Fresh, Pool, zero_codes
+from engine.graphs.buffers import EVERY, Fresh, Pool, zero_codes
 from engine.graphs.layout import spans
 
 # A column's keys lie W bytes apart. Written so many at a time, neighbouring columns find their cache lines still there.
@@ -49,17 +49,19 @@ class PastPools:
         """Make a pool span so many columns at least; whether it was replaced for that."""
         return columns > self._pools[index].width and self.set_width(index, self._shapes.round_past(columns))
 
-    def keep(self, index: int, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(
+        self, index: int, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY
+    ) -> None:
         """Copy the fresh keys and values of `rows` [M] into `columns` [M], all layers at once. The pool spans them."""
         target = self._pools[index]
         # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
         assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
-        keys, fresh_keys = (array.reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
+        keys, fresh_keys = (array[layers].reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
         cut, middle = spans(rows, columns), len(keys) // 2
         others = self._helper.submit(_write_keys, keys[middle:], fresh_keys[middle:], cut)
         _write_keys(keys[:middle], fresh_keys[:middle], cut)
         for row_span, column_span in cut:
-            target.values[..., column_span, :] = fresh.values[..., row_span, :]
+            target.values[layers][..., column_span, :] = fresh.values[layers][..., row_span, :]
         others.result()
 
     def offload(self, index: int, columns: slice, key: bytes) -> None:

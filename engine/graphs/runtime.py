@@ -84,6 +84,18 @@ class StoresPages(Protocol):
 
 
 @runtime_checkable
+class WritesEarly(Protocol):
+    """A runtime that may write keys and values as soon as their part has run, while later parts do."""
+
+    def expect(self, pool: int, rows: Indices, columns: Indices) -> None:
+        """Of the pass that comes next, `rows` [M] will be kept in `columns` [M] unless it fails.
+
+        No row of any pass sees these columns before then, so what is written early changes nothing. `keep` is called
+        for these rows all the same.
+        """
+
+
+@runtime_checkable
 class TimesParts(Protocol):
     """A runtime that also says where the time of its passes goes."""
 

@@ -115,10 +115,10 @@ def open_kv_file(
     if not config.kv_file:
         return None
     path = Path(config.kv_file).expanduser()
+    if not isinstance(runtime, StoresPages):
+        raise BundleError("kv_file: this bundle, as it is run here, has no cached pages that could be kept in a file")
     if not config.prefix_cache:
         raise BundleError("kv_file keeps what prefix_cache finds, which is off")
-    if not isinstance(runtime, StoresPages):
-        raise BundleError(f"kv_file: {runtime.device} has no pages that could be kept in a file")
     if not path.parent.is_dir():
         raise BundleError(f"kv_file {path}: its folder does not exist")
     facts = page_facts(folder, manifest)

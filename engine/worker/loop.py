@@ -124,6 +124,7 @@ class EngineLoop:
         self.stages.mark("pack")
         self._prepare_pool(plan)
         self.stages.mark("pages")
+        self._writer.announce(plan, batch, certain_rows(plan, self._masks))
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)

@@ -60,6 +60,7 @@ class Recipe:
     in its own cache's name, "" = all heads in one. ssd: a dialog that speculates on its forecast prefix.
     kv_only_rows: the variants of so many rows end with keys and values.
     head_weight: the lone head takes its weights as an input, in the type of the graphs; "" in hexserve.json = not told.
+    order: of the parts, as hexserve.json says it.
     one_graph_per_binary: what the emulator can load.
     """
 
@@ -74,6 +75,7 @@ class Recipe:
     ssd: bool = False
     kv_only_rows: tuple[int, ...] = ()
     head_weight: str | None = None
+    order: str = ""
     logits: str = "uint16"
     caches: str = "uint8"
     mask_depth: float = 100.0
@@ -303,8 +305,9 @@ def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network
             },
         }
     }
-    if recipe.head_weight:
-        (folder / "hexserve.json").write_text(json.dumps({"lm_head_weight": recipe.head_weight}))
+    extras = {"lm_head_weight": recipe.head_weight, "parts": recipe.order}
+    if any(extras.values()):
+        (folder / "hexserve.json").write_text(json.dumps({key: value for key, value in extras.items() if value}))
     if recipe.ssd:
         add_forecast(config["dialog"], folder, spec)
     (folder / "genie_config.json").write_text(json.dumps(config, indent=1))
