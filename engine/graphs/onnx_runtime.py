@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.embedding_input import embedding_of
 from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.head_weight import read_head_weight, weight_input
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.tensor_names import is_scatter, place_of
 from engine.bundle.variant import PassShape, ShapeTable
+from engine.embeddings.rows import EmbeddedRows
 from engine.errors import BundleError, PassFailed
 from engine.graphs.batch import PackedBatch
 from engine.graphs.buffers import Arena, Fresh, Pool, RowInputs
@@ -32,13 +34,21 @@ KEPT_PASSES = 64
 class _Pass:
     """Everything a shape needs to run over one pool: row inputs, outputs, and the bound parts with their layers.
 
-    output: the last part's, with its encoding; None where keys and values are all that the graphs give.
+    output: the last part's, with its encoding; None where keys and values are all that the graphs give. embedding: of
+    the first part where that is all it does.
     """
 
     inputs: RowInputs
     fresh: Fresh
     parts: list[tuple[Binding, slice]]
     output: tuple[Array, Encoding] | None
+    embedding: tuple[Array, Encoding] | None = None
+
+    def embed(self, rows: EmbeddedRows) -> None:
+        """Let rows be what they are given as, in the place of what the first part made of their ids."""
+        if self.embedding is None:
+            raise ValueError("its graphs take token ids, not embeddings")
+        rows.write(*self.embedding)
 
 
 class OnnxRuntime:
@@ -116,6 +126,8 @@ class OnnxRuntime:
             for number, (part, layers) in enumerate(bound.parts, 1):
                 self._observe(f"running part {number}")
                 part.run()
+                if number == 1 and batch.embedded is not None:
+                    bound.embed(batch.embedded)
                 self._observe(f"ran part {number}")
                 self._early.part_done(bound.fresh, layers)
             self._early.end()
@@ -213,10 +225,12 @@ class OnnxRuntime:
         inputs = RowInputs(self._arena, self._manifest, shape)
         fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
         parts = [(self._bind_part(graph, inputs, fresh, self._pools[pool]), layers_of(graph)) for graph in graphs]
+        embedding = _embedding(graphs[0], fresh)
         if graphs[-1].kind is GraphKind.DECODER_PREFILL:
-            return _Pass(inputs, fresh, parts, None)
+            return _Pass(inputs, fresh, parts, None, embedding)
         assert fresh.last is not None, "a decoder has an output beside its KV"
-        return _Pass(inputs, fresh, parts, (fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)))
+        output = fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)
+        return _Pass(inputs, fresh, parts, output, embedding)
 
     def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh, pool: Pool) -> Binding:
         session = self._sessions[graph.name]
@@ -243,6 +257,14 @@ class OnnxRuntime:
         # One shape for every pass means one head for every pass.
         least = self._shapes.max_rows if len(self._shapes.fixed) == 1 else 1
         return self._head.logits(output[0, rows], least) if self._head else Logits(output[0, rows], encoding)
+
+
+def _embedding(graph: GraphSpec, fresh: Fresh) -> tuple[Array, Encoding] | None:
+    """Where the hidden states of an embedding graph lie."""
+    if graph.kind is not GraphKind.LUT:
+        return None
+    given = embedding_of(graph)
+    return fresh.others[given.name], encoding_of(given)
 
 
 def _output_encoding(graph: GraphSpec, fresh: Fresh) -> Encoding:

@@ -5,9 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 
 from engine.bundle.check import check_contract
+from engine.bundle.embedding_input import embedding_of, embedding_width
+from engine.bundle.encoding import encoding_of
 from engine.bundle.manifest import GraphKind, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.config import EngineConfig
@@ -195,3 +199,39 @@ def test_a_pass_that_fails_after_writing_changes_nothing_visible(checkpoint: Pat
         bound.parts = sound[key]
     assert answers(made, prompts, 6) == expected
     end(made)
+
+
+@pytest.mark.parametrize("precision", ["twin", "w4", "w4a16"])
+def test_prompts_of_embeddings(checkpoint: Path, tmp_path: Path, precision: str) -> None:
+    """What the embedding part makes of tokens, sent in their place; beside a prompt of tokens."""
+    folder = folder_of(checkpoint, tmp_path, replace(FOUR, precision=precision))
+    manifest = load_manifest(folder)
+    assert embedding_width(manifest) == manifest.model.hidden == 64
+    made = start(folder)
+    expected = answers(made, {"a": PROMPT, "b": PROMPT[3:]})
+    table = next(graph for graph in manifest.graphs if graph.kind is GraphKind.LUT and graph.rows == 1)
+    session = ort.InferenceSession(str(folder / table.file), providers=["CPUExecutionProvider"])
+    encoding = encoding_of(embedding_of(table))
+    rows = [
+        encoding.decode(session.run(None, {"input_ids": np.array([[token]], np.int32)})[0][0, 0]) for token in PROMPT
+    ]
+    embeds = np.stack(rows).astype("<f4").tobytes()
+    sampling = SamplingParams(12, temperature=0.0)
+    made.loop.add(Request("a", (0,) * len(PROMPT), sampling, prompt_embeds=embeds), (), 1, 0.0)
+    made.loop.add(Request("b", PROMPT[3:], sampling), (), 1, 0.0)
+    found: dict[str, list[int]] = {"a": [], "b": []}
+    while made.loop.scheduler.has_work:
+        for event in made.loop.step().events:
+            found[event.id] += event.token_ids
+    end(made)
+    assert found == expected
+
+
+def test_chained_parts_take_tokens_only(checkpoint: Path, tmp_path: Path) -> None:
+    for recipe in (
+        replace(FOUR, order="chained"),
+        replace(FOUR, kv_only_rows=(8,)),
+        replace(FOUR, parts=1, head_alone=False),
+    ):
+        folder = folder_of(checkpoint, tmp_path / f"{recipe.parts} {recipe.kv_only_rows}", recipe)
+        assert embedding_width(load_manifest(folder)) is None
