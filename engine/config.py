@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 PAGE_COLUMNS = 16
+KV_SAVE_S = 30.0  # how long a worker may take at its end to write its `kv_file`
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class EngineConfig:
     weights: which storages of a bundle that has two are loaded: auto (by the machine's memory), both, narrow or wide.
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
+    kv_file: file that keeps cached pages over a restart, "" = none; kv_file_mb: MiB it may take.
     deterministic: one variant for every pass.
     lookup_rows: most prompt-lookup guesses of a sequence in a pass, 0 = off; padding, or rows where they are worth it.
     prediction_rows: the same for guesses from a request's own prediction.
@@ -46,6 +48,8 @@ class EngineConfig:
     weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024
+    kv_file: str = ""
+    kv_file_mb: int = 1024
     deterministic: bool = False
     lookup_rows: int = 0
     prediction_rows: int = 16

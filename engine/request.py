@@ -53,12 +53,29 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptEmbeds:
+    """A prompt as rows of numbers. data: float32, little-endian, [tokens, hidden], row by row."""
+
+    tokens: int
+    data: bytes
+
+    def __len__(self) -> int:
+        return self.tokens
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        """What stands for its rows where token ids are counted."""
+        return (0,) * self.tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
 
     cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
     name of the one whose paths its rows take, "" = the model alone. prediction: what the caller expects the answer to
-    be; it changes no token, only how soon they come.
+    be; it changes no token, only how soon they come. prompt_embeds: the data of `PromptEmbeds`, whose placeholders
+    `prompt_ids` then are; empty for a prompt of tokens.
     """
 
     id: str
@@ -68,6 +85,7 @@ class Request:
     cache_salt: bytes = b""
     adapter: str = ""
     prediction: tuple[int, ...] = ()
+    prompt_embeds: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

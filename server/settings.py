@@ -120,6 +120,10 @@ class Settings:
             raise SettingsError(f"lora: {error}") from None
         if self.engine.lora and self.engine.paced:
             raise SettingsError("lora: a paced server computes nothing that adapters could change")
+        if self.engine.kv_file and self.isolate_prefix_cache:
+            raise SettingsError(
+                "kv_file and isolate_prefix_cache exclude each other: salts of callers end with a process"
+            )
         for origin in listed(self.cors_origins):
             if not is_origin(origin):
                 raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")
@@ -163,6 +167,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         ),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
         "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
+        "kv_file": Bounds(
+            "File that keeps cached prompts over a restart: read at the start, written at the end; empty = none."
+        ),
+        "kv_file_mb": Bounds("Most MiB that kv_file may take; those used last are kept.", 1),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
             "Most prompt-lookup guesses of a sequence in a pass, where rows are padding or worth their time; 0 = off.",

@@ -33,7 +33,8 @@ class EngineInfo:
         return tuple(self.ready.adapters)
 
 
-FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora")  # places and verbosity change no answer
+# Places and verbosity change no answer.
+FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file", "kv_file_mb")
 
 
 def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:

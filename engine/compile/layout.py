@@ -52,6 +52,8 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError("--kv float16 is refused: the CPU's attention is 20 times slower over such caches")
     if arguments.rows:
         raise CompileError("--layout segments has free shapes: it takes no --rows, --context or --same-past")
+    if arguments.whole_context:
+        raise CompileError("--whole-context is for --layout pool: segments have caches")
     if arguments.split is not None:
         raise CompileError("--split is for --layout pool: segments are cut at every layer")
     if arguments.wide is Wide.INT8 and wide_method(arguments) is None:
@@ -71,4 +73,4 @@ def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArgument
 
 def _may_be_segmented(arguments: CompileArguments) -> bool:
     is_float = method_of(arguments).activations is Activations.FLOAT32
-    return is_float and not (arguments.is_npu or arguments.rows or arguments.split)
+    return is_float and not (arguments.is_npu or arguments.rows or arguments.split or arguments.whole_context)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
-from engine.compile.checks import check_arguments, fixed_shapes
+from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
 from engine.compile.layout import layout_of, settle_layout
@@ -136,9 +136,10 @@ def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartP
 def requested_context(arguments: CompileArguments, shapes: tuple[PassShape, ...]) -> int:
     """Most tokens of one sequence that the options allow, 0 = no bound of theirs.
 
-    A fixed bundle holds P columns and the last token needs none, hence the widest past plus one.
+    A fixed bundle holds P columns and the last token needs none, hence the widest past plus one; one without a past
+    has N rows for as many tokens.
     """
     bounds = [arguments.max_context] if arguments.max_context else []
     if shapes:
-        bounds.append(max(shape.past for shape in shapes) + 1)
+        bounds.append(longest_sequence(shapes))
     return min(bounds, default=0)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import describe_file
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint
+from engine.compile.checks import longest_sequence
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graphs import write_graph
@@ -110,7 +111,8 @@ def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
     """About `count` tokens in sequences the bundle can hold."""
     longest = work.network.compiled_context
     if work.shapes:
-        longest = min(longest, max(work.shapes).past + 1)
+        widest = max(work.shapes)
+        longest = min(longest, longest_sequence((widest,)))
     return parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, longest)
 
 

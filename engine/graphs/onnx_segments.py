@@ -160,6 +160,14 @@ class SegmentRuntime:
         """Let a page be what was offloaded as `key`."""
         self._caches.load(pool, columns, key)
 
+    def offloaded(self, key: bytes) -> bytes:
+        """The copy of a page as bytes."""
+        return self._caches.offloaded(key)
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put the copy of a page there."""
+        self._caches.put_offloaded(key, content)
+
     def evict(self, key: bytes) -> None:
         """Forget the copy."""
         self._caches.evict(key)

@@ -10,6 +10,7 @@ from engine.messages import Counters
 from engine.modes.mode import Mode, Outcome
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
+from engine.scheduling.coming import is_coming, pending_keys
 from engine.scheduling.costs import CostTable
 from engine.scheduling.growth import Growth
 from engine.scheduling.guesses import Guesser
@@ -37,10 +38,10 @@ class Scheduler:
         self._mode = mode
         self._guesser = Guesser(mode, shapes, costs, rules, self.counters)
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
-        self._host_cache = HostCache(rules.offload_pages)
+        self.host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
         self._pools = [
-            PoolQueues(index, pages, shapes, self._host_cache, self._moves) for index, pages in enumerate(pools)
+            PoolQueues(index, pages, shapes, self.host_cache, self._moves) for index, pages in enumerate(pools)
         ]
         self._waiting: dict[str, Sequence] = {}
         self._passes = 0
@@ -70,11 +71,20 @@ class Scheduler:
             self._finish(sequence, FinishReason.ABORT)
         return sequence
 
+    def rewind(self, sequence_id: str, generated: int) -> None:
+        """Let a live sequence go back to its first `generated` tokens. ValueError when it cannot, or is not here."""
+        sequence = self.find(sequence_id)
+        if sequence is None:
+            raise ValueError(f"there is no live sequence {sequence_id}")
+        pool = self._pools[sequence.pool]
+        if not pool.rewind(sequence, generated):
+            self._preempt(pool, sequence)
+
     def clear_cache(self) -> None:
         """Forget every prefix that no running sequence uses, in the pools and in the host cache."""
         for pool in self._pools:
             pool.pages.trim(0)
-        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self._host_cache.clear())
+        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self.host_cache.clear())
 
     def find(self, sequence_id: str) -> Sequence | None:
         """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
@@ -161,9 +171,14 @@ class Scheduler:
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
         segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
+        shape = growth.shape(sum(map(len, drafts.values())))
+        return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
+
+    def take_moves(self) -> tuple[PageMove, ...]:
+        """What is due before pages are what they are said to be; the caller carries it out."""
         moves = tuple(self._moves)
         self._moves.clear()
-        return StepPlan(growth.shape(sum(map(len, drafts.values()))), pool.index, tuple(segments), moves)
+        return moves
 
     def commit(
         self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
@@ -202,28 +217,17 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns."""
-        pending = self._pending_keys()
+        pending = pending_keys(self._pools)
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running:
                 return
             sequence.extend_keys(len(sequence.tokens), self._pools[0].pages.page_columns)
-            if self.rules.prefix_cache and self._prefix_is_coming(sequence, pending):
+            if self.rules.prefix_cache and is_coming(self._usable_keys(sequence), sequence.rank, self._pools, pending):
                 continue
             if not self._admit_one(sequence):
                 return
             for key in sequence.keys[sequence.registered :]:
                 pending.setdefault(key, sequence.rank)
-
-    def _pending_keys(self) -> dict[PageKey, tuple[int, int]]:
-        """Pages that running prefills have yet to compute, and the rank of the sequence that computes them."""
-        prefills = [s for pool in self._pools for s in pool.prefill_queue.values()]
-        return {key: s.rank for s in prefills for key in s.keys[s.registered :]}
-
-    def _prefix_is_coming(self, sequence: Sequence, pending: dict[PageKey, tuple[int, int]]) -> bool:
-        """A prefill that goes first will soon have computed the next page this one needs: waiting saves those rows."""
-        keys = self._usable_keys(sequence)
-        known = max(len(pool.known(keys)) for pool in self._pools)
-        return known < len(keys) and keys[known] in pending and pending[keys[known]] < sequence.rank
 
     def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
         """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
@@ -255,15 +259,7 @@ class Scheduler:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)
             self.counters.prefix_hits += sequence.computed
-        self._enqueue(sequence, pool)
-
-    def _enqueue(self, sequence: Sequence, pool: PoolQueues) -> None:
-        if sequence.rows_wanted > 1:
-            sequence.move(SequenceStatus.PREFILL)
-            pool.prefill_queue[sequence.id] = sequence
-        else:
-            sequence.move(SequenceStatus.DECODE)
-            pool.decode_queue[sequence.id] = sequence
+        pool.enqueue(sequence)
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
@@ -356,7 +352,7 @@ class Scheduler:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
             del pool.prefill_queue[sequence.id]
-            self._enqueue(sequence, pool)
+            pool.enqueue(sequence)
         return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
-from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.bundle.variant import PassShape, ShapeTable, pin, shape_of, shape_table
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.drafts.draft_model import DraftModel
 from engine.drafts.same_tokens import check_same_tokens
@@ -27,12 +27,14 @@ from engine.graphs.onnx_sessions import Provider, cpu_provider
 from engine.graphs.paced_runtime import Pace, PacedRuntime
 from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
+from engine.graphs.whole_context import WholeContextRuntime
 from engine.isolation.memory import usable_memory
 from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
 from engine.speculation.drafter import Drafter, NoDrafter
+from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -49,11 +51,12 @@ OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A loop ready to step, and what to tell the parent about it."""
+    """A loop ready to step, and what to tell the parent about it. kv_file: where its pages outlive it, if anywhere."""
 
     loop: EngineLoop
     runtime: Runtime
     ready: Ready
+    kv_file: KvRestart | None = None
 
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
@@ -62,7 +65,17 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
     provider = choose_provider(folder, manifest, config)
     if manifest.is_segmented:
         return SegmentRuntime(folder, manifest, shapes, provider, adapters)
+    if manifest.reads_whole_context:
+        return open_whole_context(folder, manifest, shapes, provider)
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
+
+
+def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> Runtime:
+    """The runtime of graphs without a past."""
+    found = sorted({shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None})
+    table = ShapeTable(tuple(found), found[-1].rows, 0)
+    lengths = [shape.rows for shape in found]
+    return WholeContextRuntime(OnnxRuntime(folder, manifest, table, 1, provider), lengths, shapes)
 
 
 def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
@@ -110,6 +123,10 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         with stages.stage("draft"):
             drafter = _open_draft(folder, manifest, shapes, config, open_runtime)
     loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts, drafter=drafter)
+    kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
+    if kv_file is not None:
+        with stages.stage("kv file"):
+            kv_file.restore()
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
     ready = Ready(
@@ -119,7 +136,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         variants=variants,
         adapters={name: salt.hex() for name, salt in salts.salts.items()},
     )
-    return Assembled(loop, runtime, ready)
+    return Assembled(loop, runtime, ready, kv_file)
 
 
 def _open_draft(
@@ -173,7 +190,10 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """What the settings mean for a bundle whose sequences have caches of their own.
 
     All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
+    Where graphs have no past a prefix that is known saves nothing.
     """
+    if manifest.reads_whole_context:
+        return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
     if not manifest.is_segmented:
         return config
     offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
@@ -201,7 +221,7 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
 
 
 def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
-    if config.deterministic:
+    if config.deterministic or manifest.reads_whole_context:  # what a pass costs is how long its sequences are
         return {}
     if config.paced or not config.cost_cache:  # nobody else shall find paced times among a bundle's own
         return believed(runtime.shapes, measure(runtime, time.perf_counter))

@@ -20,11 +20,12 @@ from engine.messages import Counters, Failed, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
 from engine.sampling.sampler import SampledToken
-from engine.scheduling.plan import MoveKind, SequenceUpdate, StepPlan
+from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.speculation.acceptance import GuessKind
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
+from engine.worker.kv_restart import carry_out
 from engine.worker.kv_writer import KvWriter, certain_rows
 from engine.worker.trace import trace
 
@@ -83,6 +84,25 @@ class EngineLoop:
         self._masks.forget(sequence_id)
         self._free_pages()
 
+    def checkpoint(self, sequence_id: str) -> int:
+        """Where a live sequence stands, for `rewind`: its tokens behind the prompt. ValueError when it is not here."""
+        sequence = self.scheduler.find(sequence_id)
+        if sequence is None:
+            raise ValueError(f"there is no live sequence {sequence_id}")
+        return sequence.generated
+
+    def rewind(self, sequence_id: str, checkpoint: int) -> None:
+        """Let a live sequence go on from an earlier `checkpoint`, with the tokens that came after it then.
+
+        Between steps. ValueError when it is not here or has not come so far.
+        """
+        self._writer.wait()
+        self.scheduler.rewind(sequence_id, checkpoint)
+        sequence = self.scheduler.find(sequence_id)
+        if sequence is not None and sequence.request.params.grammar is not None:
+            self._masks.open(sequence_id, sequence.request.params.grammar, sequence.tokens[sequence.prompt_tokens :])
+        self._free_pages()
+
     def step(
         self, begin: Callable[[float], None] = lambda _: None, started: Callable[[], None] = lambda: None
     ) -> StepReport:
@@ -108,6 +128,7 @@ class EngineLoop:
         self.stages.mark("pack")
         self._prepare_pool(plan)
         self.stages.mark("pages")
+        self._writer.announce(plan, batch, certain_rows(plan, self._masks))
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)
@@ -166,6 +187,10 @@ class EngineLoop:
             self._writer.write_now(plan, batch, kept)
         return failures, updates, samples.tokens
 
+    def finish_writes(self) -> None:
+        """Until what the last pass has computed lies in the pools; raises what went wrong with it."""
+        self._writer.wait()
+
     def close(self) -> None:
         """Let the threads that write, sample and compute masks end."""
         self._writer.close()
@@ -197,13 +222,7 @@ class EngineLoop:
     def _prepare_pool(self, plan: StepPlan) -> None:
         """Move pages to the host cache and back, before the pool is re-laid: what lies beyond its new width is lost."""
         began = self._clock()
-        for move in plan.moves:
-            if move.kind is MoveKind.OFFLOAD:
-                self.runtime.offload(move.pool, _columns(move.page), move.key)
-            elif move.kind is MoveKind.LOAD:
-                self.runtime.load(move.pool, _columns(move.page), move.key)
-            else:
-                self.runtime.evict(move.key)
+        carry_out(self.runtime, plan.moves)
         moved = self._clock()
         self.runtime.lay_out(plan.pool, plan.shape)
         self._counters.copy_s += moved - began
@@ -275,10 +294,6 @@ def _mark_started(plan: StepPlan, now_s: float) -> None:
     for segment in plan.segments:
         if segment.sequence.started_s is None:
             segment.sequence.started_s = now_s
-
-
-def _columns(page: int) -> slice:
-    return slice(page * PAGE_COLUMNS, (page + 1) * PAGE_COLUMNS)
 
 
 def _event(

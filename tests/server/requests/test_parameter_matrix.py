@@ -78,7 +78,18 @@ RESPONSES: dict[str, Any] = {
     "background": False,
 }
 # Fields that are the modes themselves, need another field, or have one value that changes nothing.
-ELSEWHERE = {"model", "messages", "prompt", "input", "stream", "stream_options", "logprobs", "top_logprobs", "include"}
+ELSEWHERE = {
+    "model",
+    "messages",
+    "prompt",
+    "prompt_embeds",
+    "input",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "top_logprobs",
+    "include",
+}
 DEPENDENT = {"tool_choice", "parallel_tool_calls", "continue_final_message", "add_special_tokens"}
 MODES: dict[str, dict[str, Any]] = {
     "plain": {},
