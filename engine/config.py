@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 PAGE_COLUMNS = 16
-KV_SAVE_S = 30.0  # how long a worker may take at its end to write its `kv_file`
+KV_SAVE_MB_PER_S = 50.0  # slower disks lose what is not written in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +64,8 @@ class EngineConfig:
     qnn_options: str = ""
     qnn_library_dir: str = ""
     qnn_op_packages: str = ""
+
+    @property
+    def save_s(self) -> float:
+        """How long a worker may take at its end to write its `kv_file`; 0 without one."""
+        return 5.0 + self.kv_file_mb / KV_SAVE_MB_PER_S if self.kv_file else 0.0

@@ -23,7 +23,7 @@ from engine.client.supervisor import Patience, Supervisor
 from engine.client.token_stream import StopRules, TokenStream
 from engine.client.watchdog import HangBounds
 from engine.client.worker_process import worker_command
-from engine.config import KV_SAVE_S, EngineConfig
+from engine.config import EngineConfig
 from engine.embeddings.npy import decode_embeds
 from engine.embeddings.support import check_embeds, width_for
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
@@ -74,7 +74,7 @@ class Engine:
             command or worker_command(config),
             self._deliver,
             self._fail,
-            Patience(polite_s=KV_SAVE_S) if config.kv_file else Patience(),
+            Patience(polite_s=max(Patience().polite_s, config.save_s)),
             hang_bounds=HangBounds(config.pass_timeout_s, config.load_timeout_s),
         )
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)

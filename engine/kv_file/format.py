@@ -5,6 +5,7 @@ key and content, and the content. Pages that were used last stand last; how many
 """
 
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ import msgspec
 
 from engine.files.content import one_line
 from engine.files.opening import FileRefused, open_regular
+from engine.sources.liveness import process_is_alive
 
 MAGIC = b"HEXSKV1\n"
 _HEAD_BYTES = struct.Struct("<I")
@@ -87,8 +89,7 @@ class KvFile:
         Only the user may read the file: what was asked can be told from keys and values.
         """
         draft = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
-        with suppress(FileNotFoundError):
-            draft.unlink()  # an earlier process may have had our id
+        self._remove_stale()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         count = 0
         try:
@@ -103,6 +104,14 @@ class KvFile:
             with suppress(FileNotFoundError):
                 draft.unlink()
         return count
+
+    def _remove_stale(self) -> None:
+        """Remove drafts of processes that ended while they wrote; an earlier one may have had our own id."""
+        pattern = re.compile(re.escape(self.path.name) + r"\.partial-(\d+)")
+        for sibling in self.path.parent.iterdir():
+            match = pattern.fullmatch(sibling.name)
+            if match and (int(match[1]) == os.getpid() or not process_is_alive(int(match[1]))):
+                sibling.unlink(missing_ok=True)
 
     def _check_head(self, stream: BufferedReader) -> int:
         """Where the pages begin."""

@@ -12,11 +12,13 @@ import numpy as np
 from engine.bundle.manifest import MANIFEST_FILE, Manifest
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
-from engine.files.opening import MANIFEST_BYTES, read_bytes, shown
+from engine.files.opening import MANIFEST_BYTES, FileRefused, read_bytes, shown
 from engine.graphs.runtime import Runtime, StoresPages
 from engine.kv_file.format import KvFile, NotAKvFile, Page, PageFacts
 from engine.scheduling.plan import MoveKind, PageMove
 from engine.scheduling.scheduler import Scheduler
+
+LARGEST = 65504.0  # of half precision
 
 log = logging.getLogger("hexserve.worker")
 
@@ -39,8 +41,8 @@ class KvRestart:
         count = 0
         try:
             for key, content in self.file.read(host.limit or self.scheduler.pools[0].page_count):
-                if not _is_finite(content, self.file.facts.cache):
-                    raise BundleError(f"kv_file {self.file.path}: a page holds numbers that are not finite")
+                if not _is_sound(content, self.file.facts.cache):
+                    raise FileRefused(f"page {count} holds numbers that no cache has")
                 self.runtime.put_offloaded(key, content)
                 if host.limit:
                     host.put(key)
@@ -132,7 +134,7 @@ def page_facts(folder: Path, manifest: Manifest) -> PageFacts:
     return PageFacts(identity.hexdigest(), manifest.kv_dtype, PAGE_COLUMNS, PAGE_COLUMNS * manifest.kv_bytes_per_token)
 
 
-def _is_finite(content: bytes, cache: str) -> bool:
-    """NaN in a column spoils every sequence of a pool, hidden or not."""
+def _is_sound(content: bytes, cache: str) -> bool:
+    """NaN in a column, or what overflows when it is multiplied, spoils every sequence of a pool, hidden or not."""
     dtype = np.dtype(cache)
-    return dtype.kind != "f" or bool(np.isfinite(np.frombuffer(content, dtype)).all())
+    return dtype.kind != "f" or bool((np.abs(np.frombuffer(content, dtype)) <= LARGEST).all())

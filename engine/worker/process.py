@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from engine.config import KV_SAVE_S, EngineConfig
+from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
 from engine.logs.handler import DroppingHandler, standard_error
 from engine.messages import Abort, Command, Failed, Fatal, Ping, Report, Shutdown, Stats, Submit, Tokens, read_command
@@ -48,7 +48,7 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     )
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
     progress = Progress()
-    grace_s = KV_SAVE_S if config.kv_file else GRACE_S
+    grace_s = max(GRACE_S, config.save_s)
     receiving = (commands, inbox, reports, progress, grace_s)
     threading.Thread(target=_receive, args=receiving, name="commands", daemon=True).start()
     try:

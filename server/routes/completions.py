@@ -31,7 +31,8 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     prompts = await until_left(request, prompt_ids(given, engine, params.keep))
     params = await until_left(request, service.constrained(params, text_form(body)))
     envelope = service.envelope("cmpl", model)
-    stream = service.launch(envelope, prompts, params, "prompt")
+    field = "prompt" if body.prompt_embeds is None else "prompt_embeds"
+    stream = service.launch(envelope, prompts, params, field)
     count = TokenCount(stream.prompt_tokens, params.choices)
     echoes = [
         None

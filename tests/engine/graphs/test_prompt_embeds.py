@@ -114,3 +114,18 @@ def test_a_worker_that_cannot_take_them_fails_that_request(bundles: Bundles) -> 
     assert answers(made, request("b", IDS))["b"][0]
     made.loop.close()
     made.runtime.close()
+
+
+def test_another_worker_goes_on_with_it(bundles: Bundles) -> None:
+    folder = bundles("lut")
+    made = assemble(EngineConfig(bundle=str(folder), deterministic=True))
+    embedded = request("a", (0,) * len(IDS), embeds_of(folder, IDS))
+    whole = answers(made, embedded)["a"][0]
+    made.loop.scheduler.clear_cache()
+    made.loop.add(embedded, tuple(whole[:4]), 1, 0.0)
+    tokens: list[int] = []
+    while made.loop.scheduler.has_work:
+        tokens += [token for event in made.loop.step().events for token in event.token_ids]
+    made.loop.close()
+    made.runtime.close()
+    assert tokens == whole[4:]

@@ -63,6 +63,15 @@ def test_a_draft_of_an_earlier_process_of_our_id_is_in_nobodys_way(file: KvFile,
     assert elsewhere.read_bytes() == b"precious" and list(file.read(9)) == PAGES[:1]
 
 
+def test_drafts_of_processes_that_are_gone_are_removed(file: KvFile, tmp_path: Path) -> None:
+    (tmp_path / f"pages.kv.partial-{2**22 + 1}").touch()  # beyond the largest id there can be
+    (tmp_path / f"pages.kv.partial-{os.getppid()}").touch()
+    (tmp_path / "pages.kv.partial-old").touch()
+    file.write(iter(PAGES))
+    left = {"pages.kv", f"pages.kv.partial-{os.getppid()}", "pages.kv.partial-old"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a bit of a page": (lambda given: given[: HEAD + 40] + b"x" + given[HEAD + 41 :], "page 0 is not what was written"),
     "a bit of a key": (lambda given: given[:HEAD] + b"x" + given[HEAD + 1 :], "page 0 is not what was written"),
