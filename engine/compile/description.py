@@ -5,6 +5,7 @@ import platform
 import time
 from pathlib import Path
 
+from engine.bundle.conv_weights import CONV_WEIGHTS
 from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
@@ -39,6 +40,7 @@ def describe(work: Compilation) -> Manifest:
         wide_quant=wide.quant.value if wide is not None else "",
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
+        conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
     )
 
 

@@ -36,6 +36,7 @@ from engine.simulate.published import named, price
 from engine.speculation.drafter import Drafter, NoDrafter
 from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
+from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
 
@@ -114,7 +115,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
-        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
+        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, manifest.state_bytes_per_sequence)
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
@@ -196,8 +197,12 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
         return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
     if not manifest.is_segmented:
         return config
-    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
+    if manifest.model.recurrent is not None:
+        config = recurrent_settings(manifest, config)
     columns = config.pools * (config.pool_columns or _default_columns(manifest, config))
+    if manifest.model.recurrent is not None:
+        return replace(config, pools=1, pool_columns=columns)
+    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
     return replace(config, pools=1, pool_columns=columns + offload, kv_offload_mb=0)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.recurrent_forms import RECURRENT
 from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
 from engine.compile.arguments import KvType
 from engine.compile.compilation import Compilation
@@ -18,6 +19,7 @@ from engine.compile.segments.int8_attention import int8_attention_graphs
 from engine.compile.segments.kv_caches import float_attention
 from engine.compile.segments.masked_attention import masked_attention_graphs
 from engine.compile.segments.parity import storage_logits
+from engine.compile.segments.recurrent import recurrent_graph
 from engine.compile.segments.wide import WideWriter
 from engine.compile.stages import (
     check_all_used,
@@ -73,14 +75,14 @@ class _Storage:
 
 
 def segment_graphs_stage(work: Compilation) -> None:
-    """Write the linear graphs of every storage and the attention graphs, which all layers share."""
+    """Write the linear graphs of every storage, and those that run for each sequence, which layers share."""
     storages = [_Storage(work.packed[0], "", 1)]
     if work.wide is not None:
         storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
     count = work.network.spec.layers + 1
-    attentions = _attention_graphs(work.network, kv_type(work.arguments))
+    of_sequences = _sequence_graphs(work.network, kv_type(work.arguments))
     modules = lora_modules(work.network) if work.arguments.lora else ()
-    work.progress.stage("graphs", len(storages) * count + len(attentions), "graphs")
+    work.progress.stage("graphs", len(storages) * count + len(of_sequences), "graphs")
     for storage in storages:
         for part in range(1, count + 1):
             graph = linear_graph(storage.packed, work.network, part, modules)
@@ -95,14 +97,18 @@ def segment_graphs_stage(work: Compilation) -> None:
                 least_rows=storage.least_rows,
             )
             _write(work, spec, graph)
-    for name, graph in attentions.items():
+    for name, graph in of_sequences.items():
+        kind = GraphKind.RECURRENT if name == RECURRENT else GraphKind.ATTENTION
         inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-        _write(work, GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
+        _write(work, GraphSpec(name, f"{name}.onnx", kind, 1, 1, inputs, outputs), graph)
 
 
-def _attention_graphs(network: Network, kv: KvType) -> dict[str, GraphBuilder]:
+def _sequence_graphs(network: Network, kv: KvType) -> dict[str, GraphBuilder]:
+    """The graphs that run for each sequence, by name."""
     plain = int8_attention_graphs(network) if kv is KvType.INT8 else {ATTENTION: attention_graph(network)}
-    return plain | masked_attention_graphs(network, kv.value)
+    recurrent = network.spec.recurrent
+    own = {} if recurrent is None else {RECURRENT: recurrent_graph(recurrent)}
+    return plain | masked_attention_graphs(network, kv.value) | own
 
 
 def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:

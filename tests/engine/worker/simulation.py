@@ -23,6 +23,7 @@ from engine.scheduling.sequence import Sequence as Progress
 from engine.speculation.drafter import Drafter
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
+from tests.engine.worker.recurrent_runtime import RecurrentFake
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
@@ -35,6 +36,8 @@ PLAIN_RULES: dict[str, object] = {
     "prediction_rows": 16,
     "offload_pages": 0,
     "reserve_tokens": 0,
+    "is_recurrent": False,
+    "state_snapshots": 0,
 }
 
 
@@ -162,7 +165,8 @@ def simulate(
         mode or Autoregressive(),
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
     )
-    runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
+    kind = RecurrentFake if rules.get("is_recurrent") else SegmentedFake if shapes.segmented else FakeRuntime
+    runtime = kind(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
     loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter=drafter)
