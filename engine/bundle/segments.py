@@ -18,6 +18,7 @@ from engine.bundle.recurrent_forms import GATE_IN, GATE_OUT, RECURRENT, finished
 from engine.errors import BundleError
 
 SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
+WIDE_SUFFIX = "_wide"  # of the names of graphs that read the second storage
 ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
 FLOAT, INTEGER = "float32", "int32"
 # The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.

@@ -36,6 +36,7 @@ from engine.simulate.published import named, price
 from engine.speculation.drafter import Drafter, NoDrafter
 from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
+from engine.worker.memory_plan import MemoryPlan, plan_memory
 from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -108,6 +109,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
+        _tell_memory(plan_memory(manifest, shapes, config), usable_memory())
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
         salts = read_salts(named_adapters(config.lora))
@@ -162,6 +164,12 @@ def _open_draft(
     costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
     return DraftModel(runtime, costs, draft.max_context, manifest.model.vocab, config.draft_tokens, time.perf_counter)
+
+
+def _tell_memory(plan: MemoryPlan, machine: int) -> None:
+    """One line before anything is loaded, so that a start that runs out of memory has said why."""
+    there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
+    log.log(logging.WARNING if machine and plan.weights > machine else logging.INFO, "memory: %s%s", plan, there)
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:

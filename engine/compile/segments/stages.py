@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
 from engine.bundle.recurrent_forms import RECURRENT
-from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA, WIDE_SUFFIX
 from engine.compile.arguments import KvType
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
@@ -32,8 +32,6 @@ from engine.compile.stages import (
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.models.network import Network
-
-WIDE_SUFFIX = "_wide"
 
 
 def whole_network(layers: int) -> PartPlan:
