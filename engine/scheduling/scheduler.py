@@ -332,7 +332,7 @@ class Scheduler:
     # -- the parts of commit ------------------------------------------------------------------------------------
 
     def _update(self, segment: Segment, sampled: tuple[int, ...] | None) -> SequenceUpdate:
-        """`sampled` is None for a sequence that was not sampled: its guesses are not judged. Of a state no part is kept."""
+        """`sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept."""
         sequence = segment.sequence
         draft = segment.guesses if sampled is not None else ()
         if sampled is None:
