@@ -56,7 +56,7 @@ def test_a_worker_that_dies_is_gone_on_without(server: LiveServer, hybrid: Hybri
         with httpx.stream(
             "POST",
             f"{server.url}/v1/completions",
-            json={"model": "checkpoint", "prompt": list(PROMPTS[0]), "max_tokens": 200, "stream": True, "ignore_eos": True},
+            json={"model": "checkpoint", "prompt": PROMPTS[0], "max_tokens": 200, "stream": True, "ignore_eos": True},
             timeout=120,
         ) as stream:
             next(stream.iter_lines())

@@ -154,8 +154,8 @@ def test_a_request_s_own_prediction_changes_nothing(hybrid: Hybrid, open_loop: C
     loop, prompt = open_loop(), PROMPTS["r33"]
     whole = hybrid.greedy(prompt, TOKENS)
     assert loop.scheduler.rules.prediction_rows == 0
-    params = SamplingParams(max_tokens=TOKENS, temperature=0.0, prediction=tuple(whole))
-    loop.add(Request("a", prompt, params), (), seed=1, now_s=0.0)
+    params = SamplingParams(max_tokens=TOKENS, temperature=0.0)
+    loop.add(Request("a", prompt, params, prediction=tuple(whole)), (), seed=1, now_s=0.0)
     assert run(loop)["a"] == whole and loop.scheduler.counters.drafted_rows == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import KvType, Layout, Quant, Target
-from engine.compile.checkpoint import Checkpoint
+from engine.compile.checkpoint import SafetensorsCheckpoint
 from engine.compile.reference import reference_logits
 from engine.compile.segments.parity import storage_logits
 from engine.errors import CompileError, UnsupportedModel
@@ -58,7 +58,7 @@ def test_other_geometries(changes: dict[str, Any], tmp_path: Path, build: Build)
 
 def test_the_float_reference_is_transformers(hybrid: Hybrid) -> None:
     network = read_network(json.loads((hybrid.source / "config.json").read_text()))
-    with Checkpoint(hybrid.source) as checkpoint:
+    with SafetensorsCheckpoint(hybrid.source) as checkpoint:
         found = reference_logits(checkpoint, network, np.array(TEXT))
     assert relative_error(found, hybrid.logits(TEXT)) < 1e-4
 
@@ -90,7 +90,7 @@ def test_decays_are_never_rounded(int4_hybrid: Hybrid) -> None:
     assert manifest.parity["top1"] > 0.8 and manifest.parity["wide_top1"] > 0.8
     assert manifest.parity["kv_top1"] > 0.95 and manifest.parity["kv_kl"] < 0.005
     stored = (int4_hybrid.bundle / "shared.data").read_bytes()
-    with Checkpoint(int4_hybrid.source) as checkpoint:
+    with SafetensorsCheckpoint(int4_hybrid.source) as checkpoint:
         name = "model.layers.4.linear_attn.{}"
         rate = -np.exp(checkpoint.tensor(name.format("A_log"), (4,)))
         steps = [checkpoint.tensor(f"{name.format(part)}.weight", (4, 64)) for part in ("in_proj_b", "in_proj_a")]
