@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from io import BufferedReader
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
@@ -14,13 +14,12 @@ from engine.compile.checkpoint import Float32, finite
 from engine.compile.gguf.architectures import ROPE_FACTORS, GgufArchitecture
 from engine.compile.gguf.config import GgufGeometry
 from engine.compile.gguf.header import GgufHeader, StoredRows
-from engine.compile.quantization.blocks import Int4Blocks, pack_nibbles
+from engine.compile.quantization.blocks import INT8_MIDDLE, Blocks, Int4Blocks, Int8Blocks, pack_nibbles
 from engine.errors import CompileError, UnsupportedModel
 from engine.files.content import brief
 from engine.files.opening import open_regular, shown
 
 Bytes = NDArray[np.uint8]
-BLOCK = 32  # numbers that share a scale in a block of Q4_0
 SCALE_BYTES = 2
 
 
@@ -88,17 +87,25 @@ class GgufTensors:
         """Rows start..stop of a matrix as float32."""
         return self._floats(name, self._ordered(name, start, stop))
 
-    def blocks(self, name: str, start: int, stop: int) -> Int4Blocks | None:
+    def is_four_bit(self, name: str) -> bool:
+        """Whether a matrix is stored as symmetric 4-bit blocks of 32."""
+        return self._find(name).kind is GGMLQuantizationType.Q4_0
+
+    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """Rows start..stop as symmetric blocks of 32, None unless they lie in the file as such."""
-        if self._find(name).kind is not GGMLQuantizationType.Q4_0:
+        kind = self._find(name).kind
+        if kind not in (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0):
             return None
         content = self._ordered(name, start, stop)
-        parts = content.reshape(len(content), -1, SCALE_BYTES + BLOCK // 2)
+        _, block_bytes = GGML_QUANT_SIZES[kind]
+        parts = content.reshape(len(content), -1, block_bytes)
         scales = np.ascontiguousarray(parts[:, :, :SCALE_BYTES]).view("<f2")[:, :, 0].astype(np.float32)
-        halves = parts[:, :, SCALE_BYTES:]
+        codes = parts[:, :, SCALE_BYTES:]
+        if kind is GGMLQuantizationType.Q8_0:
+            return Int8Blocks(codes ^ np.uint8(INT8_MIDDLE), finite(name, scales))  # from two's complement
         # The file has the first half of a block in the low nibbles; the operator wants neighbours in one byte.
-        codes = np.concatenate([halves & np.uint8(15), halves >> np.uint8(4)], axis=2)
-        return Int4Blocks(pack_nibbles(codes), finite(name, scales), None)
+        halves = np.concatenate([codes & np.uint8(15), codes >> np.uint8(4)], axis=2)
+        return Int4Blocks(pack_nibbles(halves), finite(name, scales), None)
 
     def _find(self, name: str) -> StoredRows:
         if name not in self._stored:

@@ -10,13 +10,20 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantization.blocks import Bytes, Int4Blocks, pack_nibbles, unpack_nibbles
+from engine.compile.quantization.blocks import (
+    INT4_MIDDLE,
+    Blocks,
+    Bytes,
+    Int4Blocks,
+    Int8Blocks,
+    pack_nibbles,
+    unpack_nibbles,
+)
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
 from engine.compile.weight_file import StoredTensor, WeightFile
 
 Number = TypeVar("Number", np.uint8, np.float32)
-INT4_MIDDLE = 8
 KEPT_BLOCK = 32
 _SLICE_ITEMS = 1 << 20  # numbers given back at once: small enough for the caches
 
@@ -77,7 +84,7 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
 
     def packed() -> Iterator[Bytes]:
         for piece in pieces:
-            blocks = piece if isinstance(piece, Int4Blocks) else int4_blocks(piece, block, arguments.asymmetric)
+            blocks = _as_blocks(piece, block, arguments.asymmetric)
             scales.append(blocks.scales)
             if blocks.zero_points is not None:
                 zero_points.append(blocks.zero_points)
@@ -88,6 +95,12 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
     stored_scales = file.add(f"{matrix.name}_scales", np.concatenate(scales))
     stored_zeros = file.add(f"{matrix.name}_zeros", np.concatenate(zero_points)) if zero_points else None
     return StoredMatrix(matrix.inputs, matrix.outputs, weight, stored_scales, stored_zeros, block)
+
+
+def _as_blocks(piece: Float32 | Blocks, block: int, asymmetric: bool) -> Int4Blocks:
+    if isinstance(piece, Int4Blocks):
+        return piece
+    return int4_blocks(piece.floats() if isinstance(piece, Int8Blocks) else piece, block, asymmetric)
 
 
 def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
@@ -107,7 +120,7 @@ def _mapped(folder: Path, tensor: StoredTensor, dtype: type[Number]) -> NDArray[
 
 
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
+    """Blocks of 4 or 8 bits. Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
     assert matrix.scales is not None
     zeros = [graph.stored(matrix.zero_points)] if matrix.zero_points else []
     return graph.op(
@@ -116,7 +129,7 @@ def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
         domain=CONTRIB,
         K=matrix.inputs,
         N=matrix.outputs,
-        bits=4,
+        bits=matrix.bits,
         block_size=matrix.block,
         accuracy_level=4,
     )

@@ -11,9 +11,9 @@ from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import Layout, Quant
+from engine.compile.arguments import Layout, Quant, Target, default_quant
 from engine.compile.quantization.int4 import int4_blocks
-from tests.engine.compile.gguf.gguf_files import F32, Floats, write_gguf
+from tests.engine.compile.gguf.gguf_files import F16, F32, Floats, write_gguf
 from tests.engine.compile.segments.test_wide import meant, stored
 
 Build = Callable[..., tuple[Path, Manifest]]
@@ -95,3 +95,45 @@ def test_a_stack_of_blocks_and_others_keeps_the_blocks(tiny_checkpoint: Path, bu
     qkv = meant(stored(folder / "linear_1_of_3.onnx"), "layer_0_qkv", 64)
     assert np.array_equal(qkv[:64], file["blk.0.attn_q.weight"])
     assert np.array_equal(qkv[96:], rounded_again(file["blk.0.attn_v.weight"]))
+
+
+def meant_bytes(tensors: dict[str, NDArray[Any]], name: str) -> Floats:
+    """[outputs, inputs]: (code - 128) * scale, written once more from the operator's definition."""
+    codes = tensors[f"{name}_weight"].astype(np.float32) - 128
+    return np.asarray((codes * tensors[f"{name}_scales"][..., None]).reshape(len(codes), -1))
+
+
+def test_keep_holds_every_block_as_it_is(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
+    """Matrices of 4 bits stay so, those of 8 bits too, and a stack of both loses nothing by becoming 8 bits."""
+    kinds = {"attn_v": Q8_0, "ffn_down": Q8_0, "token_embd": F16}
+    path = write_gguf(
+        tiny_checkpoint,
+        tmp_path / "mixed.gguf",
+        lambda name: next((kind for part, kind in kinds.items() if part in name), Q4_0),
+        quantize=far_from_the_edge,
+    )
+    folder, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    file = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
+    graph = stored(folder / "linear_1_of_3.onnx") | stored(folder / "linear_2_of_3.onnx")
+    qkv = np.concatenate([file[f"blk.0.attn_{name}.weight"] for name in "qkv"])
+    assert np.array_equal(meant_bytes(graph, "layer_0_qkv"), qkv)
+    assert np.array_equal(meant(graph, "layer_0_output", 64), file["blk.0.attn_output.weight"])
+    assert np.array_equal(meant_bytes(graph, "layer_0_down"), file["blk.0.ffn_down.weight"])
+    head = meant_bytes(stored(folder / "linear_3_of_3.onnx"), "head")
+    assert 0 < np.abs(head - file["token_embd.weight"]).max() < 0.005 * np.abs(head).max()
+    assert manifest.quant == "keep" and manifest.wide_quant == "int8"
+    assert manifest.parity["kl"] < 0.02
+
+
+def test_a_file_of_eight_bits_has_one_storage(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
+    """Passes of many rows read the 8-bit blocks as well, and every pass is near the file."""
+    path = write_gguf(tiny_checkpoint, tmp_path / "eight.gguf", Q8_0)
+    folder, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert manifest.wide_quant == "" and not (folder / "wide.data").exists()
+    assert manifest.parity["kl"] < 2e-3
+
+
+@pytest.mark.parametrize(("name", "quant"), [("a.gguf", Quant.KEEP), ("a", Quant.INT4)])
+def test_what_is_kept_unless_said(name: str, quant: Quant) -> None:
+    assert default_quant(Target.CPU, Path(name)) is quant
+    assert default_quant(Target.X_ELITE, Path(name)) is Quant.W4
