@@ -66,10 +66,10 @@ class Checkpoint(Protocol):
         """Rows start..stop of a matrix as float32."""
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """The same rows as symmetric blocks of 32, None where they are not stored as such."""
+        """The same rows as blocks of 32, None where they are not stored as such."""
 
     def is_four_bit(self, name: str) -> bool:
-        """Whether a matrix is stored as symmetric 4-bit blocks of 32."""
+        """Whether `blocks` of a matrix have 4 bits."""
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a type that can be read."""

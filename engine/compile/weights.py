@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -159,11 +159,11 @@ class WeightPacker:
         return rows if np.all(factors == 1) else rows * factors
 
     def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Blocks:
-        """Blocks keep their codes: only scales are multiplied."""
+        """Blocks keep their codes: only scales and offsets are multiplied."""
         blocks = self._checkpoint.blocks(tensor, start, stop)
         if blocks is None:
             return self._floats(tensor, start, stop, factors)
-        return replace(blocks, scales=blocks.scales * factors)
+        return blocks.scaled(factors)
 
 
 def _stored_outputs(source: LinearSource) -> tuple[int, ...]:

@@ -15,11 +15,18 @@ INT4_MIDDLE, INT8_MIDDLE = 8, 128
 @dataclass(frozen=True, slots=True)
 class Int4Blocks:
     """Four bits a weight: packed [outputs, blocks, block / 2], low nibble first; scales [outputs, blocks];
-    zero_points [outputs, ceil(blocks / 2)] packed alike, None when every zero point is 8."""
+    zero_points [outputs, ceil(blocks / 2)] packed alike, None when every zero point is 8. offsets [outputs, blocks]:
+    what is added to every weight of a block, None = nothing."""
 
     packed: Bytes
     scales: Float32
     zero_points: Bytes | None
+    offsets: Float32 | None = None
+
+    def scaled(self, factors: Float32) -> "Int4Blocks":
+        """Rows multiplied by their factors [outputs, 1]."""
+        offsets = None if self.offsets is None else self.offsets * factors
+        return Int4Blocks(self.packed, self.scales * factors, self.zero_points, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,10 @@ class Int8Blocks:
 
     codes: Bytes
     scales: Float32
+
+    def scaled(self, factors: Float32) -> "Int8Blocks":
+        """Rows multiplied by their factors [outputs, 1]."""
+        return Int8Blocks(self.codes, self.scales * factors)
 
     def floats(self) -> Float32:
         """The weights [outputs, blocks * block] that codes and scales stand for."""

@@ -71,11 +71,16 @@ def dequantised(blocks: Int4Blocks, inputs: int) -> Float32:
     else:
         codes -= unpack_nibbles(blocks.zero_points)[:, :count, None].astype(np.float32)
     codes *= blocks.scales[:, :, None]
+    if blocks.offsets is not None:
+        codes += blocks.offsets[:, :, None]
     return codes.reshape(outputs, -1)[:, :inputs]
 
 
 def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Slice by slice in the layout of `Int4Blocks`; blocks that the checkpoint has in this very form are kept."""
+    """Slice by slice in the layout of `Int4Blocks`; blocks that the checkpoint has in this very form are kept.
+
+    Those with offsets have not: they are rounded again.
+    """
     block = arguments.block
     keeps = block == KEPT_BLOCK and not arguments.asymmetric
     pieces = matrix.kept if keeps and matrix.kept is not None else matrix.slices
@@ -99,7 +104,9 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
 
 def _as_blocks(piece: Float32 | Blocks, block: int, asymmetric: bool) -> Int4Blocks:
     if isinstance(piece, Int4Blocks):
-        return piece
+        if piece.offsets is None:
+            return piece
+        piece = dequantised(piece, piece.packed.shape[1] * KEPT_BLOCK)
     return int4_blocks(piece.floats() if isinstance(piece, Int8Blocks) else piece, block, asymmetric)
 
 
@@ -108,10 +115,12 @@ def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
     assert matrix.scales is not None
     codes, scales = _mapped(folder, matrix.weight, np.uint8), _mapped(folder, matrix.scales, np.float32)
     zeros = _mapped(folder, matrix.zero_points, np.uint8) if matrix.zero_points else None
+    offsets = _mapped(folder, matrix.offsets, np.float32) if matrix.offsets else None
     step = max(1, _SLICE_ITEMS // matrix.inputs)
     for start in range(0, matrix.outputs, step):
         run = slice(start, start + step)
-        blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run])
+        added = None if offsets is None else offsets[:, run].T
+        blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run], added)
         yield dequantised(blocks, matrix.inputs)
 
 

@@ -28,8 +28,8 @@ class Activations(Enum):
 class FloatMatrix:
     """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once.
 
-    kept: the same runs, to be read instead, where those that are symmetric blocks of 32 come as such. is_four_bit: all
-    of them do, as blocks of 4 bits.
+    kept: the same runs, to be read instead, where those that are blocks of 32 come as such. is_four_bit: all of them
+    are blocks of 4 bits.
     """
 
     name: str
@@ -44,7 +44,7 @@ class FloatMatrix:
 class StoredMatrix:
     """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all.
 
-    bits: of a code in blocks.
+    bits: of a code in blocks. offsets: [blocks, outputs], what is added to every weight of a block.
     """
 
     inputs: int
@@ -54,6 +54,7 @@ class StoredMatrix:
     zero_points: StoredTensor | None = None
     block: int = 0
     bits: int = 4
+    offsets: StoredTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

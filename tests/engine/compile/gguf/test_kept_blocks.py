@@ -18,6 +18,7 @@ from tests.engine.compile.segments.test_wide import meant, stored
 
 Build = Callable[..., tuple[Path, Manifest]]
 Q4_0, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
+Q4_1, Q4_K = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K
 
 
 def far_from_the_edge(rows: Floats, kind: GGMLQuantizationType) -> NDArray[np.generic]:
@@ -137,3 +138,50 @@ def test_a_file_of_eight_bits_has_one_storage(tiny_checkpoint: Path, build: Buil
 def test_what_is_kept_unless_said(name: str, quant: Quant) -> None:
     assert default_quant(Target.CPU, Path(name)) is quant
     assert default_quant(Target.X_ELITE, Path(name)) is Quant.W4
+
+
+def q4_k(rows: Floats) -> NDArray[np.uint8]:
+    """Rows as blocks of Q4_K, which the package only reads: the plainest choice of scales and minima."""
+    blocks = rows.reshape(-1, 8, 32)
+    low = np.minimum(blocks.min(axis=2), 0)
+    scales, minima = (blocks.max(axis=2) - low) / 15, -low
+    d, dmin = (np.float16(each.max(axis=1, keepdims=True) / 63) for each in (scales, minima))
+    small, least = (np.rint(each / part.astype(np.float32)) for each, part in ((scales, d), (minima, dmin)))
+    steps = np.maximum(small * d.astype(np.float32), 1e-12)[:, :, None]
+    codes = np.clip(np.rint((blocks + (least * dmin.astype(np.float32))[:, :, None]) / steps), 0, 15).astype(np.uint8)
+    first, second = small.astype(np.uint8), least.astype(np.uint8)
+    top = [values[:, :4] | ((values[:, 4:] >> 4) << 6) for values in (first, second)]
+    packed = [d.view(np.uint8), dmin.view(np.uint8), *top, (first[:, 4:] & 15) | ((second[:, 4:] & 15) << 4)]
+    nibbles = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    return np.concatenate([*packed, nibbles.reshape(len(blocks), -1)], axis=1).reshape(len(rows), -1)
+
+
+def any_kind(rows: Floats, kind: GGMLQuantizationType) -> NDArray[np.generic]:
+    return q4_k(rows) if kind is Q4_K else gguf.quantize(rows, kind)
+
+
+@pytest.mark.parametrize("kind", [Q4_1, Q4_K], ids=["Q4_1", "Q4_K"])
+@pytest.mark.parametrize("layout", [Layout.SEGMENTS, Layout.POOL])
+def test_blocks_with_offsets_stay_four_bits(
+    kind: GGMLQuantizationType,
+    layout: Layout,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Build,
+    tmp_path: Path,
+) -> None:
+    """Nothing but activations is rounded: int4, which rounds such weights again, loses many times more."""
+    _, source = make_oracle("Llama", hidden_size=256, intermediate_size=256, num_hidden_layers=1)
+    path = write_gguf(source, tmp_path / "m.gguf", kind, quantize=any_kind)
+    folder, kept = build(path, quant=Quant.KEEP, layout=layout)
+    _, rounded = build(path, quant=Quant.INT4, layout=layout)
+    assert kept.parity["kl"] < rounded.parity["kl"] / 10
+    if layout is Layout.POOL:
+        return
+    file = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
+    graph = stored(folder / "linear_2_of_2.onnx")
+    weight = meant(graph, "layer_0_down", 256).reshape(256, 8, 32) + graph["layer_0_down_offsets"].T[:, :, None]
+    down = file["blk.0.ffn_down.weight"]
+    assert np.allclose(weight.reshape(256, 256), down, rtol=0, atol=1e-6 * np.abs(down).max())
+    wide = stored(folder / "linear_2_of_2_wide.onnx")
+    ints = wide["layer_0_down_weight"].T * wide["layer_0_down_scales"][:, None]
+    assert np.abs(ints - down).max() < np.abs(down).max() / 100
