@@ -10,6 +10,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 
 from engine.bundle.manifest import Manifest
+from engine.compile import source
 from engine.compile.arguments import Quant
 from engine.compile.gguf.source import GgufSource
 from engine.compile.parity import ChainedSequence
@@ -41,8 +42,8 @@ def test_greedy_tokens_and_logits_are_those_of_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     family, changes = CASES[case]
-    model, source = make_oracle(family, **changes)
-    folder, manifest = build(write_gguf(source, tmp_path / "model.gguf"), quant=Quant.FP32)
+    model, checkpoint = make_oracle(family, **changes)
+    folder, manifest = build(write_gguf(checkpoint, tmp_path / "model.gguf"), quant=Quant.FP32)
     assert manifest.model.family == family.lower()
     text, measured = greedy(ChainedSequence.start(folder, manifest, None), prompt, 24)
     expected = oracle_logits(model, text[:-1])
@@ -127,3 +128,13 @@ def test_yarn_and_a_tensor_that_nothing_reads_are_named(
     path = write_gguf(tiny_checkpoint, tmp_path / "n.gguf", change=lambda w: w.add_tensor("blk.0.attn_sinks", extra))
     with pytest.raises(UnsupportedModel, match=r"tensor blk\.0\.attn_sinks, which qwen3 does not use"):
         build(path)
+
+
+def test_without_the_package_folders_are_still_compiled(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came to the extra later than the others."""
+    monkeypatch.setattr(source, "find_spec", lambda name: None)
+    assert source.open_source(tiny_checkpoint).config["model_type"] == "qwen3"
+    with pytest.raises(CompileError, match="pip install"):
+        source.open_source(facts(tmp_path / "m.gguf"))
