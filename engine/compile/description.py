@@ -37,7 +37,7 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=model_name(arguments.source),
         npu=work.npu,
-        wide_quant=wide.quant.value if wide is not None else "",
+        wide_quant=wide.quant.value if wide is not None and work.wide is not None else "",
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
         conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",

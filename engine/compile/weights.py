@@ -12,7 +12,7 @@ from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.embedding import store_integer_table, store_table
 from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedRecurrence, PackedTable
 from engine.compile.parts import PartPlan
-from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.blocks import Blocks
 from engine.compile.quantization.method import Activations, FloatMatrix, Method
 from engine.compile.quantization.table import METHODS, embedding_bits, head_method, method_of
 from engine.compile.weight_file import StoredTensor, WeightFile
@@ -158,9 +158,9 @@ class WeightPacker:
     def _store(
         self, file: WeightFile, name: str, source: LinearSource, method: Method, bias: StoredTensor | None
     ) -> PackedLinear:
-        matrix = FloatMatrix(
-            name, sum(source.outputs), source.inputs, self._slices(source), self._runs(source, self._kept)
-        )
+        is_four_bit = all(self._checkpoint.is_four_bit(f"{each}.weight") for each in source.names)
+        runs = self._slices(source), self._runs(source, self._kept)
+        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, *runs, is_four_bit)
         return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
 
     def _table(self, file: WeightFile) -> PackedTable:
@@ -203,12 +203,12 @@ class WeightPacker:
         rows = self._checkpoint.rows(tensor, start, stop)
         return rows if np.all(factors == 1) else rows * factors
 
-    def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Int4Blocks:
-        """4-bit blocks keep their codes: only scales are multiplied."""
+    def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Blocks:
+        """Blocks keep their codes: only scales and offsets are multiplied."""
         blocks = self._checkpoint.blocks(tensor, start, stop)
         if blocks is None:
             return self._floats(tensor, start, stop, factors)
-        return Int4Blocks(blocks.packed, blocks.scales * factors, blocks.zero_points)
+        return blocks.scaled(factors)
 
 
 def _stored_outputs(source: LinearSource) -> tuple[int, ...]:

@@ -56,9 +56,10 @@ def segment_weights_stage(work: Compilation) -> None:
 def wide_weights_stage(work: Compilation) -> None:
     """Write the matrices once more, if passes of many rows shall read another storage."""
     wide = wide_method(work.arguments)
-    if wide is None:
+    narrow = [linear.matrix for linear in work.packed[0].linears() if linear.matrix.bits == 4]
+    if wide is None or not narrow:
         return
-    numbers = sum(linear.matrix.inputs * linear.matrix.outputs for linear in work.packed[0].linears())
+    numbers = sum(matrix.inputs * matrix.outputs for matrix in narrow)
     work.progress.stage(f"wide weights ({wide.quant})", numbers, "B")
     with WeightFile(work.folder, WIDE_DATA) as file:
         work.wide = WideWriter(work.folder, file, work.arguments, work.progress.advance).pack(work.packed[0])
