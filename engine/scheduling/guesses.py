@@ -49,6 +49,8 @@ class Guesser:
         self, decodes: Several[Sequence], proposals: Mapping[str, tuple[int, ...]], growth: Growth
     ) -> dict[str, tuple[int, ...]]:
         """The guesses that a pass takes, by sequence id. proposals: a draft model's."""
+        if not decodes or not growth.most(1):
+            return {}
         by_id = {sequence.id: sequence for sequence in decodes}
         offers = [offer for s in decodes if (offer := self._best_offer(s, proposals.get(s.id, ()))) is not None]
         if not offers:
