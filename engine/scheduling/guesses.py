@@ -95,6 +95,8 @@ class Guesser:
             backlog = drafter.backlog(sequence.id, sequence.tokens)
             here = own[sequence.id].worth if sequence.id in own else 0.0
             most = min(drafter.most, self._room(sequence))
+            if sequence.request.prompt_embeds:
+                continue  # a prompt that has no tokens cannot be read by another model
             if backlog is not None and sum(worths(self._draft_rate(sequence), most)) > here:
                 drafting.append((sequence, backlog))
         if not drafting:
