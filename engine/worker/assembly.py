@@ -39,7 +39,7 @@ from engine.worker.loop import EngineLoop
 from engine.worker.memory_plan import MemoryPlan, plan_memory
 from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
-from engine.worker.storage import choose_storage
+from engine.worker.storage import NARROW, choose_storage
 
 log = logging.getLogger("hexserve.worker")
 
@@ -154,6 +154,8 @@ def _open_draft(
     own = Path(config.draft)
     draft = load_manifest(own)
     check_same_tokens(folder, manifest, own, draft)
+    # Of two storages the one for few rows: a draft mostly runs passes of those.
+    draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
         config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
     )
