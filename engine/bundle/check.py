@@ -4,6 +4,7 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """
 
 from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
+from engine.bundle.fused import check_fused
 from engine.bundle.kv_scales import check_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
@@ -19,6 +20,9 @@ def check_contract(manifest: Manifest) -> None:
     if manifest.is_segmented:
         check_segments(manifest)
         check_kv_scales(manifest)
+        return
+    if manifest.fused is not None:
+        check_fused(manifest)
         return
     if manifest.kv_scales:
         raise BundleError("kv_scales are for the caches of a segmented bundle")

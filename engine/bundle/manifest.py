@@ -26,6 +26,7 @@ from engine.bundle.bounds import (
     UnknownSize,
     Vocabulary,
 )
+from engine.bundle.fused_spec import FusedSpec
 from engine.errors import BundleError
 from engine.files.content import one_line
 from engine.files.names import confined
@@ -44,6 +45,7 @@ class GraphKind(StrEnum):
     DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
+    FUSED = "fused"  # a prompt's rows over its cache and decodes over theirs, see `engine/bundle/fused.py`
     LINEAR = "linear"  # what lies between two attentions, of a segmented bundle
     ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
     IMAGE_ENCODER = "image_encoder"
@@ -162,7 +164,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
 
     wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
-    of the scales of int8 caches in a segmented bundle, "" where caches have none.
+    of the scales of int8 caches in a segmented bundle, "" where caches have none. fused: what fused prefill/decode
+    graphs have in common, None where there are none.
     """
 
     format_version: int
@@ -183,6 +186,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     npu: NpuSpec | None = None
     wide_quant: Text = ""
     kv_scales: Text = ""
+    fused: FusedSpec | None = None
 
     @property
     def is_free_shape(self) -> bool:

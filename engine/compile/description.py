@@ -8,6 +8,7 @@ from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
+from engine.compile.fused.plan import fused_spec
 from engine.compile.layout import kv_type, layout_of, wide_method
 
 
@@ -34,14 +35,16 @@ def describe(work: Compilation) -> Manifest:
         source=arguments.source.resolve().name,
         npu=work.npu,
         wide_quant=wide.quant.value if wide is not None else "",
+        fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
     )
 
 
 def split_text(arguments: CompileArguments) -> str:
     """Where the network is cut into graphs, in one word."""
-    if layout_of(arguments) is Layout.SEGMENTS:
-        return Layout.SEGMENTS.value
+    layout = layout_of(arguments)
+    if layout is not Layout.POOL:
+        return layout.value
     return (arguments.split or DEFAULT_SPLIT).value
 
 

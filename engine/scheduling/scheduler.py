@@ -18,6 +18,7 @@ from engine.scheduling.pool_queues import PoolQueues
 from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
+from engine.scheduling.slots import LOGPROB_ROWS, first_open
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
 PROMPT_LOGPROB_ROWS = 32
@@ -128,7 +129,10 @@ class Scheduler:
         if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
         logprob_rows = PROMPT_LOGPROB_ROWS if ready else self.shapes.max_rows
-        open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)
+        if self.shapes.slots:
+            open_prefills = first_open(open_rows(pool.prefill_queue.values(), held, LOGPROB_ROWS))
+        else:
+            open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
         share = self._share(pool, len(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
@@ -218,7 +222,9 @@ class Scheduler:
             shared = [page for page in known if page is not None]
             pool.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), pool.pages.page_columns) - len(shared)
-            reserved = pool.reserved + self._output_length.reserved(sequence, pool.running())
+            # A sequence of fused graphs has all the columns it will ever need from the start.
+            growth = 0 if self.shapes.slots else self._output_length.reserved(sequence, pool.running())
+            reserved = pool.reserved + growth
             if not fits_now(needed, pool.available(1), reserved):
                 pool.pages.release(shared)
                 continue

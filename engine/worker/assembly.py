@@ -15,6 +15,7 @@ from engine.errors import BundleError
 from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
+from engine.graphs.fused.runtime import FusedRuntime
 from engine.graphs.onnx_qnn import qnn_provider
 from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
@@ -28,6 +29,7 @@ from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
+from engine.worker.fused_settings import fused_settings
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -54,6 +56,8 @@ class Assembled:
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """The runtime of every bundle that the compiler makes."""
     provider = choose_provider(folder, manifest, config)
+    if manifest.fused is not None:
+        return FusedRuntime(folder, manifest, shapes, provider)
     if manifest.is_segmented:
         return SegmentRuntime(folder, manifest, shapes, provider)
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
@@ -91,7 +95,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
     with stages.stage("pass times"):
-        column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
+        column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
         limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
@@ -101,6 +105,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
+    if manifest.fused is not None:
+        variants = tuple(graph.name for graph in manifest.graphs)
     ready = Ready(
         bundle=manifest.name,
         device=runtime.device,
@@ -138,6 +144,8 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
 
     All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
     """
+    if manifest.fused is not None:
+        return fused_settings(manifest, config, POOL_BUDGET_BYTES)
     if not manifest.is_segmented:
         return config
     offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
@@ -152,7 +160,7 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
         columns = config.pool_columns or _default_columns(manifest, config)
         step = shapes.past_step
         shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
-    elif config.pool_columns:
+    elif config.pool_columns and not shapes.slots:
         raise BundleError("pool_columns cannot be set for a bundle of fixed shapes: the widest graph decides it")
     return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
 

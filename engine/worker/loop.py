@@ -92,7 +92,7 @@ class EngineLoop:
             return StepReport(())
         begin(self._expected_ms(plan.shape))
         self.stages.mark("plan")
-        batch = pack(plan, PAGE_COLUMNS)
+        batch = pack(plan, self.scheduler.pools[0].page_columns)
         _mark_started(plan, began)
         prepare(plan, self._masks)
         self._writer.wait()

@@ -22,6 +22,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Progress
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
+from tests.engine.worker.fused_runtime import FusedFake
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
@@ -50,6 +51,12 @@ def free(max_rows: int, columns: int) -> ShapeTable:
 def segmented(max_rows: int, columns: int) -> ShapeTable:
     """A free-shape table where every sequence has a cache of its own."""
     return ShapeTable((), max_rows, columns, segmented=True)
+
+
+def fused(slots: int, *rows: int, past: int = 129) -> ShapeTable:
+    """The table of fused graphs of so many rows and those that only decode."""
+    shapes = tuple(PassShape(count, past) for count in sorted({1, slots, *rows}))
+    return ShapeTable(shapes, max(rows), past, segmented=True, slots=slots)
 
 
 def sequence_of(request_id: str) -> Progress:
@@ -136,11 +143,13 @@ def simulate(
     max_context: int = 10**6,
     columns: int | None = None,
     masks: GrammarMasks | None = None,
+    page: int = PAGE,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES."""
-    pages = [PagePool(columns or shapes.max_past, PAGE) for _ in range(pools)]
-    capacity = Capacity(pages[0].page_count * PAGE, max_context)
+    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. page: columns of one."""
+    pages = [PagePool(columns or shapes.max_past, page) for _ in range(pools)]
+    # Of fused graphs a page is a whole cache, and a sequence has one.
+    capacity = Capacity(page if shapes.slots else pages[0].page_count * page, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
@@ -148,7 +157,8 @@ def simulate(
         mode or Autoregressive(),
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
     )
-    runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
+    fake = FusedFake if shapes.slots else SegmentedFake if shapes.segmented else FakeRuntime
+    runtime = fake(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
     loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer), Inline())
     return Simulation(loop, runtime)
