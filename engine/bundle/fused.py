@@ -104,8 +104,9 @@ def fused_forms(manifest: Manifest, shape: FusedShape) -> tuple[dict[str, Form],
         "position_ids_cos": ("", (rows, half)),
         "position_ids_sin": ("", (rows, half)),
         "attention_mask": ("", (rows, past + rows)),
-        CONTROL: ("int32", (CONTROL_HEAD + shape.slots,)),
     }
+    if spec.kv_update_on_device:  # else nothing in the graph depends on it: the mask says what is active
+        inputs[CONTROL] = ("int32", (CONTROL_HEAD + shape.slots,))
     outputs: dict[str, Form] = {"logits": ("", (shape.logit_rows, model.vocab))}
     for layer in range(model.layers):
         outputs |= _cache_forms(manifest, fresh_tensors(layer), rows)

@@ -8,6 +8,7 @@ import onnx
 from onnx import helper
 
 from engine.bundle.fused import CONTROL, CONTROL_HEAD, FusedShape, fresh_tensors, input_order
+from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import ModelSpec, TensorSpec
 from engine.compile.fused.kv_update import CacheUpdater
 
@@ -21,13 +22,18 @@ class WrittenGraph:
     outputs: tuple[TensorSpec, ...]
 
 
-def finish(written: WrittenGraph, spec: ModelSpec, shape: FusedShape, past: int, updates_caches: bool) -> WrittenGraph:
-    """Give fresh keys and values their names, add the control and, if asked, the updated caches."""
+def finish(
+    written: WrittenGraph, model_spec: ModelSpec, shape: FusedShape, fused: FusedSpec, has_pairs: bool
+) -> WrittenGraph:
+    """Give fresh keys and values their names, and where caches are updated by the graph add them and the control.
+
+    has_pairs: see `CacheUpdater`.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(written.model)
     names = {
         row_name: name
-        for layer in range(spec.layers)
+        for layer in range(model_spec.layers)
         for row_name, name in zip(
             (f"past_key_{layer}_out", f"past_value_{layer}_out"), fresh_tensors(layer), strict=True
         )
@@ -35,12 +41,12 @@ def finish(written: WrittenGraph, spec: ModelSpec, shape: FusedShape, past: int,
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-    inputs = (*written.inputs, TensorSpec(CONTROL, "int32", (CONTROL_HEAD + shape.slots,)))
-    outputs = _renamed(written.outputs, names)
-    if updates_caches:
-        outputs = (*outputs, *CacheUpdater(model.graph, spec, shape, past).add(inputs))
+    inputs, outputs = written.inputs, _renamed(written.outputs, names)
+    if fused.kv_update_on_device:
+        inputs = (*inputs, TensorSpec(CONTROL, "int32", (CONTROL_HEAD + shape.slots,)))
+        outputs = (*outputs, *CacheUpdater(model.graph, model_spec, shape, fused.past, has_pairs).add(inputs))
     by_name = {tensor.name: tensor for tensor in inputs}
-    inputs = tuple(by_name[name] for name in input_order(shape, spec.layers))
+    inputs = tuple(by_name[name] for name in input_order(shape, model_spec.layers) if name in by_name)
     # Logits first, as the contract has them; then fresh keys and values, then caches.
     outputs = tuple(sorted(outputs, key=lambda tensor: (tensor.name != "logits", tensor.name.startswith("updated"))))
     for declared, tensors in ((model.graph.input, inputs), (model.graph.output, outputs)):

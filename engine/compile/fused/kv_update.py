@@ -21,12 +21,17 @@ KEY_AXIS, VALUE_AXIS = 3, 2  # of the columns
 
 @dataclass(slots=True)
 class CacheUpdater:
-    """Adds the nodes to one graph. Rows that hold nothing are written into the last column, which nobody reads."""
+    """Adds the nodes to one graph. Rows that hold nothing are written into the last column, which nobody reads.
+
+    has_pairs: codes are moved as numbers between a dequantise and a quantise node, the one form in which an NPU's back
+    end knows that they are codes; a CPU moves them as they are.
+    """
 
     graph: onnx.GraphProto
     model: ModelSpec
     shape: FusedShape
     past: int
+    has_pairs: bool = False
 
     def add(self, inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         """Write every updated cache; the new outputs, each stored as the cache it is of."""
@@ -45,11 +50,29 @@ class CacheUpdater:
                     strict=True,
                 )
                 for past, fresh, updated, index, axis in names:
-                    rows = self._cut(fresh, axis, branch.start, branch.stop)
-                    self._node("ScatterElements", [past, index, rows], updated, axis=axis)
                     spec = caches[past]
+                    rows = self._rows(spec, fresh, axis, branch)
+                    self._moved(spec, "ScatterElements", [past, rows], [index], updated, axis=axis)
                     made.append(TensorSpec(updated, spec.dtype, spec.shape, spec.scale, spec.zero_point))
         return tuple(made)
+
+    def _rows(self, spec: TensorSpec, fresh: str, axis: int, branch: Branch) -> str:
+        """The branch's fresh keys or values."""
+        bounds = [self._constant(f"int_{number}", np.array([number], np.int64)) for number in (branch.start, branch.stop, axis)]
+        return self._moved(spec, "Slice", [fresh], bounds, f"{branch.cache}_{fresh}")
+
+    def _moved(
+        self, spec: TensorSpec, kind: str, data: list[str], where: list[str], output: str, **attributes: Any
+    ) -> str:
+        """A node that moves numbers stored as `spec` says. data: its first input and its last; where: those between."""
+        if not self.has_pairs or spec.scale is None:
+            return self._node(kind, [data[0], *where, *data[1:]], output, **attributes)
+        label = f"{spec.scale!r}_{spec.zero_point}"
+        scale = self._scalar(f"scale_{label}", np.array(spec.scale, np.float32))
+        zero = self._scalar(f"zero_{label}", np.array(spec.zero_point, spec.dtype))
+        real = [self._node("DequantizeLinear", [name, scale, zero], f"{output}_{index}_real") for index, name in enumerate(data)]
+        made = self._node(kind, [real[0], *where, *real[1:]], f"{output}_float", **attributes)
+        return self._node("QuantizeLinear", [made, scale, zero], output)
 
     def _columns(self, branch: Branch) -> str:
         """Where each row of a branch goes, int32 [n]."""
@@ -96,7 +119,10 @@ class CacheUpdater:
         return output
 
     def _constant(self, name: str, value: NDArray[np.generic]) -> str:
-        label = f"update_{name}_{len(value)}"
+        return self._scalar(f"{name}_{len(value)}", value)
+
+    def _scalar(self, name: str, value: NDArray[np.generic]) -> str:
+        label = f"update_{name}"
         if all(tensor.name != label for tensor in self.graph.initializer):
             self.graph.initializer.append(numpy_helper.from_array(value, label))
         return label

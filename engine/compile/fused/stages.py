@@ -47,7 +47,7 @@ def fused_graphs_stage(work: Compilation) -> None:
     work.progress.stage("graphs", len(plans), "graphs")
     for plan in plans:
         shape = fused_shape(plan.name)
-        made = finish(_written(work, plan), work.network.spec, shape, spec.past, spec.kv_update_on_device)
+        made = finish(_written(work, plan), work.network.spec, shape, spec, work.arguments.is_npu)
         work.graphs.append(save_graph(plan, made.model, made.inputs, made.outputs, work.graph_folder))
         work.progress.advance(1)
 

@@ -42,7 +42,8 @@ class FusedInputs:
             if key not in tables:
                 tables[key] = RotaryTable(self._rope, *key)
             tables[key].fill(positions, self.arrays[name].reshape(rows, -1))
-        self.arrays[CONTROL].reshape(-1)[...] = placement.control()
+        if CONTROL in self.arrays:
+            self.arrays[CONTROL].reshape(-1)[...] = placement.control()
         self._fill_mask(placement)
 
     def _fill_mask(self, placement: Placement) -> None:
