@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.bundle.fused import fused_shapes
-from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.errors import BundleError
 
@@ -99,8 +98,9 @@ def shape_of(graph: GraphSpec) -> PassShape | None:
 
 def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
-    if manifest.fused is not None:
-        return slot_table(tuple(shape.rows for shape in fused_shapes(manifest.fused)), manifest.fused)
+    spec = manifest.fused
+    if spec is not None:
+        return slot_table([shape.rows for shape in fused_shapes(spec)], spec.past, spec.decode_slots)
     kinds = (GraphKind.DECODER, GraphKind.DEFAULT, GraphKind.ATTENTION)
     layers = [graph for graph in manifest.graphs if graph.kind in kinds]
     if not layers:
@@ -117,10 +117,10 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     return ShapeTable((), max_rows, most, segmented=manifest.is_segmented)
 
 
-def slot_table(rows: Iterable[int], spec: FusedSpec) -> ShapeTable:
+def slot_table(rows: Iterable[int], past: int, slots: int) -> ShapeTable:
     """Shapes of fused graphs of so many rows. Every sequence has a cache of its own, and all graphs the same past."""
-    fixed = tuple(PassShape(count, spec.past) for count in sorted(rows))
-    return ShapeTable(fixed, fixed[-1].rows, spec.past, segmented=True, slots=spec.decode_slots)
+    fixed = tuple(PassShape(count, past) for count in sorted(rows))
+    return ShapeTable(fixed, fixed[-1].rows, past, segmented=True, slots=slots)
 
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:

@@ -58,7 +58,10 @@ class CacheUpdater:
 
     def _rows(self, spec: TensorSpec, fresh: str, axis: int, branch: Branch) -> str:
         """The branch's fresh keys or values."""
-        bounds = [self._constant(f"int_{number}", np.array([number], np.int64)) for number in (branch.start, branch.stop, axis)]
+        bounds = [
+            self._constant(f"int_{number}", np.array([number], np.int64))
+            for number in (branch.start, branch.stop, axis)
+        ]
         return self._moved(spec, "Slice", [fresh], bounds, f"{branch.cache}_{fresh}")
 
     def _moved(
@@ -70,7 +73,10 @@ class CacheUpdater:
         label = f"{spec.scale!r}_{spec.zero_point}"
         scale = self._scalar(f"scale_{label}", np.array(spec.scale, np.float32))
         zero = self._scalar(f"zero_{label}", np.array(spec.zero_point, spec.dtype))
-        real = [self._node("DequantizeLinear", [name, scale, zero], f"{output}_{index}_real") for index, name in enumerate(data)]
+        real = [
+            self._node("DequantizeLinear", [name, scale, zero], f"{output}_{index}_real")
+            for index, name in enumerate(data)
+        ]
         made = self._node(kind, [real[0], *where, *real[1:]], f"{output}_float", **attributes)
         return self._node("QuantizeLinear", [made, scale, zero], output)
 

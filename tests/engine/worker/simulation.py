@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from llguidance import LLTokenizer
 
-from engine.bundle.variant import PassShape, ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable, slot_table
 from engine.cache.pages import PagePool
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import GrammarFailed
@@ -55,8 +55,7 @@ def segmented(max_rows: int, columns: int) -> ShapeTable:
 
 def fused(slots: int, *rows: int, past: int = 129) -> ShapeTable:
     """The table of fused graphs of so many rows and those that only decode."""
-    shapes = tuple(PassShape(count, past) for count in sorted({1, slots, *rows}))
-    return ShapeTable(shapes, max(rows), past, segmented=True, slots=slots)
+    return slot_table({1, slots, *rows}, past, slots)
 
 
 def sequence_of(request_id: str) -> Progress:

@@ -38,6 +38,18 @@ def test_tables_bars_assumptions_and_json(tmp_path: Path) -> None:
     assert len(document["assumptions"]) == text.count("\n- ")
 
 
+def test_fused_graphs_beside_the_others(tmp_path: Path) -> None:
+    text = output("--slots", "1,4", "--slot-ms", "2.1", "--json", str(tmp_path / "figures.json"))
+    (device,) = json.loads((tmp_path / "figures.json").read_text())["devices"]
+    by_policy = {each["policy"]: each for each in device["figures"] if each["clients"] == 4}
+    assert list(by_policy) == ["serial", "1+1", "fused 1", "fused 4", "hexserve"]
+    assert all(each["tokens"] == 32 for each in by_policy.values())
+    assert by_policy["fused 4"]["passes"] < by_policy["fused 1"]["passes"] < by_policy["serial"]["passes"]
+    assert by_policy["fused 1"]["gap_longest_passes"] <= 4 < by_policy["1+1"]["gap_longest_passes"]
+    assert re.search(r"(?m)^ +4 +fused 4 +\d+ +\d+\.\d ", text)
+    assert "each cache of a graph beyond the first costs 2.1 ms" in " ".join(text.split())
+
+
 def test_every_model_of_a_device() -> None:
     text = output("--device", "8-elite", "--model", "all")
     assert re.findall(r"(?m)^(\S+) on 8-elite", text) == ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"]
@@ -87,6 +99,9 @@ def test_one_token_has_no_gaps() -> None:
         (["--costs", "/nowhere"], "--costs /nowhere cannot be read: No such file or directory"),
         (["--costs", "costs.json", "--rows", "1,2"], "--rows goes without --costs: that file names its own variants"),
         (["--costs", "costs.json", "--kv-bytes", "0"], "--kv-bytes must be 1 to 16777216, not 0"),
+        (["--slots", "0"], "--slots must be at least 1 each, not '0'"),
+        (["--slots", "128"], "--slots 128 leave no rows for a prompt: the widest variant has 128"),
+        (["--slot-ms", "-1"], "--slot-ms must be 0 to 1000000, not -1"),
         (["--kv-bytes", "9"], "--kv-bytes needs --costs: published models have their own"),
         (["--json", "/nowhere/x"], "--json /nowhere/x cannot be written: No such file or directory"),
     ],
