@@ -32,8 +32,9 @@ def opened(
 class Passes:
     """Sequences by number; a sequence's number is its cache's page. tokens: what each has computed."""
 
-    def __init__(self, runtime: FusedRuntime) -> None:
+    def __init__(self, runtime: FusedRuntime, columns: int = COLUMNS) -> None:
         self.runtime = runtime
+        self._columns = columns
         self.tokens: dict[int, list[int]] = {}
 
     def batch(self, rows: int, *parts: tuple[int, tuple[int, ...]]) -> PackedBatch:
@@ -46,7 +47,7 @@ class Passes:
             segments.append(PackedSegment(row, len(tokens), (number,) if past else (), past, end))
             row = end
         last = np.array([segment.end - 1 for segment in segments], np.int64)
-        return PackedBatch(PassShape(rows, COLUMNS + 1), 0, ids, positions, last, tuple(segments), COLUMNS)
+        return PackedBatch(PassShape(rows, self._columns + 1), 0, ids, positions, last, tuple(segments), self._columns)
 
     def run(self, rows: int, *parts: tuple[int, tuple[int, ...]]) -> np.ndarray:
         """Run a pass and keep every row; logits [parts, V]."""
@@ -54,7 +55,7 @@ class Passes:
         logits = self.runtime.run(batch).decoded().copy()
         for (number, tokens), segment in zip(parts, batch.segments, strict=True):
             done = self.tokens.setdefault(number, [])
-            columns = number * COLUMNS + len(done) + np.arange(len(tokens))
+            columns = number * self._columns + len(done) + np.arange(len(tokens))
             self.runtime.keep(0, np.arange(segment.start, segment.end), columns)
             done.extend(tokens)
         return logits
