@@ -125,3 +125,19 @@ def test_a_drawing_that_cannot_be_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", *SMALL, "--svg", str(tmp_path / "no" / "made.svg")])
     assert result.exit_code == 2
     assert "--svg" in result.output and "cannot be written: No such file or directory" in result.output
+
+
+def test_the_tables_of_the_page_on_fused_graphs_are_what_the_command_gives(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "fused.md").read_text(encoding="utf-8")
+    for words, table in re.findall(r"(?m)^`(--model [^`]+)`.*\n\n((?:\|.*\n)+)", page):
+        file = tmp_path / "figures.json"
+        result = CliRunner().invoke(app, ["simulate", *words.split(), "--json", str(file)])
+        assert result.exit_code == 0, result.output
+        (device,) = json.loads(file.read_text())["devices"]
+        told = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()[2:]]
+        assert [row[:4] for row in told] == [
+            [each["policy"], str(each["passes"]), f"{each['rows_per_pass']:.1f}", str(each["gap_longest_passes"])]
+            for each in device["figures"]
+        ]
+        assert [row[4] for row in told] == [f"{each['gap_longest_s']:.2f} s" for each in device["figures"]]
+    assert len(re.findall(r"(?m)^`--model ", page)) == 2
