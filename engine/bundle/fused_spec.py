@@ -5,9 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from engine.bundle.bounds import Rows, Tokens
+from engine.bundle.bounds import Rows
 
 SPARE_COLUMNS = 1
+Past = Annotated[int, Meta(gt=SPARE_COLUMNS, le=1 << 24)]
 
 
 class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,7 +22,7 @@ class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     pd_total_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
     pd_prefill_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
     decode_slots: Rows
-    past: Tokens
+    past: Past
     kv_update_on_device: bool = False
 
     @property
