@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx
 import pytest
 
+from engine.bundle.check import check_contract
 from engine.bundle.fused import fused_shape
 from engine.bundle.manifest import GraphKind, Manifest, load_manifest
 from engine.bundle.variant import PassShape
@@ -21,6 +23,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
+from engine.errors import BundleError
 from engine.graphs.fused.update import CacheUpdate
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -147,3 +150,52 @@ def test_integer_caches_are_equal_however_they_are_updated(integers: dict[str, P
     for other in found[1:]:
         for mine, theirs in zip(found[0], other, strict=True):
             assert all((mine[side] == theirs[side]).all() for side in range(2))
+
+
+def test_a_layer_that_is_stored_in_two_ways_is_refused(integers: dict[str, Path]) -> None:
+    manifest = load_manifest(integers["graph"])
+    check_contract(manifest)
+    last = manifest.graphs[-1]
+    outputs = tuple(
+        msgspec.structs.replace(tensor, scale=2 * (tensor.scale or 1.0)) if tensor.name == "present_value_1" else tensor
+        for tensor in last.outputs
+    )
+    other = msgspec.structs.replace(
+        manifest, graphs=(*manifest.graphs[:-1], msgspec.structs.replace(last, outputs=outputs))
+    )
+    with pytest.raises(BundleError, match="stores present_value_1 in another way than past_value_decode_1 is stored"):
+        check_contract(other)
+
+
+@pytest.mark.parametrize("quant", [Quant.INT8, Quant.INT4])
+def test_every_storage_of_the_cpu(
+    tiny_checkpoint: Path, build: Callable[..., tuple[Path, Manifest]], quant: Quant
+) -> None:
+    """The head has fewer rows than the layers: nothing that was made for all of them may serve it."""
+    _, fused = build(tiny_checkpoint, quant=quant, **FUSED)
+    _, row = build(tiny_checkpoint, quant=quant)
+    assert fused.parity["kl"] < 3 * row.parity["kl"] + 1e-3
+
+
+@pytest.mark.parametrize("layout", ["fused", "fused 3"])
+def test_a_graph_changes_the_columns_that_its_control_names_and_the_last_one(bundles: Bundles, layout: str) -> None:
+    """Of slots that hold nothing the last column only, whatever their past is said to be."""
+    with opened(bundles, layout, CacheUpdate.COPIED) as runtime:
+        for graph in runtime._graphs.values():
+            slots, labels = graph.shape.slots, graph.shape.caches
+            before = [runtime._caches.take() for _ in labels]
+            after = [runtime._caches.take() for _ in labels]
+            for number, cache in enumerate(before, 1):
+                cache.keys[...] = cache.values[...] = number
+            control = graph.inputs.arrays["fusion_ctrl"].reshape(-1)
+            for active, wanted in ((0, 0), (1, 3), (slots, 2)):
+                prompt = min(wanted, graph.shape.prefill_rows)
+                control[...] = [prompt > 0, active, prompt, 0, 7, *range(20, 20 + slots)]
+                graph.run(before, after)
+                for label, old, new in zip(labels, before, after, strict=True):
+                    slot = int(label.removeprefix("decode") or 0) if label != "prefill" else -1
+                    named = range(7, 7 + prompt) if slot < 0 else [20 + slot] * (slot >= slots - active)
+                    changed = (old.keys != new.keys).any(axis=(0, 1, 2, 3)).nonzero()[0].tolist()
+                    assert set(named) <= set(changed) <= {*named, 64}
+                    changed = (old.values != new.values).any(axis=(0, 1, 2, 4)).nonzero()[0].tolist()
+                    assert set(named) <= set(changed) <= {*named, 64}
