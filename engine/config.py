@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 PAGE_COLUMNS = 16
+KV_SAVE_MB_PER_S = 50.0  # slower disks lose what is not written in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,19 @@ class EngineConfig:
     weights: which storages of a bundle that has two are loaded: auto (by the machine's memory), both, narrow or wide.
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
+    kv_file: file that keeps cached pages over a restart, "" = none; kv_file_mb: MiB it may take.
     deterministic: one variant for every pass.
-    lookup_rows: most prompt-lookup guesses a sequence may add to otherwise padded rows, 0 = off.
+    lookup_rows: most prompt-lookup guesses of a sequence in a pass, 0 = off; padding, or rows where they are worth it.
+    prediction_rows: the same for guesses from a request's own prediction.
+    draft: folder of the bundle that guesses for this one, "" = none. draft_tokens: most tokens that it proposes for a
+    sequence and pass, 0 = as many as pay.
     pass_timeout_s: silence of the worker, or a pass of it, after which it is killed and replaced; a pass that should
     be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
     cost_cache: folder of pass times, "" = none.
     paced: `device/model` of `engine/simulate/published.py` whose pass times are kept by sleeping instead of computing:
     every answer is noise, "" = compute.
+    lora: adapters as NAME=FOLDER,..., each a model of its own name; "" = none.
     qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/environment.py`; "" = none, the package's libraries.
     """
 
@@ -42,13 +48,24 @@ class EngineConfig:
     weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024
+    kv_file: str = ""
+    kv_file_mb: int = 1024
     deterministic: bool = False
     lookup_rows: int = 0
+    prediction_rows: int = 16
+    draft: str = ""
+    draft_tokens: int = 0
     pass_timeout_s: float = 30.0
     load_timeout_s: float = 1800.0
     log_level: str = "info"
     cost_cache: str = ""
     paced: str = ""
+    lora: str = ""
     qnn_options: str = ""
     qnn_library_dir: str = ""
     qnn_op_packages: str = ""
+
+    @property
+    def save_s(self) -> float:
+        """How long a worker may take at its end to write its `kv_file`; 0 without one."""
+        return 5.0 + self.kv_file_mb / KV_SAVE_MB_PER_S if self.kv_file else 0.0

@@ -34,19 +34,24 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion."""
+    """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
+
+    adapters: what tells the contents of each apart, by name, as hexadecimal digits.
+    """
 
     bundle: str
     device: str
     max_tokens_per_sequence: int
     variants: tuple[str, ...]
+    adapters: dict[str, str] = {}
 
 
 class Counters(msgspec.Struct):
     """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
 
-    run_s: inside the graphs. restride_s: re-laying pools for variants of another width. copy_s: pages to and from the
-    host KV cache. step_s: whole steps, all of these included.
+    drafted_rows, accepted_rows: guesses in rows of passes, and those that were right; then the same by their kind.
+    draft_s: in the draft model. run_s: inside the graphs. restride_s: re-laying pools for variants of another width.
+    copy_s: pages to and from the host KV cache. step_s: whole steps, all of these included.
     """
 
     passes: int = 0
@@ -56,6 +61,12 @@ class Counters(msgspec.Struct):
     prefill_rows: int = 0
     drafted_rows: int = 0
     accepted_rows: int = 0
+    lookup_rows: int = 0
+    lookup_accepted: int = 0
+    prediction_rows: int = 0
+    prediction_accepted: int = 0
+    draft_rows: int = 0
+    draft_accepted: int = 0
     variant_switches: int = 0
     restrides: int = 0
     preemptions: int = 0
@@ -64,6 +75,7 @@ class Counters(msgspec.Struct):
     prompt_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
+    draft_s: float = 0.0
     run_s: float = 0.0
     restride_s: float = 0.0
     copy_s: float = 0.0

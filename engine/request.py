@@ -53,10 +53,29 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptEmbeds:
+    """A prompt as rows of numbers. data: float32, little-endian, [tokens, hidden], row by row."""
+
+    tokens: int
+    data: bytes
+
+    def __len__(self) -> int:
+        return self.tokens
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        """What stands for its rows where token ids are counted."""
+        return (0,) * self.tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
 
-    cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes).
+    cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
+    name of the one whose paths its rows take, "" = the model alone. prediction: what the caller expects the answer to
+    be; it changes no token, only how soon they come. prompt_embeds: the data of `PromptEmbeds`, whose placeholders
+    `prompt_ids` then are; empty for a prompt of tokens.
     """
 
     id: str
@@ -64,6 +83,9 @@ class Request:
     params: SamplingParams
     priority: int = 0
     cache_salt: bytes = b""
+    adapter: str = ""
+    prediction: tuple[int, ...] = ()
+    prompt_embeds: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +104,7 @@ class TokenEvent:
     A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
     `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
     whole with the first event: one entry for each prompt token but the first, which nothing precedes.
+    `guesses` are those of the pass, None if it had none.
     """
 
     id: str
@@ -92,12 +115,33 @@ class TokenEvent:
     timings: "RequestTimings | None" = None
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    guesses: "GuessCounts | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuessCounts:
+    """Guessed tokens of one sequence, and those that were right; of them, those of the caller's own prediction."""
+
+    drafted: int = 0
+    accepted: int = 0
+    predicted: int = 0
+    predicted_accepted: int = 0
+
+    def plus(self, other: "GuessCounts") -> "GuessCounts":
+        """Both together."""
+        return GuessCounts(
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            self.predicted + other.predicted,
+            self.predicted_accepted + other.predicted_accepted,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTimings:
     """Timings of one finished request: milliseconds and token counts.
 
+    drafted_tokens, accepted_tokens: guesses and those that were right; predicted: those of the caller's prediction.
     passes: how many it took part in. pass_rows: useful rows of those passes, its own and its neighbours'.
     """
 
@@ -109,6 +153,8 @@ class RequestTimings:
     generated_tokens: int
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    predicted_tokens: int = 0
+    accepted_predicted_tokens: int = 0
     preemptions: int = 0
     passes: int = 0
     pass_rows: int = 0

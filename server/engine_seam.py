@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from engine.client.engine import EngineInfo, EngineState
 from engine.grammar.spec import GrammarSpec
 from engine.messages import Stats
-from engine.request import Delta, Request, ThinkingBudget
+from engine.request import Delta, PromptEmbeds, Request, ThinkingBudget
 from engine.text.facts import TextFacts
 
 
@@ -58,6 +58,9 @@ class EngineLike(Protocol):
 
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt; of a longer one only the last `keep` tokens are used."""
+
+    async def embeds_prompt(self, encoded: str, param: str) -> PromptEmbeds:
+        """A prompt of embeddings: base64 of a .npy file."""
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """A bound on reasoning as the model's tokens; None for a model that does not reason."""

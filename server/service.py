@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from engine.client.engine import EngineState
 from engine.errors import ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
+from engine.request import PromptEmbeds
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, TokenStreamLike
 from server.http.errors import ClientLeft, refuse
@@ -23,13 +24,14 @@ from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
 from server.requests.chat_template_options import Thinking
 from server.requests.params import GenerationParams
+from server.requests.prompts import ReadPrompt
 from server.requests.structured_output import AnswerForm
 from server.settings import Settings
 from server.writers.tool_calls import format_of
 from server.writers.usage import Envelope
 
 T = TypeVar("T")
-MOST_GRAMMARS_BYTES = 16 * 1024 * 1024  # of one request
+MOST_GRAMMARS_BYTES = MOST_EMBEDS_BYTES = 16 * 1024 * 1024  # of one request
 
 
 class AnswerWriter(ChunkWriter, Protocol):
@@ -87,20 +89,26 @@ class Service:
         return replace(params, grammar=await self.engine.compile_grammar(spec, form.param))
 
     def launch(
-        self, envelope: Envelope, prompts: Sequence[tuple[int, ...]], params: GenerationParams, param: str
+        self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams, param: str
     ) -> MergedStream:
         """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
-        window = self.engine.info.max_context
+        window, adapters = self.engine.info.max_context, self.engine.info.adapters
         _check_grammars(params, len(prompts) * params.choices)
+        _check_embeds(prompts, params.choices)
         streams: list[TokenStreamLike] = []
         limit = 1
         salt = self.caller.cache_salt if self.caller is not None else b""
+        adapter = envelope.model if envelope.model in adapters else ""
         try:
-            for number, prompt in enumerate(prompts):
+            for number, given in enumerate(prompts):
+                prompt, embeds = (given.placeholders, given.data) if isinstance(given, PromptEmbeds) else (given, b"")
                 limit = max(1, window - len(prompt)) if params.max_tokens is None else params.max_tokens
                 for choice in range(params.choices):
                     name = f"{envelope.id}-{number * params.choices + choice}"
-                    request = EngineRequest(name, prompt, params.sampling(choice, limit), params.priority, salt)
+                    sampling = params.sampling(choice, limit)
+                    request = EngineRequest(
+                        name, prompt, sampling, params.priority, salt, adapter, params.prediction, embeds
+                    )
                     streams.append(self.engine.submit(request, params.stop, params.include_stop, params.skip_special))
         except BaseException as error:
             for stream in streams:
@@ -108,7 +116,7 @@ class Service:
             if isinstance(error, ContextLengthExceeded):
                 raise error.named(param) from None
             raise
-        watch = self.metrics.watch(params.choices, limit)
+        watch = self.metrics.watch(params.choices, limit, envelope.model)
         if self.caller is not None:
             self.caller.spend(sum(map(len, prompts)))
             watch.spend = self.caller.spend
@@ -125,6 +133,14 @@ def _check_grammars(params: GenerationParams, sequences: int) -> None:
         raise refuse(message, "n", "invalid_value")
 
 
+def _check_embeds(prompts: Sequence[ReadPrompt], choices: int) -> None:
+    """Each choice takes the numbers to the worker once more."""
+    size = choices * sum(len(prompt.data) for prompt in prompts if isinstance(prompt, PromptEmbeds))
+    if size > MOST_EMBEDS_BYTES:
+        message = f"'prompt_embeds' times {choices} choices has {size} bytes, the limit is {MOST_EMBEDS_BYTES}."
+        raise refuse(message, "prompt_embeds", "invalid_value")
+
+
 def service_of(request: Request) -> Service:
     """The service of the app that a request came to, as its caller may use it."""
     service = cast(Service, request.app.state.service)
@@ -133,6 +149,7 @@ def service_of(request: Request) -> Service:
 
 async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
+    request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
     try:
         if is_stream:
             keep_alive_s = service_of(request).settings.keep_alive_s

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
+from engine.adapters.named import named_adapters
 from engine.config import EngineConfig
 from engine.files.content import brief
 from server.http.guard.hosts import host_name
@@ -34,7 +35,8 @@ class SettingsError(Exception):
 class Bounds:
     """What a setting means and which numbers it takes (inclusive; None = no bound).
 
-    choices: the words it may be, in any case. is_required: text that may not be empty.
+    choices: the words it may be, in any case. is_required: text that may not be empty. is_repeatable: a list with
+    commas, of which a flag may be given for each part.
     """
 
     help: str
@@ -43,6 +45,7 @@ class Bounds:
     choices: tuple[str, ...] = ()
     is_secret: bool = False  # never a flag: command lines are seen by everyone on the machine
     is_required: bool = False
+    is_repeatable: bool = False
 
 
 NO_BOUNDS = Bounds("")
@@ -110,6 +113,17 @@ class Settings:
         for key in ("pass_timeout_s", "load_timeout_s"):
             if 0 < getattr(self.engine, key) < 1:
                 raise SettingsError(f"{key} must be 0 or at least 1: less would end workers that are only busy")
+        try:
+            if self.model_name in named_adapters(self.engine.lora):
+                raise SettingsError(f"lora: the adapter {self.model_name} has the name of the model")
+        except ValueError as error:
+            raise SettingsError(f"lora: {error}") from None
+        if self.engine.lora and self.engine.paced:
+            raise SettingsError("lora: a paced server computes nothing that adapters could change")
+        if self.engine.kv_file and self.isolate_prefix_cache:
+            raise SettingsError(
+                "kv_file and isolate_prefix_cache exclude each other: salts of callers end with a process"
+            )
         for origin in listed(self.cors_origins):
             if not is_origin(origin):
                 raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")
@@ -122,17 +136,18 @@ class Settings:
         """One level for both processes."""
         return self.engine.log_level
 
-    def with_bundle(self, folder: Path, cache: Path) -> "Settings":
-        """The same settings with the source resolved to a bundle folder; measured costs are kept in the cache."""
-        engine = dataclasses.replace(
-            self.engine, bundle=str(folder), cost_cache=self.engine.cost_cache or str(cache / "costs")
-        )
+    def with_bundle(self, folder: Path, cache: Path, draft: Path | None = None) -> "Settings":
+        """The same settings with their sources resolved to bundle folders; measured costs are kept in the cache."""
+        costs = self.engine.cost_cache or str(cache / "costs")
+        engine = dataclasses.replace(self.engine, bundle=str(folder), draft=str(draft or ""), cost_cache=costs)
         return dataclasses.replace(self, engine=engine)
 
 
 ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
     {
-        "bundle": Bounds("What to serve: 'demo', a bundle folder or a Hugging Face folder.", is_required=True),
+        "bundle": Bounds(
+            "What to serve: 'demo', a bundle folder, a Hugging Face folder or a GGUF file.", is_required=True
+        ),
         "threads": Bounds("Threads of the CPU provider; 0 = its own choice.", 0, 1024),
         "max_rows": Bounds("Most rows of one pass of a free-shape bundle.", 1, 8192),
         "max_context": Bounds("Most tokens of one sequence, prompt and answer; 0 = what the bundle allows.", 0),
@@ -152,10 +167,19 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         ),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
         "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
+        "kv_file": Bounds(
+            "File that keeps cached prompts over a restart: read at the start, written at the end; empty = none."
+        ),
+        "kv_file_mb": Bounds("Most MiB that kv_file may take; those used last are kept.", 1),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
-            "Most prompt-lookup guesses of a sequence in rows that would be padding; 0 = off.", 0, 64
+            "Most prompt-lookup guesses of a sequence in a pass, where rows are padding or worth their time; 0 = off.",
+            0,
+            64,
         ),
+        "prediction_rows": Bounds("The same for guesses from the `prediction` of a request.", 0, 64),
+        "draft": Bounds("Bundle of a smaller model with the same tokenizer, which guesses for this one; empty = none."),
+        "draft_tokens": Bounds("Most tokens that the draft model guesses for a pass; 0 = as many as pay.", 0, 32),
         "pass_timeout_s": Bounds(
             "Silence of the worker, or time in one pass (20 times what it should take where that is more), after which "
             "it is killed and its streams go on with a new one; at least 1, 0 = no bound.",
@@ -170,6 +194,11 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "paced": Bounds(
             "DEVICE/MODEL, such as x-elite/llama-3.2-3b: measure the host without the device. Nothing is computed, a "
             "pass sleeps for its published time, every answer is noise."
+        ),
+        "lora": Bounds(
+            "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model. Bundles that take them are "
+            "compiled with --lora.",
+            is_repeatable=True,
         ),
         "qnn_options": Bounds("NPU: more options of the QNN provider, key=value,...; for experiments."),
         "qnn_library_dir": Bounds("NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."),

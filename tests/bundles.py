@@ -25,6 +25,8 @@ SEGMENTS: dict[str, dict[str, object]] = {
     "segments int8": {"quant": Quant.INT8, "layout": Layout.SEGMENTS},
     "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
     "segments int4 float caches": {"quant": Quant.INT4, "layout": Layout.SEGMENTS, "kv": KvType.FLOAT32},
+    "segments lora": {"layout": Layout.SEGMENTS, "lora": True},
+    "segments lora int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS, "lora": True},
     "segments int8 caches": {"layout": Layout.SEGMENTS, "kv": KvType.INT8},
 }
 

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parent.parent
 OURS = {"engine", "server"}
 ROW = re.compile(r"^\| `((?:engine|server)/[^`]*)` \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 # Decisions: no clock, no arrays, no I/O.
-PURE = ("engine/scheduling/", "engine/simulate/", "engine/modes/", "engine/cache/", "engine/request.py")
+PURE = (
+    *("engine/scheduling/", "engine/simulate/", "engine/modes/", "engine/cache/", "engine/speculation/"),
+    "engine/request.py",
+)
 EFFECTS = {"numpy", "os", "time", "socket", "threading", "asyncio", "subprocess", "random"}
 # What the HTTP process may load of the grammar side: nothing that compiles.
 SERVED_GRAMMAR = {"engine/grammar/spec.py", "engine/grammar/tool_formats.py", "engine/grammar/compiler_pool.py"}

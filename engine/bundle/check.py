@@ -5,6 +5,7 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 
 from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
 from engine.bundle.fused import check_fused
+from engine.bundle.head_weight import check_head_weight
 from engine.bundle.kv_scales import check_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
@@ -13,7 +14,7 @@ from engine.errors import BundleError
 
 
 def check_contract(manifest: Manifest) -> None:
-    """For graphs that hold all layers of a pass. BundleError names the graph and the tensor.
+    """For graphs that together hold all layers of a pass. BundleError names the graph and the tensor.
 
     After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
     """
@@ -24,21 +25,22 @@ def check_contract(manifest: Manifest) -> None:
     if manifest.fused is not None:
         check_fused(manifest)
         return
+    check_head_weight(manifest)
     if manifest.kv_scales:
         raise BundleError("kv_scales are for the caches of a segmented bundle")
+    found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
     for spec in manifest.graphs:
-        layers = set()
+        layers: set[int] = set()
         for side, suffix, tensors in (("input", "_in", spec.inputs), ("output", "_out", spec.outputs)):
             for tensor in tensors:
                 place = place_of(tensor.name, suffix)
                 _check_head(manifest, spec, tensor, place)
                 layers |= {place.layer} if place is not None else set()
                 check_form(spec, side, tensor, _wanted(manifest, spec, tensor, suffix))
-        if layers and layers != set(range(manifest.model.layers)):
-            raise BundleError(
-                f"graph {spec.name} has caches of layers {', '.join(map(str, sorted(layers)))}, the manifest says that "
-                f"the model has {manifest.model.layers}"
-            )
+        if layers:
+            found.setdefault((spec.rows, spec.context), []).append((spec.name, layers))
+    for parts in found.values():
+        _check_layers(manifest, parts)
 
 
 def check_listed(manifest: Manifest) -> None:
@@ -51,6 +53,17 @@ def check_listed(manifest: Manifest) -> None:
     for name in (*binaries, *(graph.file for graph in manifest.graphs), *scales):
         if name not in manifest.files:
             raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
+
+
+def _check_layers(manifest: Manifest, parts: list[tuple[str, set[int]]]) -> None:
+    """The graphs of one shape: each layer is in one of them."""
+    layers = [layer for _, own in parts for layer in own]
+    if sorted(layers) != list(range(manifest.model.layers)):
+        names = ", ".join(name for name, _ in parts)
+        raise BundleError(
+            f"graph {names} has caches of layers {', '.join(map(str, sorted(layers)))}, the manifest says that "
+            f"the model has {manifest.model.layers}"
+        )
 
 
 def _check_head(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, place: Place | None) -> None:

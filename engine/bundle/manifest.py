@@ -27,6 +27,7 @@ from engine.bundle.bounds import (
     Vocabulary,
 )
 from engine.bundle.fused_spec import FusedSpec
+from engine.bundle.lora import LoraModule
 from engine.errors import BundleError
 from engine.files.content import one_line
 from engine.files.names import confined
@@ -164,8 +165,10 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
 
     wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
-    of the scales of int8 caches in a segmented bundle, "" where caches have none. fused: what fused prefill/decode
-    graphs have in common, None where there are none.
+    of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
+    change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
+    input, "" where its graph holds them (`bundle/head_weight.py`). fused: what fused prefill/decode graphs have in
+    common, None where there are none.
     """
 
     format_version: int
@@ -187,6 +190,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     wide_quant: Text = ""
     kv_scales: Text = ""
     fused: FusedSpec | None = None
+    lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
+    head_weight: Text = ""
 
     @property
     def is_free_shape(self) -> bool:
@@ -197,6 +202,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_segmented(self) -> bool:
         """True when a pass is linear graphs over all rows with an attention run for each sequence between them."""
         return any(graph.kind is GraphKind.ATTENTION for graph in self.graphs)
+
+    @property
+    def reads_whole_context(self) -> bool:
+        """True when graphs have a row for every column and no past: each step computes all of a sequence again."""
+        layers = [graph for graph in self.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
+        return bool(layers) and all(graph.rows is not None and graph.rows == graph.context for graph in layers)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -271,8 +282,8 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     """The files that serving opens by name; weights are named by the graph files."""
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
-    scales = (manifest.kv_scales,) if manifest.kv_scales else ()
-    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *scales)
+    arrays = filter(None, (manifest.kv_scales, manifest.head_weight))
+    return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from engine.bundle.forms import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, Form, check_form
 from engine.bundle.kv_scales import ROUNDED
+from engine.bundle.lora_tensors import lora_forms
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.errors import BundleError
 
@@ -31,6 +32,8 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     if part > 1:
         attended = (1, rows, model.heads * model.head_dim)
         inputs = {"hidden_in": (FLOAT, (1, rows, model.hidden)), "attended": (FLOAT, attended)}
+    takes = {True: part < last, False: part > 1}  # the start of a layer, the end of the one before
+    inputs |= lora_forms((module for module in manifest.lora if takes[module.starts_layer]), rows)
     if part == last:
         return inputs, {"logits": (FLOAT, (1, rows, model.vocab))}
     for name in ("position_ids_cos", "position_ids_sin"):

@@ -111,6 +111,8 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     prefill = tuple(sorted(shape for shape in kv_only - shapes if shape is not None))
     if None in shapes and fixed:
         raise BundleError("the bundle mixes free and fixed graphs")
+    if manifest.reads_whole_context:  # which of their rows a pass brings is free: the others are computed all the same
+        return ShapeTable((), max_rows, manifest.max_context, segmented=True)
     if fixed:
         return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed), prefill=prefill)
     most = -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP

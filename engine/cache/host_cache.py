@@ -21,6 +21,10 @@ class HostCache:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def keys(self) -> tuple[PageKey, ...]:
+        """What has a copy, least recently used first."""
+        return tuple(self._keys)
+
     def put(self, key: PageKey) -> tuple[PageKey, ...]:
         """Add a key, or mark it as just used. Returns the keys to evict, so that `limit` holds."""
         self._keys[key] = None

@@ -119,6 +119,11 @@ class PagePool:
             pages.append(page)
         return tuple(pages)
 
+    def keyed(self) -> list[tuple[int, PageKey]]:
+        """Pages of known contents: the cached ones, least recently used first, then those in use."""
+        used = [page for page in self._key_of if page not in self._cached]
+        return [(page, self._key_of[page]) for page in (*self._cached, *used)]
+
     def key(self, page: int) -> PageKey | None:
         """What a page is known to contain."""
         return self._key_of.get(page)

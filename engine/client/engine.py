@@ -19,16 +19,18 @@ from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
 from engine.client.request_timings import TimingsRecord, TimingsSummary
-from engine.client.supervisor import Supervisor
+from engine.client.supervisor import Patience, Supervisor
 from engine.client.token_stream import StopRules, TokenStream
 from engine.client.watchdog import HangBounds
 from engine.client.worker_process import worker_command
 from engine.config import EngineConfig
+from engine.embeddings.npy import decode_embeds
+from engine.embeddings.support import check_embeds, width_for
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
 from engine.isolation.helper_pool import HelperLimits
-from engine.request import Request, RequestTimings, ThinkingBudget, TokenEvent
+from engine.request import PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import ChatPrompt, PromptMaker
 from engine.text.rendering import decode_rendered, encode_request
@@ -72,6 +74,7 @@ class Engine:
             command or worker_command(config),
             self._deliver,
             self._fail,
+            Patience(polite_s=max(Patience().polite_s, config.save_s)),
             hang_bounds=HangBounds(config.pass_timeout_s, config.load_timeout_s),
         )
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)
@@ -211,6 +214,12 @@ class Engine:
         maker, limit = self._text(), self.info.max_context
         return await self._in_thread(lambda: self.check_ids(maker.text(text, limit, keep), "prompt"))
 
+    async def embeds_prompt(self, encoded: str, param: str) -> PromptEmbeds:
+        """A prompt of embeddings, base64 of a .npy file, read in a thread; InvalidRequest or ContextLengthExceeded."""
+        info = self.info
+        width = width_for(info.manifest, param)
+        return await self._in_thread(lambda: decode_embeds(encoded, width, info.max_context, param))
+
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
         markers = self.info.manifest.text.markers.get("reasoning")
@@ -293,6 +302,7 @@ class Engine:
         info, prompt_tokens = self.info, len(request.prompt_ids)
         if prompt_tokens + request.params.max_tokens > info.max_context:
             raise ContextLengthExceeded(info.max_context, prompt_tokens, request.params.max_tokens)
+        check_embeds(info.manifest, request)
         self._supervisor.check_room()
         # A number of our own, because events of an aborted request may still be under way when its id is used again.
         self._submitted += 1

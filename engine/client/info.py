@@ -27,14 +27,20 @@ class EngineInfo:
     ready: Ready
     manifest: Manifest
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters, each a model to its callers."""
+        return tuple(self.ready.adapters)
 
-FREE_SETTINGS = ("bundle", "log_level", "cost_cache")  # places and verbosity change no answer
+
+# Places and verbosity change no answer.
+FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file", "kv_file_mb")
 
 
 def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:
     """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
     settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
-    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings))
+    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *filter(None, (ready.adapters,))))
     try:
         version = importlib.metadata.version("hexserve")
     except importlib.metadata.PackageNotFoundError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import EngineFailure, HexserveError
-from engine.request import Delta, Request, RequestTimings, TokenEvent
+from engine.request import Delta, GuessCounts, Request, RequestTimings, TokenEvent
 from engine.text.assembler import StopRules, TextAssembler
 from engine.text.tokenizer import Tokenizer
 
@@ -39,6 +39,7 @@ class TokenStream:
         self._first_token_at: float | None = None
         self._generated_tokens = 0
         self._cached_tokens = 0
+        self._guesses = GuessCounts()
 
     def __aiter__(self) -> "TokenStream":
         return self
@@ -71,6 +72,8 @@ class TokenStream:
         delta = self._assembler.feed(event)
         self._cached_tokens = self._cached_tokens or event.cached_tokens
         self._generated_tokens += len(delta.token_ids)
+        if event.guesses is not None:
+            self._guesses = self._guesses.plus(event.guesses)
         if self._first_token_at is None and delta.token_ids:
             self._first_token_at = time.perf_counter()
         if delta.finish is not None:
@@ -101,8 +104,10 @@ class TokenStream:
 
     def _timings(self, measured: RequestTimings | None) -> RequestTimings:
         """The worker's timings with our counts; without them (a stop string, a restart) what our own clock says."""
+        predicted, accepted = self._guesses.predicted, self._guesses.predicted_accepted
         if measured is not None:
-            return replace(measured, prompt_tokens=self.prompt_tokens, generated_tokens=self._generated_tokens)
+            measured = replace(measured, prompt_tokens=self.prompt_tokens, generated_tokens=self._generated_tokens)
+            return replace(measured, predicted_tokens=predicted, accepted_predicted_tokens=accepted)
         now = time.perf_counter()
         first = self._first_token_at if self._first_token_at is not None else now
         return RequestTimings(
@@ -112,4 +117,8 @@ class TokenStream:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
+            drafted_tokens=self._guesses.drafted,
+            accepted_tokens=self._guesses.accepted,
+            predicted_tokens=predicted,
+            accepted_predicted_tokens=accepted,
         )

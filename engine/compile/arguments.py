@@ -91,11 +91,13 @@ class CompileArguments:
     head: how the LM head is stored, None = as the method of the layers has it. embedding_bits: bits of one number of
     the embedding table, 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
-    free-shape graphs. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
+    free-shape graphs. whole_context: instead of these, graphs of so many rows that keep no cache and read a whole
+    sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
     calibration: text file for w8a16 and w4a16, None = built-in text. decode_slots: sequences that a fused graph decodes
     beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
+    lora: graphs of segments take low-rank adapters as inputs.
     """
 
     source: Path
@@ -110,6 +112,7 @@ class CompileArguments:
     rows: tuple[int, ...] = ()
     context: tuple[int, ...] = ()
     same_past: tuple[int, ...] = ()
+    whole_context: tuple[int, ...] = ()
     max_context: int = 0
     parity_tokens: int = DEFAULT_PARITY_TOKENS
     force: bool = False
@@ -122,6 +125,7 @@ class CompileArguments:
     kv: KvType | None = None
     decode_slots: int = 1
     kv_update: KvUpdate | None = None
+    lora: bool = False
 
     @property
     def is_npu(self) -> bool:

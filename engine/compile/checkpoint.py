@@ -1,16 +1,17 @@
-"""A Hugging Face folder, read lazily: one tensor, or some rows of it, at a time, as float32."""
+"""The tensors of a checkpoint, and the Hugging Face folder: one tensor, or some rows of it, at a time, as float32."""
 
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from engine.compile.quantization.blocks import Int4Blocks
 from engine.errors import CompileError
 from engine.files.content import brief, one_line
 from engine.files.content import read_json as read_json_file
@@ -41,7 +42,37 @@ def read_optional_json(path: Path) -> dict[str, object]:
     return read_json(path) if path.exists() else {}
 
 
-class Checkpoint:
+class Checkpoint(Protocol):
+    """The tensors of a model under the names that transformers gives them."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def total_bytes(self) -> int:
+        """Bytes of all float tensors as stored."""
+
+    def unused(self) -> list[str]:
+        """Names of the tensors that nothing has asked for yet."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor as stored. CompileError when there is none of that name."""
+
+    def stored_bytes(self, name: str) -> int:
+        """Bytes of a tensor as stored."""
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        """A whole tensor as float32; CompileError when it is missing or has another shape."""
+
+    def rows(self, name: str, start: int, stop: int) -> Float32:
+        """Rows start..stop of a matrix as float32."""
+
+    def blocks(self, name: str, start: int, stop: int) -> Int4Blocks | None:
+        """The same rows as symmetric 4-bit blocks of 32, None where they are not stored as such."""
+
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
+        """CompileError unless the tensor is there with this shape and a type that can be read."""
+
+
+class SafetensorsCheckpoint:
     """The tensors of one folder. Use as a context manager; files stay open (mapped) meanwhile."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +83,7 @@ class Checkpoint:
         self._used: set[str] = set()
         self._mapped: Counter[str] = Counter()  # bytes read of each file since it was opened
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> "SafetensorsCheckpoint":
         # Importing ml_dtypes teaches numpy the name that safetensors gives to bfloat16.
         assert ml_dtypes.bfloat16 is not None
         self._stack.callback(self._close)
@@ -103,6 +134,10 @@ class Checkpoint:
         """Rows start..stop of a matrix as float32."""
         return self._taken(name, _as_float32(self._slice(name)[start:stop]))
 
+    def blocks(self, name: str, start: int, stop: int) -> Int4Blocks | None:
+        """None: such folders hold floats."""
+        return None
+
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a float type."""
         if self.shape(name) != shape:
@@ -128,7 +163,7 @@ class Checkpoint:
         self._mapped[file] += values.nbytes
         if self._mapped[file] >= RELEASE_BYTES:
             self._open(file)
-        return _finite(name, values)
+        return finite(name, values)
 
     def _dtype(self, name: str) -> str:
         dtype = str(self._slice(name).get_dtype())
@@ -163,7 +198,7 @@ def _tensor_files(folder: Path) -> dict[str, str]:
     return cast(dict[str, str], dict(table))
 
 
-def _finite(name: str, values: Float32) -> Float32:
+def finite(name: str, values: Float32) -> Float32:
     """One NaN or infinity spoils every answer, and no limit of a comparison is passed by it."""
     if not np.isfinite(values).all():
         raise CompileError(f"tensor {name} holds numbers that are not finite")

@@ -30,6 +30,7 @@ def check_arguments(arguments: CompileArguments) -> None:
         raise CompileError("--context and --same-past exclude each other")
     if bool(arguments.rows) != bool(arguments.context or arguments.same_past):
         raise CompileError("fixed variants need --rows together with --context or --same-past")
+    _check_whole_context(arguments)
     _check_target(arguments)
     _check_integer_graphs(arguments)
     check_layout(arguments)
@@ -85,16 +86,33 @@ def _check_integer_graphs(arguments: CompileArguments) -> None:
         raise CompileError(f"--quant {quant} takes symmetric weights and --embedding 16 only")
 
 
+def _check_whole_context(arguments: CompileArguments) -> None:
+    if not arguments.whole_context:
+        return
+    if arguments.rows or arguments.context or arguments.same_past:
+        raise CompileError("--whole-context excludes --rows, --context and --same-past")
+    if arguments.is_npu or arguments.quant in quants_with(Activations.INTEGER):
+        raise CompileError("--whole-context is for --target cpu with float activations")
+    _check_list("--whole-context", arguments.whole_context, MAX_ROWS)
+
+
 def _check_list(option: str, values: tuple[int, ...], limit: int) -> None:
     for value in values:
         if not 1 <= value <= limit:
             raise CompileError(f"{option} takes numbers from 1 to {limit}, not {value}")
 
 
+def longest_sequence(shapes: tuple[PassShape, ...]) -> int:
+    """Most tokens that fixed shapes can hold."""
+    return max(shape.past + 1 if shape.past else shape.rows for shape in shapes)
+
+
 def fixed_shapes(arguments: CompileArguments) -> tuple[PassShape, ...]:
     """The fixed variants asked for, smallest first; empty means free shapes. CompileError when none is possible."""
     if layout_of(arguments) is Layout.FUSED:
         return pass_shapes(arguments)
+    if arguments.whole_context:
+        return tuple(PassShape(length, 0) for length in sorted(set(arguments.whole_context)))
     shapes = {PassShape(rows, past) for rows in arguments.rows for past in arguments.same_past}
     shapes |= {
         PassShape(rows, context - rows) for rows in arguments.rows for context in arguments.context if context > rows

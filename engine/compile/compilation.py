@@ -16,6 +16,7 @@ from engine.compile.lowering import Lowering
 from engine.compile.packed import PackedPart
 from engine.compile.parts import PartPlan
 from engine.compile.progress import ProgressSink
+from engine.compile.source import Source
 from engine.compile.weight_file import WeightFile
 from engine.models.network import Network
 
@@ -51,8 +52,8 @@ class Compilation:
     arguments: CompileArguments
     progress: ProgressSink
     pipeline: Pipeline
+    source: Source
     checkpoint: Checkpoint
-    config: dict[str, object]
     network: Network
     shapes: tuple[PassShape, ...]
     parts: tuple[PartPlan, ...]

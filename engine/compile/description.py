@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import time
+from pathlib import Path
 
 from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
@@ -10,6 +11,8 @@ from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
 from engine.compile.fused.plan import fused_spec
 from engine.compile.layout import kv_type, layout_of, wide_method
+from engine.compile.lora import lora_modules
+from engine.files.names import GGUF_SUFFIX
 
 
 def describe(work: Compilation) -> Manifest:
@@ -19,7 +22,7 @@ def describe(work: Compilation) -> Manifest:
     assert work.text is not None
     return Manifest(
         format_version=FORMAT_VERSION,
-        name=arguments.name or arguments.source.resolve().name,
+        name=arguments.name or model_name(arguments.source),
         target=arguments.target.value,
         quant=arguments.quant.value,
         split=split_text(arguments),
@@ -32,12 +35,18 @@ def describe(work: Compilation) -> Manifest:
         files=work.files,
         versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
         parity=work.parity,
-        source=arguments.source.resolve().name,
+        source=model_name(arguments.source),
         npu=work.npu,
         wide_quant=wide.quant.value if wide is not None else "",
         fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
+        lora=lora_modules(work.network) if arguments.lora else (),
     )
+
+
+def model_name(source: Path) -> str:
+    """A folder's name, or a GGUF file's without its suffix; a link to one has a better name than what it links to."""
+    return source.stem if source.suffix == GGUF_SUFFIX else source.resolve().name
 
 
 def split_text(arguments: CompileArguments) -> str:

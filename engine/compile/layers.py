@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from engine.compile.graph_builder import CONTEXT, Dim, GraphBuilder
 from engine.compile.linear import linear
+from engine.compile.lora import DOWN, GATE_UP, LoraPaths
 from engine.compile.lowering import COS_INPUT, Lowering
-from engine.compile.packed import PackedLayer
+from engine.compile.packed import PackedLayer, PackedLinear
 from engine.compile.weight_file import StoredTensor
 from engine.models.network import Network
 
@@ -19,6 +20,12 @@ class LayerWriter:
     graph: GraphBuilder
     lowering: Lowering
     network: Network
+    paths: LoraPaths | None = None
+
+    def project(self, x: str, packed: PackedLinear, name: str) -> str:
+        """x [1, N, inputs] -> [1, N, outputs], with the paths of adapters where the graph has them."""
+        product = linear(self.graph, x, packed)
+        return product if self.paths is None else self.paths.add(x, product, name)
 
     def norm(self, x: str, weight: str) -> str:
         """RMS norm over the last axis."""
@@ -34,9 +41,9 @@ class LayerWriter:
     def feed_forward(self, x: str, packed: PackedLayer) -> str:
         """x [1, N, hidden], normed -> the same shape: silu(gate) * up, projected down."""
         graph, ffn = self.graph, self.network.spec.ffn
-        gate_up = linear(graph, x, packed.gate_up)
+        gate_up = self.project(x, packed.gate_up, GATE_UP)
         gate, up = graph.op_many("Split", [gate_up, graph.integers(ffn, ffn)], 2, axis=-1)
-        return linear(graph, graph.op("Mul", [self.lowering.silu(graph, gate), up]), packed.down)
+        return self.project(graph.op("Mul", [self.lowering.silu(graph, gate), up]), packed.down, DOWN)
 
     def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
         """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""
@@ -49,11 +56,14 @@ class LayerWriter:
         fresh_key, fresh_value = f"past_key_{index}_out", f"past_value_{index}_out"
         graph.op("Transpose", [key], name=fresh_key, perm=[1, 0, 3, 2])
         graph.op("Transpose", [value], name=fresh_value, perm=[2, 0, 1, 3])
-        dtype = str(graph.dtype)
-        graph.add_output(fresh_key, dtype, spec.kv_heads, 1, spec.head_dim, "rows")
-        graph.add_output(fresh_value, dtype, spec.kv_heads, 1, "rows", spec.head_dim)
         query = graph.op("Reshape", [query, self._folded_shape("query_shape", spec.kv_heads, spec.head_dim)])
-        mixed = self._mix(query, fresh_key, fresh_value, index)
+        if graph.shape is not None and not graph.shape.past:
+            mixed = self._mix_alone(query, fresh_key, fresh_value)
+        else:
+            dtype = str(graph.dtype)
+            graph.add_output(fresh_key, dtype, spec.kv_heads, 1, spec.head_dim, "rows")
+            graph.add_output(fresh_value, dtype, spec.kv_heads, 1, "rows", spec.head_dim)
+            mixed = self._mix(query, fresh_key, fresh_value, index)
         mixed = graph.reshape(mixed, 1, spec.heads, "rows", spec.head_dim)
         mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
         return graph.reshape(mixed, 1, "rows", network.query_width)
@@ -106,6 +116,13 @@ class LayerWriter:
         past_weights, fresh_weights = graph.op_many("Split", [weights, columns], 2, axis=-1)
         past_part = graph.op("MatMul", [past_weights, past_value])
         return graph.op("Add", [past_part, graph.op("MatMul", [fresh_weights, fresh_value])])
+
+    def _mix_alone(self, query: str, key: str, value: str) -> str:
+        """Softmax over the rows' own columns: a graph without a past keeps nothing."""
+        graph = self.graph
+        mask = graph.once("folded_mask", self._folded_mask)
+        scores = graph.op("Add", [graph.op("MatMul", [query, key]), mask])
+        return graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
 
     def _column_split(self, past_key: str, fresh_key: str) -> str:
         """[P, N], numbers in a fixed graph, else taken from the caches' shapes."""

@@ -37,15 +37,14 @@ def kv_type(arguments: CompileArguments) -> KvType:
 
 def check_layout(arguments: CompileArguments) -> None:
     """CompileError for options that the layout has no use for."""
-    if layout_of(arguments) is Layout.FUSED:
-        check_fused_options(arguments)
-    elif arguments.decode_slots != 1 or arguments.kv_update is not None:
-        raise CompileError("--decode-slots and --kv-update are for --layout fused")
+    check_fused_options(arguments, layout_of(arguments) is Layout.FUSED)
     if layout_of(arguments) is not Layout.SEGMENTS:
         if arguments.wide is Wide.INT8:
             raise CompileError("--wide int8 is for --layout segments")
         if arguments.kv is not None:
             raise CompileError(f"--kv {arguments.kv} is for --layout segments")
+        if arguments.lora:
+            raise CompileError("--lora is for --layout segments: other graphs have their weights fixed")
         return
     if arguments.is_npu:
         raise CompileError(f"--layout segments is for --target cpu, not for {arguments.target}")
@@ -55,6 +54,8 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError("--kv float16 is refused: the CPU's attention is 20 times slower over such caches")
     if arguments.rows:
         raise CompileError("--layout segments has free shapes: it takes no --rows, --context or --same-past")
+    if arguments.whole_context:
+        raise CompileError("--whole-context is for --layout pool: segments have caches")
     if arguments.split is not None:
         raise CompileError("--split is for --layout pool: segments are cut at every layer")
     if arguments.wide is Wide.INT8 and wide_method(arguments) is None:
@@ -66,7 +67,7 @@ def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArgument
     """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
     layout = layout_of(arguments)
     if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
-        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8 or arguments.kv is not None:
+        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8 or arguments.kv or arguments.lora:
             raise CompileError(f"--layout segments needs a head size that {HEAD_STEP} divides, it is {head_dim}")
         layout = Layout.POOL
     return replace(arguments, layout=layout)
@@ -74,4 +75,4 @@ def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArgument
 
 def _may_be_segmented(arguments: CompileArguments) -> bool:
     is_float = method_of(arguments).activations is Activations.FLOAT32
-    return is_float and not (arguments.is_npu or arguments.rows or arguments.split)
+    return is_float and not (arguments.is_npu or arguments.rows or arguments.split or arguments.whole_context)

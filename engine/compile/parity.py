@@ -89,8 +89,9 @@ class ChainedSequence:
     def on(cls, chain: PartChain, manifest: Manifest, shape: PassShape | None) -> "ChainedSequence":
         """An empty sequence on opened graphs."""
         model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
-        keys: list[Array] = [np.zeros((model.kv_heads, 1, model.head_dim, 0), dtype) for _ in range(model.layers)]
-        values: list[Array] = [np.zeros((model.kv_heads, 1, 0, model.head_dim), dtype) for _ in range(model.layers)]
+        layers = 0 if manifest.reads_whole_context else model.layers
+        keys: list[Array] = [np.zeros((model.kv_heads, 1, model.head_dim, 0), dtype) for _ in range(layers)]
+        values: list[Array] = [np.zeros((model.kv_heads, 1, 0, model.head_dim), dtype) for _ in range(layers)]
         return cls(chain, manifest, shape, keys, values)
 
     def extend(self, tokens: Sequence[int]) -> Float32:
@@ -101,10 +102,10 @@ class ChainedSequence:
 
     def advance(self, tokens: Sequence[int]) -> dict[str, Array]:
         """As `extend`, but all outputs of all parts as they are."""
-        count, cached = len(tokens), self.keys[0].shape[3]
+        count, cached = len(tokens), self.keys[0].shape[3] if self.keys else 0
         shape = self.shape or PassShape(count, cached)
         outputs = self.chain.run(self.feeds(tokens, shape, cached))
-        for layer in range(self.manifest.model.layers):
+        for layer in range(len(self.keys)):
             fresh_key, fresh_value = outputs[f"past_key_{layer}_out"], outputs[f"past_value_{layer}_out"]
             self.keys[layer] = np.concatenate([self.keys[layer], fresh_key[..., :count]], axis=3)
             self.values[layer] = np.concatenate([self.values[layer], fresh_value[:, :, :count]], axis=2)
@@ -191,14 +192,15 @@ def bundle_logits(
 ) -> Float32:
     """Logits [all tokens, vocab] of texts in passes of the most rows there are.
 
-    A text takes two passes at least, so that the cache is read too.
+    A text takes two passes at least, so that the cache is read too; one where there is none.
     """
     shape = widest_shape(manifest)
     chain = PartChain(folder, manifest, shape, opener)
     pieces = []
     for tokens in texts:
         sequence = ChainedSequence.on(chain, manifest, shape)
-        step = max(1, min(shape.rows if shape else len(tokens), len(tokens) // 2))
+        part = len(tokens) if manifest.reads_whole_context else len(tokens) // 2
+        step = max(1, min(shape.rows if shape else len(tokens), part))
         pieces += [sequence.extend(tokens[start : start + step]) for start in range(0, len(tokens), step)]
     return np.concatenate(pieces)
 

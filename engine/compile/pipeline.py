@@ -6,8 +6,7 @@ from dataclasses import replace
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
-from engine.compile.checkpoint import Checkpoint, read_json
-from engine.compile.checks import check_arguments, fixed_shapes
+from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
 from engine.compile.fused.plan import compiled_context, whole_part
@@ -30,6 +29,7 @@ from engine.compile.segments.stages import (
     whole_network,
     wide_weights_stage,
 )
+from engine.compile.source import open_source
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
 from engine.isolation.memory import usable_memory
 from engine.models.family import read_network
@@ -97,21 +97,21 @@ PIPELINES = {
 
 
 def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
-    """Compile a Hugging Face folder into a bundle folder and return its manifest.
+    """Compile a Hugging Face folder or a GGUF file into a bundle folder and return its manifest.
 
     Raises UnsupportedModel or CompileError; then nothing is left at the output.
     """
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
-    config = read_json(arguments.source / "config.json")
-    network = read_network(config, requested_context(arguments, shapes))
+    source = open_source(arguments.source)
+    network = read_network(source.config, requested_context(arguments, shapes))
     arguments = settle_layout(arguments, network.spec.head_dim)
     with ExitStack() as stack:
-        checkpoint = stack.enter_context(Checkpoint(arguments.source))
+        checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
         pipeline = pipeline_of(arguments)
         parts = plan_parts_for(arguments, network)
-        work = Compilation(arguments, progress, pipeline, checkpoint, config, network, shapes, parts, folder)
+        work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
         for stage in pipeline.stages:
             stage(work)
         manifest = describe(work)
@@ -145,11 +145,12 @@ def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartP
 def requested_context(arguments: CompileArguments, shapes: tuple[PassShape, ...]) -> int:
     """Most tokens of one sequence that the options allow, 0 = no bound of theirs.
 
-    A fixed bundle holds P columns and the last token needs none, hence the widest past plus one.
+    A fixed bundle holds P columns and the last token needs none, hence the widest past plus one; one without a past
+    has N rows for as many tokens.
     """
     bounds = [arguments.max_context] if arguments.max_context else []
     if layout_of(arguments) is Layout.FUSED:
         bounds.append(compiled_context(arguments))
     elif shapes:
-        bounds.append(max(shape.past for shape in shapes) + 1)
+        bounds.append(longest_sequence(shapes))
     return min(bounds, default=0)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import describe_file
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint
+from engine.compile.checks import longest_sequence
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graphs import write_graph
@@ -16,7 +17,6 @@ from engine.compile.parity import Parity, bundle_logits, compare_logits
 from engine.compile.parity_text import parity_texts
 from engine.compile.quantization.table import is_exact
 from engine.compile.reference import reference_logits
-from engine.compile.text_files import write_text_files
 from engine.compile.weights import WeightPacker
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Network
@@ -28,7 +28,7 @@ DERIVED = ("rotary_emb.inv_freq", "masked_bias")  # old checkpoints save tables 
 def text_stage(work: Compilation) -> None:
     """Tokenizer and template first: they are quick, and often what is missing."""
     work.progress.stage("text", 1, "files")
-    work.text = write_text_files(work.arguments.source, work.folder, work.config, work.network.spec.vocab)
+    work.text = work.source.write_text(work.folder, work.network.spec.vocab)
     work.progress.advance(1)
 
 
@@ -111,7 +111,8 @@ def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
     """About `count` tokens in sequences the bundle can hold."""
     longest = work.network.compiled_context
     if work.shapes:
-        longest = min(longest, max(work.shapes).past + 1)
+        widest = max(work.shapes)
+        longest = min(longest, longest_sequence((widest,)))
     return parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, longest)
 
 

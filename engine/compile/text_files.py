@@ -45,17 +45,30 @@ def write_text_files(source: Path, folder: Path, config: Mapping[str, object], v
     settings = read_optional_json(source / TOKENIZER_CONFIG)
     template = read_template(source, settings)
     shutil.copyfile(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+    generation = read_optional_json(source / "generation_config.json")
+    declared = (generation.get("eos_token_id"), config.get("eos_token_id"))
+    return describe_text(folder, tokenizer, settings, template, declared)
+
+
+def describe_text(
+    folder: Path,
+    tokenizer: Tokenizer,
+    settings: Mapping[str, object],
+    template: str | None,
+    declared: Iterable[object],
+) -> TextSpec:
+    """Write the template beside the bundle's tokenizer, and describe both.
+
+    settings: as tokenizer_config.json has them. declared: ids that end an answer, each one or a list.
+    """
     if template is not None:
         (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8", newline="\n")
     bos = _token_text(settings.get("bos_token"))
-    generation = read_optional_json(source / "generation_config.json")
     eos = _token_text(settings.get("eos_token"))
     return TextSpec(
         tokenizer=TOKENIZER_FILE,
         chat_template=TEMPLATE_FILE if template is not None else None,
-        stop_ids=_stop_ids(
-            tokenizer, template or "", (generation.get("eos_token_id"), config.get("eos_token_id")), eos
-        ),
+        stop_ids=_stop_ids(tokenizer, template or "", declared, eos),
         bos_token=bos,
         eos_token=eos,
         add_bos=_adds_bos(tokenizer, settings, bos),

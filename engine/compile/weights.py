@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,11 +12,13 @@ from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.embedding import store_integer_table, store_table
 from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedTable
 from engine.compile.parts import PartPlan
+from engine.compile.quantization.blocks import Int4Blocks
 from engine.compile.quantization.method import Activations, FloatMatrix, Method
 from engine.compile.quantization.table import embedding_bits, head_method, method_of
 from engine.compile.weight_file import StoredTensor, WeightFile
 from engine.models.network import Network
 
+Run = TypeVar("Run")
 _SLICE_ITEMS = 1 << 21  # numbers worked on at once: small enough for the caches, large enough for numpy
 
 
@@ -110,7 +113,9 @@ class WeightPacker:
     def _store(
         self, file: WeightFile, name: str, source: LinearSource, method: Method, bias: StoredTensor | None
     ) -> PackedLinear:
-        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, self._slices(source))
+        matrix = FloatMatrix(
+            name, sum(source.outputs), source.inputs, self._slices(source), self._runs(source, self._kept)
+        )
         return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
 
     def _table(self, file: WeightFile) -> PackedTable:
@@ -131,6 +136,10 @@ class WeightPacker:
 
     def _slices(self, source: LinearSource) -> Iterator[Float32]:
         """The stacked matrix in runs of rows, scaled; nothing is kept."""
+        return self._runs(source, self._floats)
+
+    def _runs(self, source: LinearSource, read: Callable[[str, int, int, Float32], Run]) -> Iterator[Run]:
+        """What `read` makes of each run of rows and the factor of each row [rows, 1]."""
         step = max(1, _SLICE_ITEMS // source.inputs)
         row = 0
         for name, size in zip(source.names, _stored_outputs(source), strict=True):
@@ -138,14 +147,23 @@ class WeightPacker:
             self._checkpoint.require(tensor, (size, source.inputs))
             row_bytes = self._checkpoint.stored_bytes(tensor) // size
             for start in range(0, size, step):
-                piece = self._checkpoint.rows(tensor, start, min(start + step, size))
-                scaled = min(max(source.scaled_rows - row, 0), len(piece))
-                if scaled:
-                    piece = piece.copy() if not piece.flags.writeable else piece
-                    piece[:scaled] *= np.float32(source.scale)
-                row += len(piece)
-                self._on_read(row_bytes * len(piece))
+                stop = min(start + step, size)
+                scaled = np.arange(row, row + stop - start)[:, None] < source.scaled_rows
+                piece = read(tensor, start, stop, np.where(scaled, np.float32(source.scale), np.float32(1.0)))
+                row += stop - start
+                self._on_read(row_bytes * (stop - start))
                 yield piece
+
+    def _floats(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32:
+        rows = self._checkpoint.rows(tensor, start, stop)
+        return rows if np.all(factors == 1) else rows * factors
+
+    def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Int4Blocks:
+        """4-bit blocks keep their codes: only scales are multiplied."""
+        blocks = self._checkpoint.blocks(tensor, start, stop)
+        if blocks is None:
+            return self._floats(tensor, start, stop, factors)
+        return Int4Blocks(blocks.packed, blocks.scales * factors, blocks.zero_points)
 
 
 def _stored_outputs(source: LinearSource) -> tuple[int, ...]:

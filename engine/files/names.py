@@ -4,6 +4,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from engine.files.opening import FileRefused
 
+GGUF_SUFFIX = ".gguf"
+
 
 def confined(folder: Path, name: str) -> Path:
     """The path of a file that a manifest or a config names; FileRefused when it leaves the folder, also by a link."""

@@ -18,7 +18,7 @@ TYPES = {
     Role.IDS: ("int32",),
     Role.CACHE_INDEX: ("int32", "uint32"),
     Role.MASK: ("uint8", "uint16", "float16", "float32"),
-    **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN), REALS),
+    **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN, Role.WEIGHT), REALS),
 }
 INTEGERS = {"uint8": 255, "uint16": 65535}
 MAX_SCALE = 1e30
@@ -55,6 +55,17 @@ class Part:
     def is_scatter(self) -> bool:
         """Whether it writes its fresh columns into the past ones."""
         return self.input_of(Role.CACHE_INDEX) is not None
+
+    @property
+    def reads_whole_context(self) -> bool:
+        """Whether it has a row for every column and keeps nothing: each step computes all of a sequence again."""
+        return self.context == self.rows and not any(slot.meaning.layer >= 0 for slot in self.inputs)
+
+    @property
+    def named_part(self) -> tuple[int, int] | None:
+        """Which part of how many the graph's name says it is, if the name follows the pattern."""
+        match = re.match(GRAPH_NAME, self.graph)
+        return (int(match[3]), int(match[4])) if match else None
 
     @property
     def named_context(self) -> int | None:
@@ -130,6 +141,8 @@ def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
     if tensor.dtype not in allowed:
         raise BundleError(f"tensor {tensor.name} is {tensor.dtype}; {' or '.join(allowed)} is expected")
     encoding = tensor.encoding
+    if role.role is Role.WEIGHT:  # only its bytes matter here
+        return
     if encoding is not None and encoding.axis is not None:
         raise BundleError(f"tensor {tensor.name} has a scale for each channel; one scale for the tensor is expected")
     if tensor.dtype in INTEGERS:
@@ -185,12 +198,13 @@ def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKin
 def _check_rows(names: Mapping[Role, BinaryTensor]) -> None:
     """What describes the rows: mask and rotation beside past keys and values, and never one without the other."""
     mask, cos, sin = (names.get(role) for role in (Role.MASK, Role.COS, Role.SIN))
-    if mask is not None and Role.KEY not in names and Role.VALUE not in names:
+    has_past = Role.KEY in names or Role.VALUE in names
+    if mask is not None and not has_past and mask.shape[-2] != mask.shape[-1]:
         raise BundleError(
-            f"tensor {mask.name} is {list(mask.shape)} and there are no past keys and values: a graph that computes "
-            "the whole context again at every step (AR == CL) is not supported"
+            f"tensor {mask.name} is {list(mask.shape)} and there are no past keys and values: a graph that keeps "
+            "nothing needs a row for every column (AR == CL)"
         )
-    if Role.KEY in names or Role.VALUE in names:
+    if mask is not None or has_past:
         for wanted in (Role.MASK, Role.COS, Role.SIN):
             if wanted not in names:
                 raise BundleError(f"input {wanted.value} is missing")
@@ -231,6 +245,8 @@ def _contract_shape(
             wanted = (1, rows, last)
         case Role.CACHE_INDEX:
             wanted = (last,)
+        case Role.WEIGHT:
+            return shape
         case Role.KEY | Role.VALUE:
             return _cache_shape(tensor, role, columns)
     if math.prod(wanted) != math.prod(shape) or [d for d in wanted if d != 1] != [d for d in shape if d != 1]:

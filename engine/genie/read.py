@@ -16,6 +16,7 @@ from engine.files.names import confined
 from engine.files.opening import is_regular, shown
 from engine.genie.chat_template import read_metadata
 from engine.genie.config import CONFIG_FILE, GenieConfig, read_config
+from engine.genie.extras import EXTRAS_FILE, GenieExtras, read_extras
 from engine.genie.json_fields import Fields, load_optional
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.rotary import genie_rope
@@ -26,6 +27,7 @@ from engine.qnn.binary import BinaryInfo
 from engine.qnn.ep_context import ContextNode
 from engine.qnn.reader import check_age
 
+IDS_TYPE = "int32"  # what is kept of a token where graphs keep neither key nor value
 HIDDEN = "hidden_states"  # where the binaries have no common name for it
 LOGITS = Role.LOGITS.value
 TARGETS = {(60, 73): "x-elite", (88, 81): "x2-elite"}
@@ -43,7 +45,10 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class GenieBundle:
-    """Everything read. binaries: their place in the source, by the name the wrappers use. manifest has no files yet."""
+    """Everything read. binaries: where they, and weights that a graph takes as an input, lie in the source, by name.
+
+    The manifest has no files yet.
+    """
 
     manifest: Manifest
     wrappers: tuple[Wrapper, ...]
@@ -65,9 +70,11 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     model = load_optional(folder / "config.json")
     vocabulary = config.vocabulary or model.integer("vocab_size", 1, 1 << 24, 0)
     parts = [read_part(graph, name, vocabulary) for name, info in infos.items() for graph in info.graphs]
+    extras = read_extras(folder)
+    _check_weights(parts, extras)
     variants = find_variants(parts)
     text = read_text(folder, config)
-    wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos)]
+    wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos, extras.are_parts_apart)]
     first, chip = variants[0], read_chip(folder)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -78,7 +85,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         created=int(time.time()),
         model=_model(config, model, variants),
         graphs=tuple({wrapper.graph.name: wrapper.graph for wrapper in wrappers}.values()),
-        kv_dtype=cache_inputs(first)[0].spec.dtype,
+        kv_dtype=IDS_TYPE if first.reads_whole_context else cache_inputs(first)[0].spec.dtype,
         max_context=_max_context(config, variants),
         text=text.spec,
         files={},
@@ -93,8 +100,22 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
             },
             sdk=next(iter(infos.values())).build_id,
         ),
+        head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
     )
-    return GenieBundle(manifest, tuple(wrappers), binaries, text)
+    weight = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
+    return GenieBundle(manifest, tuple(wrappers), binaries | weight, text)
+
+
+def _check_weights(parts: Iterable[Part], extras: GenieExtras) -> None:
+    taken = [(part, slot) for part in parts if (slot := part.input_of(Role.WEIGHT)) is not None]
+    if taken and extras.lm_head_weight is None:
+        part, slot = taken[0]
+        raise BundleError(
+            f"{part.binary}, graph {part.graph}: tensor {slot.name} is the LM head's weight matrix; no key of "
+            f"{CONFIG_FILE} names the file it is in: name it in {EXTRAS_FILE} as lm_head_weight"
+        )
+    if extras.lm_head_weight is not None and not taken:
+        raise BundleError(f"{EXTRAS_FILE}: lm_head_weight is for a head that takes its weights; none of them does")
 
 
 def _binaries(folder: Path, config: GenieConfig) -> dict[str, Path]:
@@ -127,8 +148,13 @@ def _check_names(infos: Mapping[str, BinaryInfo]) -> None:
                 raise BundleError(f"graph {graph.name} is in {owner} and in {binary}; their names must differ")
 
 
-def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper]:
-    """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only."""
+def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo], are_apart: bool) -> list[Wrapper]:
+    """One wrapper for the body, so that a pass is one run; one for a lone head, run for rows that need logits only.
+
+    are_apart: one for each part, but for prefill without logits, whose first parts would pass for whole ones.
+    """
+    if are_apart and not variant.is_kv_only:
+        return _apart_wrappers(variant, infos)
     count = 2 if variant.head else 1
     body = [*variant.body]
     names = _joints(body, "" if variant.head or variant.is_kv_only else LOGITS)
@@ -148,12 +174,42 @@ def _wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper
         outputs=(*result, *caches),
         rows=variant.rows,
         context=variant.context,
-        first_layer=min(layers),
-        last_layer=max(layers),
+        first_layer=min(layers, default=None),
+        last_layer=max(layers, default=None),
     )
     between = tuple(_renamed(_result(part).spec, name) for part, name in zip(body[:-1], names[1:-1], strict=True))
     found = [Wrapper(graph, tuple(nodes), between)]
-    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos)]
+    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos, count)]
+
+
+def _apart_wrappers(variant: Variant, infos: Mapping[str, BinaryInfo]) -> list[Wrapper]:
+    count = len(variant.body) + (variant.head is not None)
+    names = _joints([*variant.body], "" if variant.head else LOGITS)
+    found = []
+    for index, part in enumerate(variant.body):
+        before, after = names[index], names[index + 1]
+        # An embedding has no context; one graph of a row count serves all of them.
+        name = f"ar{part.rows}_cl{part.context or part.rows}_{index + 1}_of_{count}"
+        graph = GraphSpec(
+            name=name,
+            file=f"{name}.onnx",
+            kind=part.kind,
+            part=index + 1,
+            parts=count,
+            inputs=tuple(
+                _renamed(slot.spec, before) if slot.meaning.role is Role.HIDDEN else slot.spec for slot in part.inputs
+            ),
+            outputs=(
+                _renamed(_result(part).spec, after),
+                *(slot.spec for slot in part.outputs if slot.meaning.layer >= 0),
+            ),
+            rows=part.rows,
+            context=part.context,
+            first_layer=min(part.layers, default=None),
+            last_layer=max(part.layers, default=None),
+        )
+        found.append(Wrapper(graph, (_node(part, before, after, infos),)))
+    return found if variant.head is None else [*found, _head_wrapper(variant.head, infos, count)]
 
 
 def _kind(variant: Variant) -> GraphKind:
@@ -162,19 +218,19 @@ def _kind(variant: Variant) -> GraphKind:
     return GraphKind.DECODER if variant.head else GraphKind.DEFAULT
 
 
-def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo]) -> Wrapper:
+def _head_wrapper(head: Part, infos: Mapping[str, BinaryInfo], count: int) -> Wrapper:
     taken, given = head.input_of(Role.HIDDEN), head.output_of(Role.LOGITS)
     assert taken is not None
     assert given is not None
     # A head has no context; the pattern of names wants one, and one graph of a row count serves all of them.
-    name = f"ar{head.rows}_cl{head.rows}_2_of_2"
+    name = f"ar{head.rows}_cl{head.rows}_{count}_of_{count}"
     graph = GraphSpec(
         name=name,
         file=f"{name}.onnx",
         kind=GraphKind.LMHEAD,
-        part=2,
-        parts=2,
-        inputs=(taken.spec,),
+        part=count,
+        parts=count,
+        inputs=tuple(slot.spec for slot in head.inputs),
         outputs=(given.spec,),
         rows=head.rows,
     )
@@ -227,9 +283,6 @@ def _renamed(spec: TensorSpec, name: str) -> TensorSpec:
 
 def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) -> ModelSpec:
     first = variants[0]
-    keys = [slot.spec for slot in cache_inputs(first) if slot.meaning.role is Role.KEY]
-    layers = [layer for part in first.body for layer in part.layers]
-    heads_each, head_dim = _dims(keys[0], 0, 2)
     cos = next(part.input_of(Role.COS) for part in first.body if part.input_of(Role.COS))
     chain = [*first.body, *([first.head] if first.head else [])]
     logits = chain[-1].output_of(Role.LOGITS)
@@ -238,16 +291,17 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
     hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role is Role.HIDDEN]
     widest = max(variant.context for variant in variants)
     rotary = int(cos.spec.shape[-1]) * 2
+    layers, kv_heads, head_dim = _cache_sizes(first, model, rotary)
     if rotary > head_dim:
         raise BundleError(
             f"tensor {cos.name} has {rotary // 2} columns; heads of {head_dim} turn at most {head_dim // 2} pairs"
         )
     return ModelSpec(
         family=model.text("model_type", "unknown"),
-        layers=len(layers),
+        layers=layers,
         hidden=int(hidden[0].shape[-1]) if hidden else model.integer("hidden_size", 1, 1 << 20, 0),
         heads=model.integer("num_attention_heads", 1, 4096, 0),
-        kv_heads=heads_each * len(keys) // len(layers),
+        kv_heads=kv_heads,
         head_dim=head_dim,
         ffn=model.integer("intermediate_size", 1, 1 << 24, 0),
         vocab=int(logits.spec.shape[-1]),
@@ -255,20 +309,35 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
     )
 
 
+def _cache_sizes(variant: Variant, model: Fields, rotary: int) -> tuple[int, int, int]:
+    """Layers, key heads and head size: of the caches; where there are none, as far as config.json tells."""
+    keys = [slot.spec for slot in cache_inputs(variant) if slot.meaning.role is Role.KEY]
+    if not keys:
+        heads = model.integer("num_key_value_heads", 1, 4096, 1)
+        return model.integer("num_hidden_layers", 1, 1024, 1), heads, model.integer("head_dim", 2, 4096, rotary)
+    layers = len([layer for part in variant.body for layer in part.layers])
+    heads_each, head_dim = _dims(keys[0], 0, 2)
+    return layers, heads_each * len(keys) // layers, head_dim
+
+
 def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:
     return tuple(int(spec.shape[axis]) for axis in axes)
 
 
 def _max_context(config: GenieConfig, variants: tuple[Variant, ...]) -> int:
-    """Tokens of one sequence: the last one needs no column of the past."""
+    """Tokens of one sequence: the last one needs no column of the past; without a past each has a row."""
+    if variants[0].reads_whole_context:
+        longest = max(variant.rows for variant in variants)
+        return min(longest, config.context_tokens or longest)
     widest = max(variant.context - variant.rows for variant in variants if not variant.is_kv_only) + 1
     return min(widest, config.context_tokens) if config.context_tokens else widest
 
 
 def _quant(variant: Variant) -> str:
     """The precision where metadata does not tell it: w4a16 has integer caches, others floating point ones."""
-    kinds: list[Slot] = cache_inputs(variant)
-    return "w4a16" if kinds[0].spec.dtype.startswith("uint") else kinds[0].spec.dtype
+    mask = next(slot for part in variant.body if (slot := part.input_of(Role.MASK)))
+    kind = (cache_inputs(variant) or [mask])[0].spec.dtype
+    return "w4a16" if kind.startswith("uint") else kind
 
 
 def read_chip(folder: Path) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine.bundle.head_weight import WEIGHT_NAME
 from engine.bundle.manifest import GraphKind
 from engine.bundle.tensor_names import Place, place_of
 from engine.errors import BundleError
@@ -21,6 +22,7 @@ class Role(StrEnum):
     KEY = "key"
     VALUE = "value"
     LOGITS = "logits"
+    WEIGHT = "weight"
     HIDDEN = "hidden"
 
 
@@ -45,11 +47,6 @@ UNSERVED = (
     (re.compile(r"^per_layer_inputs"), "is an extra embedding for each layer, which is not supported"),
     (re.compile(r"(^|_)(key|value)_\d+.*_(in|out)$"), "is a cache under a name that is not known here"),
     (re.compile(r"^inputs?_embeds"), "takes embeddings in place of token ids, which is not supported"),
-    (
-        re.compile(r"^(lm_?head[._])?weight$"),
-        "is the LM head's weight matrix; no key of genie_config.json names the file it is in. "
-        "Export the head with its weights inside",
-    ),
     (re.compile(r"^(deepstack|visual|vision|image_embed)"), "carries image features, which are not supported"),
 )
 _IMAGE = re.compile(r"^(pixel_values|image|images|image_patches|vision_input)")
@@ -63,7 +60,7 @@ def meaning(name: str) -> Meaning:
     for pattern, reason in UNSERVED:
         if pattern.search(name):
             raise BundleError(f"tensor {name} {reason}")
-    return Meaning(FIXED_NAMES.get(name, Role.HIDDEN))
+    return Meaning(_plain_role(name))
 
 
 def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
@@ -72,13 +69,15 @@ def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
     The last part's output counts as logits only under that name; `engine/genie/parts.py` knows exports that name it
     otherwise.
     """
-    taken, given = [_role(name) for name in inputs], [_role(name) for name in outputs]
+    taken = [role for name in inputs if (role := _role(name)) is not Role.WEIGHT]
+    given = [_role(name) for name in outputs]
     caches = [role in (Role.KEY, Role.VALUE) for role in given]
     rules = (
         (any(_IMAGE.match(name) for name in inputs), GraphKind.IMAGE_ENCODER),
         (Role.LOGITS in given and Role.IDS in taken, GraphKind.DEFAULT),
         (bool(caches) and all(caches), GraphKind.DECODER_PREFILL),
         (any(caches), GraphKind.DECODER),
+        (len(given) == 1 and Role.MASK in taken, GraphKind.DECODER),  # layers that keep nothing
         (given == [Role.LOGITS] and taken == [Role.HIDDEN], GraphKind.LMHEAD),
         (taken == [Role.IDS] and given == [Role.HIDDEN], GraphKind.LUT),
     )
@@ -87,7 +86,11 @@ def classify(inputs: Sequence[str], outputs: Sequence[str]) -> GraphKind:
 
 def _role(name: str) -> Role:
     place = _place(name)
-    return FIXED_NAMES.get(name, Role.HIDDEN) if place is None else _SIDES[place.side]
+    return _plain_role(name) if place is None else _SIDES[place.side]
+
+
+def _plain_role(name: str) -> Role:
+    return Role.WEIGHT if WEIGHT_NAME.fullmatch(name) else FIXED_NAMES.get(name, Role.HIDDEN)
 
 
 def _place(name: str) -> Place | None:

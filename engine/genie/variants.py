@@ -28,6 +28,11 @@ class Variant:
         return self.body[-1].kind is GraphKind.DECODER_PREFILL
 
     @property
+    def reads_whole_context(self) -> bool:
+        """Whether its graphs keep nothing."""
+        return not any(part.layers for part in self.body)
+
+    @property
     def is_scatter(self) -> bool:
         """Whether its graphs write fresh columns into the past ones."""
         return any(part.is_scatter for part in self.body)
@@ -75,7 +80,7 @@ def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     layers = [part for part in fitting if part.kind in WITH_RESULT]
     covered = {layer for part in layers for layer in part.layers}
     layers += [part for part in fitting if part.kind is GraphKind.DECODER_PREFILL and not covered & {*part.layers}]
-    layers.sort(key=lambda part: part.layers)
+    layers.sort(key=lambda part: part.layers or part.named_part or ())
     first, last = layers[0], layers[-1]
     name = f"variant ar{rows}_cl{context}"
     body = layers
@@ -108,6 +113,8 @@ def _check_chain(variant: Variant, name: str) -> None:
     missing = sorted(set(range(max(layers, default=-1) + 1)) - set(layers))
     if missing:
         raise BundleError(f"{name}: layer {missing[0]} is in no graph (are all parts in ctx-bins?)")
+    if variant.reads_whole_context:
+        _check_numbers(variant, name)
     _check_heads(variant, name)
     with_layers = [part for part in variant.body if part.layers]
     for part in with_layers:
@@ -124,6 +131,17 @@ def _check_chain(variant: Variant, name: str) -> None:
                 f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
                 f"{_text(given.spec)} and {_text(taken.spec)}"
             )
+
+
+def _check_numbers(variant: Variant, name: str) -> None:
+    """Graphs without caches do not say which layers they have: only their names tell whether one is missing."""
+    chain = [*variant.body, *([variant.head] if variant.head else [])]
+    found = [part.named_part for part in chain]
+    if found != [(number, len(chain)) for number in range(1, len(chain) + 1)]:
+        raise BundleError(
+            f"{name}: its graphs have no caches, so their names must say which part of how many each is: "
+            f"{', '.join(part.graph for part in chain)}"
+        )
 
 
 def _check_heads(variant: Variant, name: str) -> None:

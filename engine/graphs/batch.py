@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape
+from engine.embeddings.rows import EmbeddedRows, joined, prompt_rows
 from engine.scheduling.plan import StepPlan
 
 
@@ -18,7 +19,8 @@ class PackedSegment:
     """Consecutive rows of one sequence: `count` of them from row `start` on.
 
     They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
-    both_ways. room: how many columns the sequence is going to need, as far as can be foreseen.
+    both_ways. room: how many columns the sequence is going to need, as far as can be foreseen. adapter: of its
+    request.
     """
 
     start: int
@@ -27,6 +29,7 @@ class PackedSegment:
     past: int
     room: int
     both_ways: bool = False
+    adapter: str = ""
 
     @property
     def end(self) -> int:
@@ -42,7 +45,7 @@ class PackedSegment:
 class PackedBatch:
     """One pass, ready for a runtime. Rows are right-aligned: padding first, then segments in plan order.
 
-    input_ids, positions: int32 [N], 0 in padding. logit_rows: int64 [R].
+    input_ids, positions: int32 [N], 0 in padding. logit_rows: int64 [R]. embedded: rows that have no token, if any.
     """
 
     shape: PassShape
@@ -52,6 +55,7 @@ class PackedBatch:
     logit_rows: NDArray[np.int64]
     segments: tuple[PackedSegment, ...]
     page_columns: int
+    embedded: EmbeddedRows | None = None
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -81,6 +85,7 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
     positions = np.zeros(shape.rows, np.int32)
     packed: list[PackedSegment] = []
     logit_rows: list[int] = []
+    embedded: list[tuple[int, NDArray[np.float32]]] = []
     row = shape.rows - plan.rows_used
     assert row >= 0, f"{plan.rows_used} rows do not fit {shape}"
     for segment in plan.segments:
@@ -91,10 +96,16 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         input_ids[row:end] = segment.tokens
         positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
         logit_rows.extend(range(end - segment.logit_rows, end))
-        packed.append(PackedSegment(row, count, segment.pages, segment.past_columns, segment.room))
+        request = segment.sequence.request
+        if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
+            tokens = len(request.prompt_ids)
+            embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))
+        packed.append(
+            PackedSegment(row, count, segment.pages, segment.past_columns, segment.room, adapter=request.adapter)
+        )
         row = end
     rows = np.array(logit_rows, np.int64)
-    return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns)
+    return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))
 
 
 def _show_past(rows: NDArray[np.bool_], segment: PackedSegment, page_columns: int) -> None:

@@ -17,6 +17,7 @@ from engine.bundle.variant import PassShape
 from engine.graphs.batch import PackedBatch
 from engine.graphs.rotary import RotaryTable
 
+EVERY = slice(None)
 ROTARY = {"position_ids_cos": True, "position_ids_sin": False}
 
 
@@ -100,12 +101,12 @@ class Fresh:
                     self.others[tensor.name] = arena.array(tensor.name, shape, np.dtype(tensor.dtype))
                     self.last = tensor
 
-    def non_finite(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `rows` [M] whose keys or values hold infinity or NaN; integers cannot."""
+    def non_finite(self, rows: NDArray[np.int64], layers: slice = EVERY) -> NDArray[np.int64]:
+        """Those of `rows` [M] whose keys or values hold infinity or NaN in these layers; integers cannot."""
         if self.keys.dtype.kind != "f":
             return rows[:0]
-        sound = np.isfinite(self.keys[..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
-        sound &= np.isfinite(self.values[..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
+        sound = np.isfinite(self.keys[layers][..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
+        sound &= np.isfinite(self.values[layers][..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
         return np.asarray(rows[~sound], np.int64)
 
 

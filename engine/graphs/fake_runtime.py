@@ -101,6 +101,14 @@ class FakeRuntime:
         """Put remembered tokens into `columns`."""
         self._pools[pool][columns] = self._host_cache[key]
 
+    def offloaded(self, key: bytes) -> bytes:
+        """Remembered tokens as bytes."""
+        return self._host_cache[key].tobytes()
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Remember tokens."""
+        self._host_cache[key] = np.frombuffer(content, np.int64).reshape(-1, 2)
+
     def evict(self, key: bytes) -> None:
         """Forget them."""
         self._host_cache.pop(key, None)

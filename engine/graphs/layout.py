@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.tensor_names import place_of
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 
@@ -19,6 +20,12 @@ def layer_graphs(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]
     if not any(graph.kind is not GraphKind.LUT for graph in found):
         raise BundleError(f"the bundle has no decoder graph for {shape or 'free shapes'}")
     return sorted(found, key=lambda graph: graph.part)
+
+
+def layers_of(graph: GraphSpec) -> slice:
+    """The layers whose keys and values a graph gives; an empty slice for one that gives none."""
+    places = [place.layer for tensor in graph.outputs if (place := place_of(tensor.name, "_out")) is not None]
+    return slice(min(places), max(places) + 1) if places else slice(0, 0)
 
 
 def linear_graphs(manifest: Manifest, rows: int) -> list[GraphSpec]:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Array
 from engine.bundle.manifest import GraphSpec, Manifest
 from engine.graphs.batch import PackedBatch
 from engine.graphs.layout import linear_graphs
+from engine.graphs.lora_rows import AdapterSpan, LoraRows, Masks
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_library import ort
 from engine.graphs.rotary import RotaryTable
@@ -63,26 +65,40 @@ class RowBuffers:
         tables[False].fill(batch.positions, self.rows("sin", rows)[0])
 
 
-class LinearChain:
-    """The linear graphs in order. A part stored in several ways runs as the one made for the most rows that suits."""
+Bound = tuple[int, AdapterSpan]  # how many rows, and the adapters that the pass reads
 
-    def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], buffers: RowBuffers) -> None:
+
+class LinearChain:
+    """The linear graphs in order. A part stored in several ways runs as the one made for the most rows that suits.
+
+    adapters: started for each pass before its graphs are asked for.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        sessions: Mapping[str, ort.InferenceSession],
+        buffers: RowBuffers,
+        adapters: LoraRows,
+    ) -> None:
         self._manifest = manifest
         self._last_part = manifest.model.layers
         self._sessions = sessions
         self._buffers = buffers
-        self._layers: dict[int, list[Binding]] = {}
-        self._heads: dict[int, tuple[Binding, dict[str, Floats]]] = {}
+        self._adapters = adapters
+        self._layers: dict[Bound, tuple[list[Binding], Masks]] = {}
+        self._heads: dict[Bound, tuple[Binding, dict[str, Floats], Masks]] = {}
 
     def layers(self, rows: int) -> list[Binding]:
         """The first L graphs bound to N rows: what comes before the attention of each layer."""
-        found = self._layers.get(rows)
-        if found is None:
+        key = rows, self._adapters.span
+        if key not in self._layers:
             if len(self._layers) >= KEPT_COUNTS:
                 del self._layers[next(iter(self._layers))]
-            graphs = linear_graphs(self._manifest, rows)[: self._last_part]
-            found = [self._bind_layer(graph, index, rows) for index, graph in enumerate(graphs)]
-            self._layers[rows] = found
+            graphs, masks = linear_graphs(self._manifest, rows)[: self._last_part], self._adapters.masks(rows)
+            self._layers[key] = [self._bind_layer(graph, i, rows, masks) for i, graph in enumerate(graphs)], masks
+        found, masks = self._layers[key]
+        self._adapters.fill(masks)
         return found
 
     def logits(self, chosen: NDArray[np.int64], rows: int, least: int) -> Floats:
@@ -90,7 +106,8 @@ class LinearChain:
         fewer, because how a row rounds may depend on their number."""
         if not len(chosen):
             return np.empty((0, self._manifest.model.vocab), np.float32)
-        bound, arrays = self._head(max(len(chosen), least))
+        bound, arrays, masks = self._head(max(len(chosen), least))
+        self._adapters.fill(masks, chosen)
         hidden = self._buffers.rows(f"hidden {(self._last_part - 1) % 2}", rows)
         np.take(hidden[0], chosen, axis=0, out=arrays["hidden_in"][0, : len(chosen)], mode="clip")
         attended = self._buffers.rows("attended", rows)
@@ -103,29 +120,33 @@ class LinearChain:
         self._layers.clear()
         self._heads.clear()
 
-    def _bind_layer(self, graph: GraphSpec, index: int, rows: int) -> Binding:
+    def _bind_layer(self, graph: GraphSpec, index: int, rows: int, masks: Masks) -> Binding:
         buffers = self._buffers
-        arrays: dict[str, NDArray[np.generic]] = {
+        arrays: dict[str, Array] = {
             "input_ids": buffers.ids(rows),
             "hidden_in": buffers.rows(f"hidden {(index + 1) % 2}", rows),
             "hidden_out": buffers.rows(f"hidden {index % 2}", rows),
             "position_ids_cos": buffers.rows("cos", rows)[None],
             "position_ids_sin": buffers.rows("sin", rows)[None],
             **{name: buffers.rows(name, rows) for name in ("query", "key", "value", "attended")},
+            **self._adapters.inputs(index + 1, masks),
         }
         return self._bind(graph, arrays)
 
-    def _head(self, rows: int) -> tuple[Binding, dict[str, Floats]]:
-        if rows not in self._heads:
+    def _head(self, rows: int) -> tuple[Binding, dict[str, Floats], Masks]:
+        key = rows, self._adapters.span
+        if key not in self._heads:
             if len(self._heads) >= KEPT_COUNTS:
                 del self._heads[next(iter(self._heads))]
             model = self._manifest.model
             widths = {"hidden_in": model.hidden, "attended": model.heads * model.head_dim, "logits": model.vocab}
             arrays = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
-            self._heads[rows] = (self._bind(linear_graphs(self._manifest, rows)[self._last_part], arrays), arrays)
-        return self._heads[rows]
+            graph, masks = linear_graphs(self._manifest, rows)[self._last_part], self._adapters.masks(rows)
+            bound = self._bind(graph, arrays | self._adapters.inputs(self._last_part + 1, masks))
+            self._heads[key] = bound, arrays, masks
+        return self._heads[key]
 
-    def _bind(self, graph: GraphSpec, arrays: Mapping[str, NDArray[np.generic]]) -> Binding:
+    def _bind(self, graph: GraphSpec, arrays: Mapping[str, Array]) -> Binding:
         session = self._sessions[graph.name]
         bound = Binding(session, session.io_binding(), [])
         for tensor in graph.inputs:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.bundle.encoding import Array, Encoding, encoding_of
+from engine.bundle.head_weight import weight_input
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.graphs.buffers import Arena
 from engine.graphs.logits import Logits
@@ -24,9 +25,19 @@ class _BoundHead:
 
 
 class LmHead:
-    """The head graphs of a bundle; some have none, because their last part gives logits itself."""
+    """The head graphs of a bundle; some have none, because their last part gives logits itself.
 
-    def __init__(self, manifest: Manifest, sessions: Mapping[str, ort.InferenceSession], arena: Arena) -> None:
+    weight: what graphs take that do not hold their own; bound once for each width.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        sessions: Mapping[str, ort.InferenceSession],
+        arena: Arena,
+        weight: Array | None = None,
+    ) -> None:
+        self._weight = weight
         graphs = [graph for graph in manifest.graphs if graph.kind is GraphKind.LMHEAD]
         self._graphs = sorted(graphs, key=lambda graph: (graph.rows is None, graph.rows or 0))
         self._sessions = sessions
@@ -68,11 +79,15 @@ class LmHead:
         return self._bound[width], width
 
     def _bind(self, graph: GraphSpec, width: int) -> _BoundHead:
-        (taken,), (given,) = graph.inputs, graph.outputs
+        weight, (given,) = weight_input(graph), graph.outputs
+        (taken,) = (tensor for tensor in graph.inputs if tensor is not weight)
         hidden, logits = self._buffer("head hidden", taken, width), self._buffer("head logits", given, width)
         session = self._sessions[graph.name]
         bound = Binding(session, session.io_binding(), [])
         bind(bound, bound.binding.bind_input, taken.name, hidden)
+        if weight is not None:
+            assert self._weight is not None, "a bundle that was checked has the file"
+            bind(bound, bound.binding.bind_input, weight.name, self._weight)
         bind(bound, bound.binding.bind_output, given.name, logits)
         return _BoundHead(bound, hidden, logits, encoding_of(given))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.adapters.adapter import Adapter
 from engine.bundle.encoding import Encoding
 from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.manifest import Manifest
@@ -19,6 +20,7 @@ from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.logits import Logits
+from engine.graphs.lora_rows import LoraRows
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFiniteRows
 from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention, MaskedWork
@@ -37,7 +39,14 @@ class SegmentRuntime:
     Raises BundleError when a graph cannot be loaded.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        shapes: ShapeTable,
+        provider: Provider,
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
         self._manifest = manifest
         self._shapes = shapes
         self._device = provider.device
@@ -45,7 +54,8 @@ class SegmentRuntime:
         self._attention = sessions[ATTENTION]
         # Sole owner of rows, chain and caches.
         self._rows = RowBuffers(manifest, shapes.max_rows)
-        self._chain = LinearChain(manifest, sessions, self._rows)
+        self._adapters = LoraRows(manifest, adapters, bool(shapes.fixed))
+        self._chain = LinearChain(manifest, sessions, self._rows, self._adapters)
         scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
         # Bundles made earlier lack the graphs. One shape means the same bits, whether a column is shared or not.
         self._masked = MaskedAttention(manifest, sessions, self._rows, scales) if BASE_ATTENTION in sessions else None
@@ -101,6 +111,7 @@ class SegmentRuntime:
         bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
         work = self._masked.prepare(batch, others) if self._masked else None
         self._rows.fill(batch, self._rotary)
+        self._adapters.start(batch)
         if self._non_finite is not None:
             self._non_finite.start(rows)
         self._parts.mark("inputs")
@@ -148,6 +159,14 @@ class SegmentRuntime:
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Let a page be what was offloaded as `key`."""
         self._caches.load(pool, columns, key)
+
+    def offloaded(self, key: bytes) -> bytes:
+        """The copy of a page as bytes."""
+        return self._caches.offloaded(key)
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put the copy of a page there."""
+        self._caches.put_offloaded(key, content)
 
     def evict(self, key: bytes) -> None:
         """Forget the copy."""

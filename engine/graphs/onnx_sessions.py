@@ -13,6 +13,7 @@ from engine.files.opening import open_regular
 from engine.graphs.onnx_library import ort
 
 MOST_OPENERS = 4
+CPU_DEVICE = "CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def cpu_provider(threads: int) -> Provider:
     # Opening re-lays the weights on one core each.
     openers = min(MOST_OPENERS, threads or os.cpu_count() or 1)
     return Provider(
-        "CPU", lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), openers
+        CPU_DEVICE, lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), openers
     )
 
 

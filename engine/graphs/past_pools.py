@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.bundle.encoding import Array
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable
-from engine.graphs.buffers import Fresh, Pool, zero_codes
+from engine.graphs.buffers import EVERY, Fresh, Pool, zero_codes
 from engine.graphs.layout import spans
 
 # A column's keys lie W bytes apart. Written so many at a time, neighbouring columns find their cache lines still there.
@@ -49,17 +49,19 @@ class PastPools:
         """Make a pool span so many columns at least; whether it was replaced for that."""
         return columns > self._pools[index].width and self.set_width(index, self._shapes.round_past(columns))
 
-    def keep(self, index: int, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def keep(
+        self, index: int, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY
+    ) -> None:
         """Copy the fresh keys and values of `rows` [M] into `columns` [M], all layers at once. The pool spans them."""
         target = self._pools[index]
         # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
         assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
-        keys, fresh_keys = (array.reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
+        keys, fresh_keys = (array[layers].reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
         cut, middle = spans(rows, columns), len(keys) // 2
         others = self._helper.submit(_write_keys, keys[middle:], fresh_keys[middle:], cut)
         _write_keys(keys[:middle], fresh_keys[:middle], cut)
         for row_span, column_span in cut:
-            target.values[..., column_span, :] = fresh.values[..., row_span, :]
+            target.values[layers][..., column_span, :] = fresh.values[layers][..., row_span, :]
         others.result()
 
     def offload(self, index: int, columns: slice, key: bytes) -> None:
@@ -72,6 +74,18 @@ class PastPools:
         keys, values = self._host_cache[key]
         self._pools[index].keys[..., columns] = keys
         self._pools[index].values[..., columns, :] = values
+
+    def offloaded(self, key: bytes) -> bytes:
+        """A page in host memory: keys [L, K, 1, D, 16], then values [L, K, 1, 16, D]."""
+        keys, values = self._host_cache[key]
+        return keys.tobytes() + values.tobytes()
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put such bytes into host memory."""
+        keys, values = self._pools[0].keys, self._pools[0].values
+        flat = np.frombuffer(content, keys.dtype).reshape(2, -1)
+        lead, head_dim = keys.shape[:3], values.shape[-1]
+        self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory; unknown keys are ignored."""

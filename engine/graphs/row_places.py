@@ -73,5 +73,6 @@ def _arranged(batch: PackedBatch, starts: list[int]) -> ArrangedBatch:
         positions=positions,
         logit_rows=row_of[batch.logit_rows],
         segments=tuple(segments),
+        embedded=batch.embedded and batch.embedded.moved(row_of),
     )
     return ArrangedBatch(moved, row_of)

@@ -73,6 +73,29 @@ class Runtime(Protocol):
 
 
 @runtime_checkable
+class StoresPages(Protocol):
+    """A runtime whose copies of pages in host memory can be had as bytes: keys, then values, all layers."""
+
+    def offloaded(self, key: bytes) -> bytes:
+        """The copy under `key`. KeyError when there is none."""
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put a copy in host memory, of exactly the bytes that `offloaded` has given for a page."""
+
+
+@runtime_checkable
+class WritesEarly(Protocol):
+    """A runtime that may write keys and values as soon as their part has run, while later parts do."""
+
+    def expect(self, pool: int, rows: Indices, columns: Indices) -> None:
+        """Of the pass that comes next, `rows` [M] will be kept in `columns` [M] unless it fails.
+
+        No row of any pass sees these columns before then, so what is written early changes nothing. `keep` is called
+        for these rows all the same.
+        """
+
+
+@runtime_checkable
 class TimesParts(Protocol):
     """A runtime that also says where the time of its passes goes."""
 

@@ -174,6 +174,21 @@ class SequenceCaches(Generic[Bound]):
         copy.take_columns(self._offloaded[key], slice(size), slice(size))
         self._settle(copy, 0, (pool, columns.start // size))
 
+    def offloaded(self, key: bytes) -> bytes:
+        """The copy of a page: keys [L, 1, K, 16, D], then values of the same shape."""
+        copy = self._offloaded[key]
+        return copy.keys.tobytes() + copy.values.tobytes()
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put such bytes where `load` finds them."""
+        flat = np.frombuffer(content, np.dtype(self._manifest.kv_dtype)).reshape(2, -1)
+        model = self._manifest.model
+        copy: SequenceCache[Bound] = SequenceCache(
+            self._manifest, flat.shape[1] // (model.layers * model.kv_heads * model.head_dim)
+        )
+        copy.keys[...], copy.values[...] = (side.reshape(copy.keys.shape) for side in flat)
+        self._offloaded[key] = copy
+
     def evict(self, key: bytes) -> None:
         """Forget a copy."""
         self._offloaded.pop(key, None)

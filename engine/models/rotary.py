@@ -96,11 +96,17 @@ def _longrope(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     return inputs.plain / table, inputs.parameters.number("attention_factor", 1e-3, 1e3, default)
 
 
+def _listed(inputs: RotaryInputs) -> tuple[Frequencies, float]:
+    """A divisor for each frequency, as GGUF files write the outcome of Llama 3's rule."""
+    return inputs.plain / np.array(inputs.parameters.numbers("factors", len(inputs.plain), 1e-6, 1e6)), 1.0
+
+
 SCALINGS: dict[str, Callable[[RotaryInputs], tuple[Frequencies, float]]] = {
     "default": _unscaled,
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "factors": _listed,
 }
 
 ALIASES = {"su": "longrope"}  # what the first long Phi-3 configs called it

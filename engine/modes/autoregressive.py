@@ -1,8 +1,9 @@
-"""One token a pass."""
+"""One token a pass, but for guesses that somebody else makes."""
 
 from collections.abc import Sequence
 
 from engine.modes.mode import Outcome
+from engine.modes.verification import verify
 
 
 class Autoregressive:
@@ -13,5 +14,5 @@ class Autoregressive:
         return ()
 
     def resolve(self, rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
-        """All rows are real tokens; the sampled ones are new."""
-        return Outcome(rows, sampled)
+        """All rows are real tokens, but for guesses from elsewhere: they are kept as far as they are right."""
+        return verify(rows, draft, sampled)

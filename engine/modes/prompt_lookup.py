@@ -6,6 +6,7 @@ Method: prompt lookup decoding (Saxena, 2023). Lossless: a guess is kept only wh
 from collections.abc import Sequence
 
 from engine.modes.mode import Outcome
+from engine.modes.verification import verify
 
 
 class PromptLookup:
@@ -27,8 +28,5 @@ class PromptLookup:
         return ()
 
     def resolve(self, rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
-        """Keep guesses up to the first that differs from the token sampled in its place, which replaces it."""
-        accepted = 0
-        while accepted < len(draft) and draft[accepted] == sampled[accepted]:
-            accepted += 1
-        return Outcome(rows - len(draft) + accepted, sampled[: accepted + 1])
+        """Guesses are kept as far as they are right."""
+        return verify(rows, draft, sampled)

@@ -22,6 +22,7 @@ MOST_CANDIDATES = 2048  # of a nucleus that is found by sorting
 HOPELESS = 16  # candidates that hold less than this part of top-p: more of them would not do either
 RUN = 512  # ids whose weights are one sum
 PIECE = 32 * RUN
+BOUNDED = 8  # tokens of which the largest bounds the weights of all
 FINEST = 65_535  # classes of weight into which a flat row is sorted
 DEEPEST = 40.0  # logits over temperature below the largest, beyond which all tokens are one class
 
@@ -37,18 +38,29 @@ class CodedRow:
         """Logits over temperature of some ids."""
         return np.asarray(self.encoding.decode(self.values[ids]) * np.float32(1.0 / temperature))
 
-    def relative(self, ids: slice, peak: float, temperature: float) -> Rounded:
-        """Logits over temperature less `peak`, which is a value as it is stored; rounded."""
-        relative: Rounded = np.subtract(self.values[ids], self.values.dtype.type(peak), dtype=np.float32)
+    def relative(self, values: Codes, peak: float, temperature: float) -> Rounded:
+        """Logits over temperature less `peak`, all of them as they are stored; rounded."""
+        relative: Rounded = np.subtract(values, values.dtype.type(peak), dtype=np.float32)
         relative *= np.float32(self.encoding.scale / temperature)
         return relative
+
+    def most_beyond(self, last: int, temperature: float) -> float:
+        """The most that all tokens no larger than the one at `last` can weigh: BOUNDED of them by their largest.
+
+        It takes a fifth of the time that the sum of all weights takes.
+        """
+        values = self.values
+        blocks = len(values) // BOUNDED
+        maxima = np.append(values[: blocks * BOUNDED].reshape(BOUNDED, blocks).max(axis=0), values[blocks * BOUNDED :])
+        weights = self.relative(np.minimum(maxima, values[last]), maxima.max(), temperature)
+        return BOUNDED * float(np.exp(weights, out=weights).sum())
 
     def run_sums(self, temperature: float) -> Weights:
         """Sums of the weights of RUN ids each, in the order of ids. Pieces of the row stay in a processor's cache."""
         peak = self.values.max()
         sums: list[Rounded] = []
         for start in range(0, len(self.values), PIECE):
-            weights = self.relative(slice(start, start + PIECE), peak, temperature)
+            weights = self.relative(self.values[start : start + PIECE], peak, temperature)
             np.exp(weights, out=weights)
             sums.append(np.add.reduceat(weights, np.arange(0, len(weights), RUN)))
         return np.concatenate(sums).astype(np.float64)
@@ -61,18 +73,19 @@ def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
         return _among(row, ids, params, number)
     if params.top_p >= 1.0 and params.min_p == 0.0:
         return _among_all(row, params, number)
+    ids = top_ids(row.values, FIRST_CANDIDATES)
+    if params.top_p < 1.0 and (bounded := _nucleus_by_bounds(row, ids, params)):
+        return _among(row, ids[:bounded], params, number)
     total = float(row.run_sums(params.temperature).sum()) if params.top_p < 1.0 else 1.0
-    count = FIRST_CANDIDATES
-    while count <= MOST_CANDIDATES:
-        ids = top_ids(row.values, count)
+    while True:
         shares = _exact(row.scaled(ids, params.temperature)) / total
         done_by_p = params.top_p < 1.0 and shares.sum() >= params.top_p
         done_by_min = params.min_p > 0.0 and shares[-1] < params.min_p * shares[0]
         if done_by_p or done_by_min or len(ids) == len(row.values):
             return _among(row, ids[: nucleus(shares, params.top_p)], params, number)
-        if params.top_p < 1.0 and shares.sum() < params.top_p / HOPELESS:
+        if len(ids) == MOST_CANDIDATES or (params.top_p < 1.0 and shares.sum() < params.top_p / HOPELESS):
             break
-        count *= 8
+        ids = top_ids(row.values, MOST_CANDIDATES)
     return _FlatRow(row, params).draw(number)
 
 
@@ -81,6 +94,15 @@ def nucleus(weights: Weights, top_p: float) -> int:
     if top_p >= 1.0:
         return len(weights)
     return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
+
+
+def _nucleus_by_bounds(row: CodedRow, ids: Ids, params: SamplingParams) -> int:
+    """How many of the candidates [K] reach top_p, if the most and the least that all others can weigh agree; else 0."""
+    reached = np.cumsum(_exact(row.scaled(ids, params.temperature)))
+    least = float(reached[-1])
+    most = least + row.most_beyond(int(ids[-1]), params.temperature) if len(ids) < len(row.values) else least
+    fewest, largest = np.searchsorted(reached, [params.top_p * least, params.top_p * most], side="left")
+    return int(fewest) + 1 if fewest == largest < len(ids) else 0
 
 
 def _among(row: CodedRow, ids: Ids, params: SamplingParams, number: float) -> int:
@@ -138,7 +160,7 @@ class _FlatRow:
     def __init__(self, row: CodedRow, params: SamplingParams) -> None:
         self._row = row
         self._params = params
-        relative = row.relative(slice(None), row.values.max(), params.temperature)
+        relative = row.relative(row.values, row.values.max(), params.temperature)
         classes = relative * np.float32(-FINEST / DEEPEST)
         self._classes = np.minimum(classes, np.float32(FINEST), out=classes).astype(np.uint16)
         self._reached = np.cumsum(np.bincount(self._classes, np.exp(relative)))  # by the end of each class

@@ -41,6 +41,7 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,
         lookup_rows=config.lookup_rows,
+        prediction_rows=config.prediction_rows,
         offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * limits.kv_bytes_per_token),
         reserve_tokens=config.reserve_tokens,
     )
@@ -57,6 +58,7 @@ def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, 
         max_gap_ms=config.max_gap_ms,
         prefix_cache=False,
         lookup_rows=0,
+        prediction_rows=0,
         offload_pages=0,
         reserve_tokens=0,
     )

@@ -81,11 +81,16 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
-    """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept."""
+    """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept.
+
+    drafted, accepted: guesses that were judged, and those of them that are new tokens.
+    """
 
     segment: Segment
     new_tokens: tuple[int, ...]
     kept_rows: int
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def sequence(self) -> Sequence:

@@ -10,6 +10,7 @@ from engine.cache.prefix import PageKey
 from engine.scheduling.admission import pages_for
 from engine.scheduling.plan import MoveKind, PageMove
 from engine.scheduling.policy import Extent
+from engine.scheduling.rewind import rewind
 from engine.scheduling.sequence import Sequence, SequenceStatus
 
 
@@ -170,6 +171,26 @@ class PoolQueues:
         """Columns up to the end of the highest page that holds something; pages reserved for later hold nothing yet."""
         pages = sequence.pages[: pages_for(sequence.computed, self.pages.page_columns)]
         return (max(pages, default=-1) + 1) * self.pages.page_columns
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Put a sequence that holds its pages into the queue of what it needs next."""
+        if sequence.rows_wanted > 1:
+            sequence.move(SequenceStatus.PREFILL)
+            self.prefill_queue[sequence.id] = sequence
+        else:
+            sequence.move(SequenceStatus.DECODE)
+            self.decode_queue[sequence.id] = sequence
+
+    def rewind(self, sequence: Sequence, generated: int) -> bool:
+        """See `rewind`. False when a page that must be computed again is not to be had: others share what was kept."""
+        rewind(sequence, self.pages, generated)
+        if sequence.status is SequenceStatus.WAITING:
+            return True
+        self.prefill_queue.pop(sequence.id, None)
+        self.decode_queue.pop(sequence.id, None)
+        sequence.move(SequenceStatus.WAITING)
+        self.enqueue(sequence)
+        return self.reserved <= self.available()
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of the queues and its pages back."""

@@ -17,5 +17,6 @@ class Rules:
     max_gap_ms: float
     prefix_cache: bool
     lookup_rows: int
+    prediction_rows: int
     offload_pages: int
     reserve_tokens: int

@@ -10,18 +10,19 @@ from engine.messages import Counters
 from engine.modes.mode import Mode, Outcome
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
+from engine.scheduling.coming import is_coming, pending_keys
 from engine.scheduling.costs import CostTable
-from engine.scheduling.output_length import OutputLengthEstimate, room
+from engine.scheduling.growth import Growth
+from engine.scheduling.guesses import Guesser
+from engine.scheduling.output_length import OutputLengthEstimate
 from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
-from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.scheduling.queues import kv_only_rows, take_prefill, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
-from engine.scheduling.slots import LOGPROB_ROWS, first_open
-
-# Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
-PROMPT_LOGPROB_ROWS = 32
+from engine.scheduling.slots import prefills_of
+from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
 
 
 class Scheduler:
@@ -33,11 +34,12 @@ class Scheduler:
         self.rules = rules
         self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
         self._mode = mode
+        self._guesser = Guesser(mode, shapes, costs, rules, self.counters)
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
-        self._host_cache = HostCache(rules.offload_pages)
+        self.host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
         self._pools = [
-            PoolQueues(index, pages, shapes, self._host_cache, self._moves) for index, pages in enumerate(pools)
+            PoolQueues(index, pages, shapes, self.host_cache, self._moves) for index, pages in enumerate(pools)
         ]
         self._waiting: dict[str, Sequence] = {}
         self._passes = 0
@@ -67,11 +69,20 @@ class Scheduler:
             self._finish(sequence, FinishReason.ABORT)
         return sequence
 
+    def rewind(self, sequence_id: str, generated: int) -> None:
+        """Let a live sequence go back to its first `generated` tokens. ValueError when it cannot, or is not here."""
+        sequence = self.find(sequence_id)
+        if sequence is None:
+            raise ValueError(f"there is no live sequence {sequence_id}")
+        pool = self._pools[sequence.pool]
+        if not pool.rewind(sequence, generated):
+            self._preempt(pool, sequence)
+
     def clear_cache(self) -> None:
         """Forget every prefix that no running sequence uses, in the pools and in the host cache."""
         for pool in self._pools:
             pool.pages.trim(0)
-        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self._host_cache.clear())
+        self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self.host_cache.clear())
 
     def find(self, sequence_id: str) -> Sequence | None:
         """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
@@ -115,10 +126,23 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def plan(self, held: Collection[str] = ()) -> StepPlan | None:
+    def draft_wishes(self, drafter: Drafter, held: Collection[str] = ()) -> list[DraftWish]:
+        """What a draft model shall propose for the next pass: nothing while prompts want its time. Changes no queue."""
+        pool = self._next_pool(held) if drafter.most else None
+        ready = without(pool.decode_queue, held) if pool is not None else []
+        if pool is None or not ready or pool.prefill_queue:
+            return []
+        share = self._share(pool, len(ready), (), ())
+        decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
+        return self._guesser.wishes(decodes, drafter, self._guesser.growth(decodes, share))
+
+    def plan(
+        self, held: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
+    ) -> StepPlan | None:
         """Decide the next pass; None when no sequence can run.
 
         held: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
+        proposals: guesses of a draft model, by sequence id.
         """
         self._admit()
         pool = self._next_pool(held)
@@ -128,11 +152,7 @@ class Scheduler:
         ready = without(pool.decode_queue, held)
         if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
-        logprob_rows = PROMPT_LOGPROB_ROWS if ready else self.shapes.max_rows
-        if self.shapes.slots:
-            open_prefills = first_open(open_rows(pool.prefill_queue.values(), held, LOGPROB_ROWS))
-        else:
-            open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)
+        open_prefills = prefills_of(self.shapes, pool.prefill_queue.values(), held, bool(ready))
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
         share = self._share(pool, len(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
@@ -141,15 +161,21 @@ class Scheduler:
         # A KV-only shape never decodes, so it has its turn after every pass that does.
         is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in kv_only)
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
-        drafts = self._draft(pool, decodes, share)
+        growth = self._guesser.growth(decodes, share, sum(rows for _, rows in open_prefills))
+        drafts = self._draft(pool, decodes, growth, proposals)
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, sequence.computed + rows)
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
         segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
+        shape = growth.shape(sum(map(len, drafts.values())))
+        return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
+
+    def take_moves(self) -> tuple[PageMove, ...]:
+        """What is due before pages are what they are said to be; the caller carries it out."""
         moves = tuple(self._moves)
         self._moves.clear()
-        return StepPlan(share.shape, pool.index, tuple(segments), moves)
+        return moves
 
     def commit(
         self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
@@ -188,28 +214,17 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns."""
-        pending = self._pending_keys()
+        pending = pending_keys(self._pools)
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running:
                 return
             sequence.extend_keys(len(sequence.tokens), self._pools[0].pages.page_columns)
-            if self.rules.prefix_cache and self._prefix_is_coming(sequence, pending):
+            if self.rules.prefix_cache and is_coming(self._usable_keys(sequence), sequence.rank, self._pools, pending):
                 continue
             if not self._admit_one(sequence):
                 return
             for key in sequence.keys[sequence.registered :]:
                 pending.setdefault(key, sequence.rank)
-
-    def _pending_keys(self) -> dict[PageKey, tuple[int, int]]:
-        """Pages that running prefills have yet to compute, and the rank of the sequence that computes them."""
-        prefills = [s for pool in self._pools for s in pool.prefill_queue.values()]
-        return {key: s.rank for s in prefills for key in s.keys[s.registered :]}
-
-    def _prefix_is_coming(self, sequence: Sequence, pending: dict[PageKey, tuple[int, int]]) -> bool:
-        """A prefill that goes first will soon have computed the next page this one needs: waiting saves those rows."""
-        keys = self._usable_keys(sequence)
-        known = max(len(pool.known(keys)) for pool in self._pools)
-        return known < len(keys) and keys[known] in pending and pending[keys[known]] < sequence.rank
 
     def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
         """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
@@ -222,9 +237,9 @@ class Scheduler:
             shared = [page for page in known if page is not None]
             pool.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), pool.pages.page_columns) - len(shared)
-            # A sequence of fused graphs has all the columns it will ever need from the start.
-            growth = 0 if self.shapes.slots else self._output_length.reserved(sequence, pool.running())
-            reserved = pool.reserved + growth
+            # With fused graphs whoever runs has all the columns it will ever need.
+            growing = () if self.shapes.slots else pool.running()
+            reserved = pool.reserved + self._output_length.reserved(sequence, growing)
             if not fits_now(needed, pool.available(1), reserved):
                 pool.pages.release(shared)
                 continue
@@ -243,15 +258,7 @@ class Scheduler:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)
             self.counters.prefix_hits += sequence.computed
-        self._enqueue(sequence, pool)
-
-    def _enqueue(self, sequence: Sequence, pool: PoolQueues) -> None:
-        if sequence.rows_wanted > 1:
-            sequence.move(SequenceStatus.PREFILL)
-            pool.prefill_queue[sequence.id] = sequence
-        else:
-            sequence.move(SequenceStatus.DECODE)
-            pool.decode_queue[sequence.id] = sequence
+        pool.enqueue(sequence)
 
     # -- the parts of plan --------------------------------------------------------------------------------------
 
@@ -288,19 +295,16 @@ class Scheduler:
         demand = Demand(decodes, rows, pool.prefill_starved, before_logits)
         return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
 
-    def _draft(self, pool: PoolQueues, decodes: list[Sequence], share: Share) -> dict[str, tuple[int, ...]]:
-        """Fill rows that would be padding with guesses; a pass never grows for them."""
-        spare = share.shape.rows - share.useful
-        drafts: dict[str, tuple[int, ...]] = {}
-        if self.shapes.free or not self.rules.lookup_rows:
-            return drafts
-        for sequence in decodes:
-            limit = min(spare, self.rules.lookup_rows, room(sequence, self.rules.capacity) - 1)
-            guess = self._mode.propose(sequence.tokens, limit) if limit > 0 else ()
-            if guess and self._grow(pool, sequence, sequence.computed + 1 + len(guess)):
-                drafts[sequence.id] = guess
-                spare -= len(guess)
-        return drafts
+    def _draft(
+        self, pool: PoolQueues, decodes: list[Sequence], growth: Growth, proposals: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """The guesses that are worth their rows, of sequences that get columns for them."""
+        taken = self._guesser.take(decodes, proposals, growth)
+        return {
+            sequence.id: guess
+            for sequence in decodes
+            if (guess := taken.get(sequence.id, ())) and self._grow(pool, sequence, sequence.computed + 1 + len(guess))
+        }
 
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._pools[sequence.pool].pages.page_columns
@@ -334,12 +338,10 @@ class Scheduler:
         else:
             outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
         sequence.last_served = self._passes
-        sequence.drafted += len(draft)
-        self.counters.drafted_rows += len(draft)
         taken = self._append(sequence, outcome.new_tokens)
         accepted = max(0, len(taken) - 1)
-        sequence.accepted += accepted
-        self.counters.accepted_rows += accepted
+        if draft:
+            self._guesser.judge(sequence, len(draft), len(outcome.new_tokens) - 1, accepted)
         # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
         kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
         sequence.computed += kept_rows
@@ -349,8 +351,8 @@ class Scheduler:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
             del pool.prefill_queue[sequence.id]
-            self._enqueue(sequence, pool)
-        return SequenceUpdate(segment, taken, kept_rows)
+            pool.enqueue(sequence)
+        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
 
     def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
         """Add tokens up to a stop token, max_tokens or the end of the context."""

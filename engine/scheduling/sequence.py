@@ -3,9 +3,11 @@
 from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 
 from engine.cache.prefix import PageKey, page_keys
 from engine.request import FinishReason, Request, TokenLogprob
+from engine.speculation.acceptance import GuessRecord
 
 
 class SequenceStatus(StrEnum):
@@ -47,6 +49,7 @@ class Sequence:
     last_served: int = -1
     finish: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
+    guesses: GuessRecord = field(default_factory=GuessRecord)
     # Facts for `RequestTimings`: seconds on the caller's clock, then counts.
     arrived_s: float = 0.0
     started_s: float | None = None
@@ -59,6 +62,7 @@ class Sequence:
     pass_rows: int = 0
     resumed: int = 0
     _distinct: "array[int] | None" = None
+    _embeds_salt: bytes | None = None
 
     @property
     def id(self) -> str:
@@ -74,7 +78,8 @@ class Sequence:
     def distinct_prompt_tokens(self) -> "array[int]":
         """The distinct tokens of the prompt as int64; computed once, because a prompt may be long."""
         if self._distinct is None:
-            self._distinct = array("q", sorted(set(self.request.prompt_ids)))
+            tokens = () if self.request.prompt_embeds else self.request.prompt_ids
+            self._distinct = array("q", sorted(set(tokens)))
         return self._distinct
 
     @property
@@ -108,10 +113,19 @@ class Sequence:
         """Order of service: priority, then arrival. The greatest rank is the first to give its columns back."""
         return (self.request.priority, self.order)
 
+    @property
+    def prefix_salt(self) -> bytes:
+        """Whose cached prefixes it may share. Embeddings have no ids: all of them together are a salt of their own."""
+        request = self.request
+        if self._embeds_salt is None and request.prompt_embeds:
+            digest = blake2b(request.prompt_embeds, key=request.cache_salt, person=b"prompt_embeds", digest_size=32)
+            self._embeds_salt = digest.digest()
+        return self._embeds_salt or request.cache_salt
+
     def extend_keys(self, tokens: int, page_columns: int) -> None:
         """Compute the prefix keys of the full pages among the first `tokens` tokens."""
         if len(self.keys) < tokens // page_columns:
-            self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.request.cache_salt)
+            self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.prefix_salt)
 
     def move(self, status: SequenceStatus) -> None:
         """Change status; anything the table does not list is our own mistake."""

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from engine.bundle.hashes import remember
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.demo.location import DEMO, demo_folder
 from engine.errors import BundleError
+from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
 from engine.genie.config import is_genie_folder
 from engine.processes import child_environment, module_command
@@ -28,39 +30,43 @@ from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
+NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file or '{DEMO}'"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
 _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
-def resolve_bundle(source: str, cache: Path, quant: str | None = None) -> Path:
-    """The bundle folder for `demo`, a Hugging Face folder, a Genie folder or a bundle folder.
+def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: bool = False) -> Path:
+    """The bundle folder for `demo`, a Hugging Face folder, a GGUF file, a Genie folder or a bundle folder.
 
     cache: where compiled bundles are kept. quant: for checkpoints, None = fp32 for the demo, else int4.
+    lora: what has to be compiled is compiled for adapters.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
     if source == DEMO:
-        return _compiled(demo_folder(), DEMO, cache, quant or DEMO_QUANT)
+        return _compiled(demo_folder(), DEMO, cache, quant or DEMO_QUANT, lora)
     folder = _expanded(source)
     try:
-        return _found(folder, source, cache, quant)
+        return _found(folder, source, cache, quant, lora)
     except OSError as error:
         raise BundleError(f"{source} cannot be read: {shown(error)}") from error
 
 
-def _found(folder: Path, source: str, cache: Path, quant: str | None) -> Path:
-    """The bundle of an existing folder. Only regular files tell what it is, and OSError when they cannot be seen."""
+def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool) -> Path:
+    """The bundle of what exists. Only regular files tell what it is, and OSError when they cannot be seen."""
     if not folder.exists():
-        raise BundleError(f"{source} does not exist; name a bundle folder, a Hugging Face folder or '{DEMO}'")
+        raise BundleError(f"{source} does not exist; name {NAMED}")
+    if folder.suffix == GGUF_SUFFIX and is_regular(folder):
+        return _compiled(folder, folder.stem, cache, quant or CHECKPOINT_QUANT, lora)
     if not folder.is_dir():
-        raise BundleError(f"{source} is a file; name a bundle folder, a Hugging Face folder or '{DEMO}'")
+        raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):
         return folder
     if is_genie_folder(folder):
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
-        return _compiled(folder, folder.resolve().name, cache, quant or CHECKPOINT_QUANT)
+        return _compiled(folder, folder.resolve().name, cache, quant or CHECKPOINT_QUANT, lora)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
         "nor for Genie (no genie_config.json)"
@@ -108,9 +114,9 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
     return [(path.relative_to(package).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
-def _stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of the files right inside a folder."""
-    paths = sorted(path for path in folder.iterdir() if path.is_file())
+def _stamps(source: Path) -> list[tuple[str, int, int]]:
+    """Name, size and modification time of the files right inside a folder, or of a file."""
+    paths = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
@@ -121,9 +127,10 @@ def _version() -> str:
         return "0"
 
 
-def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
+def _compiled(folder: Path, name: str, cache: Path, quant: str, lora: bool) -> Path:
     """The cached bundle of a checkpoint; the process that gets the lock first compiles it, other ones wait."""
-    target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name))}"
+    options: dict[str, str | bool] = {"quant": quant, "name": name, **({"lora": True} if lora else {})}
+    target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name, *['lora'] * lora))}"
     mark_used(target)
     if is_good(target):
         return target
@@ -132,7 +139,7 @@ def _compiled(folder: Path, name: str, cache: Path, quant: str) -> Path:
         with exclusive(lock_of(target), lambda: _say_waiting(name)):
             if not is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
-                _compile(folder, target, quant, name)
+                _compile(folder, target, options)
                 remember(target, load_manifest(target), cache / COSTS_FOLDER)
         with suppress(OSError):  # such as another process that tidies up as well
             remove_unused(cache)
@@ -146,12 +153,12 @@ def _say_waiting(name: str) -> None:
     print(f"another process compiles {name} already: waiting until it is done", file=sys.stderr, flush=True)
 
 
-def _compile(folder: Path, target: Path, quant: str, name: str) -> None:
+def _compile(folder: Path, target: Path, options: Mapping[str, str | bool]) -> None:
     """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
     if importlib.util.find_spec("onnx") is None:
         raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
     # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
-    arguments = json.dumps({"source": str(folder), "output": str(target), "quant": quant, "name": name})
+    arguments = json.dumps({"source": str(folder), "output": str(target), **options})
     command = module_command("engine.compile", END_WITH_INPUT, arguments)
     its_input, ours = os.pipe()  # nobody writes: it ends when we do, also when we are killed
     try:

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.adapters.adapter import read_adapters
+from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
-from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.bundle.variant import PassShape, ShapeTable, pin, shape_of, shape_table
 from engine.config import PAGE_COLUMNS, EngineConfig
+from engine.drafts.draft_model import DraftModel
+from engine.drafts.same_tokens import check_same_tokens
 from engine.errors import BundleError
 from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
@@ -24,12 +28,15 @@ from engine.graphs.onnx_sessions import Provider, cpu_provider
 from engine.graphs.paced_runtime import Pace, PacedRuntime
 from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
+from engine.graphs.whole_context import WholeContextRuntime
 from engine.isolation.memory import usable_memory
 from engine.messages import Ready
 from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
+from engine.speculation.drafter import Drafter, NoDrafter
 from engine.worker.fused_settings import fused_settings
+from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
 from engine.worker.startup import Stages
 from engine.worker.storage import choose_storage
@@ -46,21 +53,33 @@ OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A loop ready to step, and what to tell the parent about it."""
+    """A loop ready to step, and what to tell the parent about it. kv_file: where its pages outlive it, if anywhere."""
 
     loop: EngineLoop
     runtime: Runtime
     ready: Ready
+    kv_file: KvRestart | None = None
 
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """The runtime of every bundle that the compiler makes."""
+    adapters = read_adapters(named_adapters(config.lora), manifest)
     provider = choose_provider(folder, manifest, config)
     if manifest.fused is not None:
         return FusedRuntime(folder, manifest, shapes, provider)
     if manifest.is_segmented:
-        return SegmentRuntime(folder, manifest, shapes, provider)
+        return SegmentRuntime(folder, manifest, shapes, provider, adapters)
+    if manifest.reads_whole_context:
+        return open_whole_context(folder, manifest, shapes, provider)
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
+
+
+def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> Runtime:
+    """The runtime of graphs without a past."""
+    found = sorted({shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None})
+    table = ShapeTable(tuple(found), found[-1].rows, 0)
+    lengths = [shape.rows for shape in found]
+    return WholeContextRuntime(OnnxRuntime(folder, manifest, table, 1, provider), lengths, shapes)
 
 
 def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
@@ -94,6 +113,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         shapes = choose_shapes(manifest, config)
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
+        salts = read_salts(named_adapters(config.lora))
     with stages.stage("pass times"):
         column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
@@ -102,7 +122,15 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
-        loop = EngineLoop(scheduler, runtime, time.monotonic, masks)
+    drafter: Drafter = NoDrafter()
+    if config.draft:
+        with stages.stage("draft"):
+            drafter = _open_draft(folder, manifest, shapes, config, open_runtime)
+    loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts, drafter=drafter)
+    kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
+    if kv_file is not None:
+        with stages.stage("kv file"):
+            kv_file.restore()
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
     if manifest.fused is not None:
@@ -112,8 +140,35 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         device=runtime.device,
         max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
         variants=variants,
+        adapters={name: salt.hex() for name, salt in salts.salts.items()},
     )
-    return Assembled(loop, runtime, ready)
+    return Assembled(loop, runtime, ready, kv_file)
+
+
+def _open_draft(
+    folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig, open_runtime: OpenRuntime
+) -> Drafter:
+    """The draft model with a pool as wide as the served one's. Its times are measured even where passes have one shape.
+
+    BundleError when it cannot guess for this bundle.
+    """
+    if config.paced:
+        raise BundleError("draft: a paced server computes nothing, so nothing can be guessed")
+    own = Path(config.draft)
+    draft = load_manifest(own)
+    if draft.fused is not None:
+        raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
+    check_same_tokens(folder, manifest, own, draft)
+    wanted = replace(
+        config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
+    )
+    free = draft.is_free_shape or draft.is_segmented
+    wanted = settings_for(draft, replace(wanted, pool_columns=shapes.max_past) if free else wanted)
+    runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)
+    column_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
+    costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
+    log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
+    return DraftModel(runtime, costs, draft.max_context, manifest.model.vocab, config.draft_tokens, time.perf_counter)
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
@@ -143,9 +198,12 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     """What the settings mean for a bundle whose sequences have caches of their own.
 
     All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
+    Where graphs have no past a prefix that is known saves nothing.
     """
     if manifest.fused is not None:
         return fused_settings(manifest, config, POOL_BUDGET_BYTES)
+    if manifest.reads_whole_context:
+        return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
     if not manifest.is_segmented:
         return config
     offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
@@ -173,7 +231,7 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
 
 
 def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
-    if config.deterministic:
+    if config.deterministic or manifest.reads_whole_context:  # what a pass costs is how long its sequences are
         return {}
     if config.paced or not config.cost_cache:  # nobody else shall find paced times among a bundle's own
         return believed(runtime.shapes, measure(runtime, time.perf_counter))

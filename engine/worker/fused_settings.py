@@ -17,6 +17,8 @@ def fused_settings(manifest: Manifest, config: EngineConfig, budget_bytes: int) 
     assert spec is not None
     if config.lookup_rows:
         raise BundleError("lookup_rows: a fused graph has one row for each decode, so nothing can be guessed behind it")
+    if config.draft:
+        raise BundleError("draft: a fused graph has one row for each decode, so a draft model's guesses have no place")
     if config.paced:
         raise BundleError("paced: fused graphs have no published pass times")
     at_once = spec.decode_slots + 1
@@ -27,6 +29,5 @@ def fused_settings(manifest: Manifest, config: EngineConfig, budget_bytes: int) 
     else:
         affordable = budget_bytes // (spec.past * manifest.kv_bytes_per_token)
         caches = max(at_once, min(config.max_running, affordable))
-    return replace(
-        config, pools=1, pool_columns=caches * spec.columns, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0
-    )
+    settled = replace(config, pools=1, pool_columns=caches * spec.columns)
+    return replace(settled, kv_offload_mb=0, prefix_cache=False, reserve_tokens=0, prediction_rows=0)

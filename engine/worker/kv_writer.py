@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch
-from engine.graphs.runtime import Indices, Runtime
+from engine.graphs.runtime import Indices, Runtime, WritesEarly
 from engine.scheduling.plan import StepPlan
 
 
@@ -31,8 +31,14 @@ class KvWriter:
 
     def __init__(self, runtime: Runtime, thread: Executor | None) -> None:
         self._runtime = runtime
+        self._early = runtime if isinstance(runtime, WritesEarly) else None
         self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="kv-writer")
         self._pending: list[Future[None]] = []
+
+    def announce(self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int]) -> None:
+        """Before the pass: tell a runtime that can write while it runs which first rows of each sequence are kept."""
+        if self._early is not None:
+            self._early.expect(plan.pool, *_kept(plan, batch, rows_of, {}))
 
     def write(
         self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int] | None = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.adapters.named import AdapterSalts
 from engine.bundle.variant import PassShape
-from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
@@ -16,17 +16,21 @@ from engine.graphs.logits import Logits
 from engine.graphs.runtime import Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
-from engine.request import FinishReason, Request, RequestTimings, TokenEvent, TokenLogprob
+from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
 from engine.sampling.sampler import SampledToken
-from engine.scheduling.plan import MoveKind, SequenceUpdate, StepPlan
+from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.speculation.acceptance import GuessKind
+from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
+from engine.worker.kv_restart import carry_out
 from engine.worker.kv_writer import KvWriter, certain_rows
 from engine.worker.trace import trace
 
 log = logging.getLogger("hexserve.worker")
 
+NO_ADAPTERS = AdapterSalts({})
 IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits no longer than this
 
 
@@ -39,9 +43,9 @@ class StepReport:
 
 
 class EngineLoop:
-    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` become the loop's own.
+    """Binds a scheduler to a runtime. `clock` returns seconds, monotonic; `masks` and `drafter` become the loop's own.
 
-    writes: what writes keys and values beside the loop; given by tests only.
+    writes: what writes keys and values beside the loop; given by tests only. salts: of the adapters there are.
     """
 
     def __init__(
@@ -51,12 +55,16 @@ class EngineLoop:
         clock: Callable[[], float],
         masks: GrammarMasks,
         writes: Executor | None = None,
+        salts: AdapterSalts = NO_ADAPTERS,
+        drafter: Drafter | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.runtime = runtime
         self.stages = StageClock()
         self._clock = clock
         self._masks = masks
+        self._salts = salts
+        self._drafter = drafter or NoDrafter()
         self._writer = KvWriter(runtime, writes)
         self._sampling = ThreadPoolExecutor(1, thread_name_prefix="sampling")
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
@@ -65,7 +73,7 @@ class EngineLoop:
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
-        self.scheduler.add(request, emitted, seed, now_s)
+        self.scheduler.add(self._salts.salted(request), emitted, seed, now_s)
         if request.params.grammar is not None:
             self._masks.open(request.id, request.params.grammar, emitted)
 
@@ -73,6 +81,25 @@ class EngineLoop:
         """Forget a request; unknown ids are ignored."""
         self.scheduler.abort(sequence_id)
         self._masks.forget(sequence_id)
+        self._free_pages()
+
+    def checkpoint(self, sequence_id: str) -> int:
+        """Where a live sequence stands, for `rewind`: its tokens behind the prompt. ValueError when it is not here."""
+        sequence = self.scheduler.find(sequence_id)
+        if sequence is None:
+            raise ValueError(f"there is no live sequence {sequence_id}")
+        return sequence.generated
+
+    def rewind(self, sequence_id: str, checkpoint: int) -> None:
+        """Let a live sequence go on from an earlier `checkpoint`, with the tokens that came after it then.
+
+        Between steps. ValueError when it is not here or has not come so far.
+        """
+        self._writer.wait()
+        self.scheduler.rewind(sequence_id, checkpoint)
+        sequence = self.scheduler.find(sequence_id)
+        if sequence is not None and sequence.request.params.grammar is not None:
+            self._masks.open(sequence_id, sequence.request.params.grammar, sequence.tokens[sequence.prompt_tokens :])
         self._free_pages()
 
     def step(
@@ -85,7 +112,7 @@ class EngineLoop:
         """
         began = self._clock()
         self.stages.begin()
-        plan = self.scheduler.plan(self._masks.late())
+        plan = self.scheduler.plan(self._masks.late(), self._proposals())
         if plan is None:
             started()
             self._masks.wait(IDLE_WAIT_S)
@@ -100,6 +127,7 @@ class EngineLoop:
         self.stages.mark("pack")
         self._prepare_pool(plan)
         self.stages.mark("pages")
+        self._writer.announce(plan, batch, certain_rows(plan, self._masks))
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)
@@ -122,6 +150,18 @@ class EngineLoop:
         self._counters.step_s += self._clock() - began
         self.stages.mark("events")
         return report
+
+    def _proposals(self) -> Mapping[str, tuple[int, ...]]:
+        """Let the draft model guess what comes next, where that pays."""
+        if not self._drafter.most:
+            return NO_PROPOSALS
+        began = self._clock()
+        self._drafter.retain(frozenset(sequence.id for sequence in self.scheduler.sequences()))
+        wishes = self.scheduler.draft_wishes(self._drafter, self._masks.late())
+        proposals = self._drafter.propose(wishes) if wishes else NO_PROPOSALS
+        self._counters.draft_s += self._clock() - began
+        self.stages.mark("draft")
+        return proposals
 
     def _take_in(
         self, plan: StepPlan, batch: PackedBatch, logits: Logits
@@ -146,9 +186,14 @@ class EngineLoop:
             self._writer.write_now(plan, batch, kept)
         return failures, updates, samples.tokens
 
+    def finish_writes(self) -> None:
+        """Until what the last pass has computed lies in the pools; raises what went wrong with it."""
+        self._writer.wait()
+
     def close(self) -> None:
         """Let the threads that write, sample and compute masks end."""
         self._writer.close()
+        self._drafter.close()
         self._sampling.shutdown()
         self._masks.close()
 
@@ -176,13 +221,7 @@ class EngineLoop:
     def _prepare_pool(self, plan: StepPlan) -> None:
         """Move pages to the host cache and back, before the pool is re-laid: what lies beyond its new width is lost."""
         began = self._clock()
-        for move in plan.moves:
-            if move.kind is MoveKind.OFFLOAD:
-                self.runtime.offload(move.pool, _columns(move.page), move.key)
-            elif move.kind is MoveKind.LOAD:
-                self.runtime.load(move.pool, _columns(move.page), move.key)
-            else:
-                self.runtime.evict(move.key)
+        carry_out(self.runtime, plan.moves)
         moved = self._clock()
         self.runtime.lay_out(plan.pool, plan.shape)
         self._counters.copy_s += moved - began
@@ -256,10 +295,6 @@ def _mark_started(plan: StepPlan, now_s: float) -> None:
             segment.sequence.started_s = now_s
 
 
-def _columns(page: int) -> slice:
-    return slice(page * PAGE_COLUMNS, (page + 1) * PAGE_COLUMNS)
-
-
 def _event(
     update: SequenceUpdate, tokens: tuple[SampledToken, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
 ) -> TokenEvent:
@@ -273,7 +308,14 @@ def _event(
         timings=_timings(sequence, now_s) if sequence.finish is not None else None,
         cached_tokens=sequence.cached_tokens,
         prompt_logprobs=prompt_logprobs,
+        guesses=_guesses(update) if update.drafted else None,
     )
+
+
+def _guesses(update: SequenceUpdate) -> GuessCounts:
+    if update.sequence.guesses.taken is GuessKind.PREDICTION:
+        return GuessCounts(update.drafted, update.accepted, update.drafted, update.accepted)
+    return GuessCounts(update.drafted, update.accepted)
 
 
 def _timings(sequence: Sequence, now_s: float) -> RequestTimings:

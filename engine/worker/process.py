@@ -48,7 +48,9 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     )
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
     progress = Progress()
-    threading.Thread(target=_receive, args=(commands, inbox, reports, progress), name="commands", daemon=True).start()
+    grace_s = max(GRACE_S, config.save_s)
+    receiving = (commands, inbox, reports, progress, grace_s)
+    threading.Thread(target=_receive, args=receiving, name="commands", daemon=True).start()
     try:
         assembled = assemble(config, open_runtime)
     except BundleError as error:
@@ -63,6 +65,9 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     reports.send(assembled.ready)
     try:
         serve(assembled.loop, inbox, reports, progress)
+        assembled.loop.finish_writes()
+        if assembled.kv_file is not None:
+            assembled.kv_file.save()
     finally:
         assembled.loop.close()
         assembled.runtime.close()
@@ -132,7 +137,11 @@ def _check(loop: EngineLoop) -> None:
 
 
 def _receive(
-    commands: BinaryIO, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress
+    commands: BinaryIO,
+    inbox: "queue.SimpleQueue[Command | None]",
+    reports: ReportPipe,
+    progress: Progress,
+    grace_s: float,
 ) -> None:
     """Thread: answer pings and hand on the other commands until end of input.
 
@@ -146,7 +155,7 @@ def _receive(
                 inbox.put(command)
     finally:
         inbox.put(None)
-        time.sleep(GRACE_S)
+        time.sleep(grace_s)
         os._exit(1)
 
 

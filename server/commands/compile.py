@@ -58,11 +58,12 @@ _ShareWeights = Annotated[bool, typer.Option("--share-weights", help="NPU: one b
 _OneGraphPerBinary = Annotated[
     bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
 ]
+_Lora = Annotated[bool, typer.Option("--lora", help="segments: graphs that take low-rank adapters")]
 _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of at most so much")]
 
 
 def compile_command(
-    source: Annotated[str, typer.Argument(help="folder with config.json, safetensors and tokenizer.json, or 'demo'")],
+    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or 'demo'")],
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, typer.Option(help="cpu: int4 unless said; NPU: w4")] = None,
@@ -72,6 +73,7 @@ def compile_command(
     kv: _Kv = None,
     decode_slots: _DecodeSlots = 1,
     kv_update: _KvUpdate = None,
+    lora: _Lora = False,
     block: _Block = BLOCKS[0],
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
     embedding: _Embedding = None,
@@ -79,6 +81,7 @@ def compile_command(
     rows: Annotated[str, typer.Option(help="fixed variants: rows, such as 1,8,32,128")] = "",
     context: Annotated[str, typer.Option(help="fixed variants: key axis widths, 256,1024")] = "",
     same_past: Annotated[str, typer.Option(help="instead of --context: past columns")] = "",
+    whole_context: Annotated[str, typer.Option(help="instead: rows of graphs without caches")] = "",
     max_context: Annotated[int, typer.Option(help="most tokens of one sequence", show_default=False)] = 0,
     parity_tokens: Annotated[int, typer.Option(help="length of the final check", show_default=False)] = 0,
     name: Annotated[str, typer.Option(help="name of the model (the source folder's)")] = "",
@@ -88,7 +91,7 @@ def compile_command(
     calibration: Annotated[Path | None, typer.Option(help="w8a16, w4a16: text file to observe activations on")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
 ) -> None:
-    """Compile a Hugging Face folder into a bundle."""
+    """Compile a Hugging Face folder or a GGUF file into a bundle."""
     named = named_source(source)
     arguments = CompileArguments(
         source=named.folder,
@@ -106,6 +109,7 @@ def compile_command(
         rows=_numbers(rows, "--rows"),
         context=_numbers(context, "--context"),
         same_past=_numbers(same_past, "--same-past"),
+        whole_context=_numbers(whole_context, "--whole-context"),
         max_context=max_context,
         parity_tokens=parity_tokens or named.parity_tokens,
         force=force,
@@ -115,6 +119,7 @@ def compile_command(
         calibration=calibration,
         decode_slots=decode_slots,
         kv_update=kv_update,
+        lora=lora,
     )
     raise typer.Exit(compile_here(arguments))
 

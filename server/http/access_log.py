@@ -96,9 +96,13 @@ class _RequestLog:
     def line(self) -> str:
         path = bounded(self._scope["path"], LOGGED_PATH)
         text = f"{self._scope['method']} {path} {self.status} {self._milliseconds():.1f}ms {self.request_id}"
-        caller = self._scope.get("state", {}).get("log_caller", "")
+        state = self._scope.get("state", {})
+        caller = state.get("log_caller", "")
         if caller:
             text += f" key={caller}"
+        accepted, drafted = state.get("log_guesses", _no_guesses)()
+        if drafted:
+            text += f" guesses={accepted}/{drafted}"
         if self._retry:
             text += f" retry={self._retry}"
         return text + " client left" if self._has_left else text
@@ -111,3 +115,7 @@ def request_id(headers: Mapping[str, str]) -> str:
     """The caller's own id when it is harmless, else a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+
+
+def _no_guesses() -> tuple[int, int]:
+    return 0, 0

@@ -61,6 +61,7 @@ class EngineCollector:
         for stage, seconds in self._engine.stats.stages.items():
             stages.add_metric([name, stage], seconds)
         yield stages
+        yield from self._guesses(name)
         for metric, text, value in self._gauges():
             gauge = GaugeMetricFamily(metric, text, labels=["model_name"])
             gauge.add_metric([name], value)
@@ -71,6 +72,20 @@ class EngineCollector:
         )
         device.add_metric([name, info.device, info.fingerprint], 1.0)
         yield device
+
+    def _guesses(self, name: str) -> tuple[CounterMetricFamily, ...]:
+        """Guesses by where they came from."""
+        stats, labels = self._engine.stats, ["model_name", "kind"]
+        drafted = CounterMetricFamily("hexserve:guesses", "Guessed tokens by their source.", labels=labels)
+        accepted = CounterMetricFamily("hexserve:guesses_accepted", "Those that were right.", labels=labels)
+        for kind, rows, right in (
+            ("lookup", stats.lookup_rows, stats.lookup_accepted),
+            ("prediction", stats.prediction_rows, stats.prediction_accepted),
+            ("draft", stats.draft_rows, stats.draft_accepted),
+        ):
+            drafted.add_metric([name, kind], rows)
+            accepted.add_metric([name, kind], right)
+        return drafted, accepted
 
     def _counters(self) -> tuple[tuple[str, str, float], ...]:
         stats = self._engine.stats
@@ -85,10 +100,13 @@ class EngineCollector:
             ("hexserve:rows_run", "Rows of all passes, padding included.", stats.rows_run),
             ("hexserve:decode_rows", "Rows that decoded.", stats.decode_rows),
             ("hexserve:prefill_rows", "Rows that prefilled.", stats.prefill_rows),
+            ("vllm:spec_decode_num_draft_tokens", "Guessed tokens.", stats.drafted_rows),
+            ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.accepted_rows),
             ("hexserve:drafted_rows", "Rows with a guessed token.", stats.drafted_rows),
             ("hexserve:accepted_rows", "Guessed tokens that were right.", stats.accepted_rows),
             ("hexserve:graph_switches", "Passes with another variant than the one before.", stats.variant_switches),
             ("hexserve:restrides", "Times the pool was laid out anew for another variant.", stats.restrides),
+            ("hexserve:draft_seconds", "Time in the draft model.", stats.draft_s),
             ("hexserve:run_seconds", "Time inside the graphs.", stats.run_s),
             ("hexserve:restride_seconds", "Time re-laying pools for variants of another width.", stats.restride_s),
             ("hexserve:copy_seconds", "Time copying pages to and from the host KV cache.", stats.copy_s),
@@ -147,9 +165,9 @@ class Metrics:
         if reason.is_load:
             self.rejections.labels(reason.value).inc()
 
-    def watch(self, choices: int, max_tokens: int) -> "RequestWatch":
-        """Start observing one HTTP request whose n is `choices`."""
-        return RequestWatch(self, self._alias or self._engine.info.name, choices, max_tokens)
+    def watch(self, choices: int, max_tokens: int, model: str = "") -> "RequestWatch":
+        """Start observing one HTTP request whose n is `choices`. model: the name it asked for, "" = the model's own."""
+        return RequestWatch(self, model or self._alias or self._engine.info.name, choices, max_tokens)
 
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""

@@ -134,6 +134,13 @@ ToolChoice = Annotated[
 ]
 
 
+class PredictedContent(Body):
+    """What most of the answer is expected to be; it comes sooner where that is right, and is the same either way."""
+
+    type: Literal["content"]
+    content: Content
+
+
 class ChatRequest(GenerationBody):
     """POST /v1/chat/completions."""
 
@@ -144,6 +151,7 @@ class ChatRequest(GenerationBody):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    prediction: PredictedContent | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
 
     # What the chat template is told, and how long the model may think.
@@ -164,7 +172,6 @@ class ChatRequest(GenerationBody):
     function_call: NotYet = None
     verbosity: Literal["medium"] | None = None
     audio: NotYet = None
-    prediction: NotYet = None
     web_search_options: NotYet = None
     prompt_cache_retention: NotYet = None
     chat_template: NotYet = None

@@ -1,10 +1,10 @@
 """The body of POST /v1/completions."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from server.protocol.fields import NotYet, TokenId, TokenLimit, TopLogprobs
+from server.protocol.fields import NotYet, TokenId, TokenLimit, TopLogprobs, text_or_list
 from server.protocol.generation_request import MAX_CHOICES, GenerationBody
 
 MAX_PROMPTS = 1024
@@ -30,13 +30,29 @@ Prompt = Annotated[
 ]
 
 
+EncodedEmbeds = Annotated[str, StringConstraints(min_length=1)]
+EncodedList = Annotated[list[EncodedEmbeds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+PromptEmbedsField = Annotated[
+    Annotated[EncodedEmbeds, Tag("text")] | Annotated[EncodedList, Tag("texts")], Discriminator(text_or_list)
+]
+
+
 class CompletionRequest(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompt
+    prompt_embeds: PromptEmbedsField | None = None
     logprobs: TopLogprobs | None = None
     max_tokens: TokenLimit | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     suffix: NotYet = None
     add_special_tokens: Literal[True] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prompt_may_be_left_out(cls, value: Any) -> Any:
+        """Beside `prompt_embeds`, which take its place."""
+        if isinstance(value, dict) and value.get("prompt_embeds") is not None and value.get("prompt") is None:
+            return {**value, "prompt": ""}
+        return value

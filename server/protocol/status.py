@@ -6,14 +6,14 @@ from server.protocol.fields import Answer
 
 
 class Model(Answer):
-    """The served model; the last five fields are extensions."""
+    """The served model, or an adapter of it, whose parent it is; the last five fields are extensions."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str
-    parent: None
+    parent: str | None
     max_model_len: int
     context_length: int
     meta: dict[str, Any]

@@ -10,9 +10,11 @@ class PromptDetails(Answer):
 
 
 class CompletionDetails(Answer):
-    """Completion tokens spent on reasoning."""
+    """Completion tokens spent on reasoning; of a request with a prediction, its tokens that were right and wrong."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class Usage(Answer):

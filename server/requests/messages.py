@@ -19,7 +19,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _template_message(message: Message, path: str) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": _text(message.content)}
+    plain: dict[str, Any] = {"role": role, "content": joined_text(message.content)}
     if message.name is not None:
         plain["name"] = message.name
     if isinstance(message, ToolMessage):
@@ -38,7 +38,8 @@ def _template_message(message: Message, path: str) -> dict[str, Any]:
     return plain
 
 
-def _text(content: str | Sequence[TextPart] | None) -> str:
+def joined_text(content: str | Sequence[TextPart] | None) -> str:
+    """A content's text; its parts are joined by a line break."""
     if content is None:
         return ""
     return content if isinstance(content, str) else PART_SEPARATOR.join(part.text for part in content)

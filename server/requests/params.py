@@ -42,6 +42,7 @@ class GenerationParams:
     thinking_budget: ThinkingBudget | None = None
     keep: int | None = None  # of a longer prompt only this many last tokens are used
     grammar: str | None = None
+    prediction: tuple[int, ...] = ()
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
@@ -96,13 +97,14 @@ def completion_params(body: CompletionRequest, engine: EngineLike, settings: Set
 
 
 def check_model(name: str, info: EngineInfo, settings: Settings) -> str:
-    """The served name; 404 when `name` is another one."""
-    served = settings.model_name or info.name
-    if name != served:
+    """The name, which is the model's or an adapter's; 404 when it is another one."""
+    served = (settings.model_name or info.name, *info.adapters)
+    if name not in served:
+        names = ", ".join(f"'{known}'" for known in served)
         raise refuse(
-            f"The model {echo(name)} does not exist. This server has '{served}'.", "model", "model_not_found", 404
+            f"The model {echo(name)} does not exist. This server has {names}.", "model", "model_not_found", 404
         )
-    return served
+    return name
 
 
 def _params(

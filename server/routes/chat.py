@@ -11,6 +11,7 @@ from server.protocol.openapi_responses import answers
 from server.requests.chat_template_options import template_options, thinking_after, thinking_budget
 from server.requests.messages import template_messages
 from server.requests.params import chat_params, check_model
+from server.requests.prediction import predicted_tokens
 from server.requests.structured_output import chat_form
 from server.requests.tools import chat_tools
 from server.service import answer, service_of, until_left
@@ -36,12 +37,14 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     messages = template_messages(body.messages)
     options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
     prompt = await until_left(request, engine.chat_prompt(messages, tools, options, params.keep))
+    prediction = await until_left(request, predicted_tokens(body.prediction, engine))
     thinking = thinking_after(prompt, engine)
-    params = replace(params, thinking_budget=thinking_budget(body.thinking_token_budget, thinking, engine))
+    budget = thinking_budget(body.thinking_token_budget, thinking, engine)
+    params = replace(params, thinking_budget=budget, prediction=prediction)
     params = await until_left(request, service.constrained(params, form, thinking))
     envelope = replace(service.envelope("chatcmpl", model), names_tier=body.service_tier is not None)
     stream = service.launch(envelope, [prompt], params, "messages")
-    count = TokenCount(stream.prompt_tokens, params.choices)
+    count = TokenCount(stream.prompt_tokens, params.choices, body.prediction is not None)
     usage = StreamUsage(count, body.stream_options)
     choices = [
         ParsedChoice(calls, reasoning_splitter(thinking.markers, thinking.is_open)) for _ in range(params.choices)

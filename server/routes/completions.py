@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter, Request, Response
 
+from engine.request import PromptEmbeds
 from server.http.body import BoundedRoute
 from server.protocol.completion_answer import Completion
 from server.protocol.completion_request import CompletionRequest
 from server.protocol.openapi_responses import answers
 from server.requests.params import check_model, completion_params
-from server.requests.prompts import check_count, given_prompts, prompt_ids
+from server.requests.prompts import EncodedPrompt, check_count, given_prompts, prompt_ids
 from server.requests.structured_output import text_form
 from server.service import answer, service_of, until_left
 from server.writers.completion import CompletionWriter
@@ -30,10 +31,13 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     prompts = await until_left(request, prompt_ids(given, engine, params.keep))
     params = await until_left(request, service.constrained(params, text_form(body)))
     envelope = service.envelope("cmpl", model)
-    stream = service.launch(envelope, prompts, params, "prompt")
+    field = "prompt" if body.prompt_embeds is None else "prompt_embeds"
+    stream = service.launch(envelope, prompts, params, field)
     count = TokenCount(stream.prompt_tokens, params.choices)
     echoes = [
-        Echo.of(prompt, engine.token_pieces(ids)) if body.echo else None
+        None
+        if not body.echo or isinstance(prompt, EncodedPrompt) or isinstance(ids, PromptEmbeds)
+        else Echo.of(prompt, engine.token_pieces(ids))
         for prompt, ids in zip(given, prompts, strict=True)
     ]
     choices = [TextChoice(body.logprobs, echo) for echo in echoes for _ in range(params.choices)]

@@ -15,28 +15,32 @@ router = APIRouter()
 
 @router.get("/v1/models", responses=errors(503))
 async def list_models(request: Request) -> ModelList:
-    """The one model of this server."""
-    return ModelList(object="list", data=[_model(service_of(request))])
+    """The one model of this server, and its adapters."""
+    service = service_of(request)
+    names = ("", *service.engine.info.adapters)
+    return ModelList(object="list", data=[_model(service, name) for name in names])
 
 
 @router.get("/v1/models/{model_id:path}", responses=errors(404, 503))
 async def retrieve_model(model_id: str, request: Request) -> Model:
-    """The model, if that is its name."""
+    """The model or the adapter of that name."""
     service = service_of(request)
-    check_model(model_id, service.engine.info, service.settings)
-    return _model(service)
+    name = check_model(model_id, service.engine.info, service.settings)
+    return _model(service, name if name in service.engine.info.adapters else "")
 
 
-def _model(service: Service) -> Model:
+def _model(service: Service, adapter: str) -> Model:
+    """What is known of the model, "", or of one of its adapters."""
     info = service.engine.info
     manifest = info.manifest
+    served = service.settings.model_name or info.name
     return Model(
-        id=service.settings.model_name or info.name,
+        id=adapter or served,
         object="model",
         created=info.created,
         owned_by="hexserve",
-        root=info.name,
-        parent=None,
+        root=adapter or info.name,
+        parent=served if adapter else None,
         max_model_len=info.max_context,
         context_length=info.max_context,
         meta={

@@ -57,14 +57,19 @@ class StreamUsage:
 
 
 class TokenCount:
-    """Counts the tokens of a request; a prompt counts once, however many choices it has."""
+    """Counts the tokens of a request; a prompt counts once, however many choices it has.
 
-    def __init__(self, prompt_tokens: Sequence[int], choices_per_prompt: int) -> None:
+    has_prediction: guesses from the caller's prediction are counted as well, once a choice has finished.
+    """
+
+    def __init__(self, prompt_tokens: Sequence[int], choices_per_prompt: int, has_prediction: bool = False) -> None:
         self._prompt = sum(prompt_tokens[::choices_per_prompt])
         self._per_prompt = choices_per_prompt
         self._completion = 0
         self._cached = 0
         self._reasoning = 0
+        self._has_prediction = has_prediction
+        self._predicted = self._predicted_right = 0
         self._unfinished = len(prompt_tokens)
 
     @property
@@ -78,6 +83,9 @@ class TokenCount:
         if delta.finish is None:
             return
         self._unfinished -= 1
+        if delta.timings is not None:
+            self._predicted += delta.timings.predicted_tokens
+            self._predicted_right += delta.timings.accepted_predicted_tokens
         if delta.timings is not None and choice % self._per_prompt == 0:
             self._cached += delta.timings.cached_tokens
 
@@ -87,10 +95,14 @@ class TokenCount:
 
     def usage(self) -> dict[str, Any]:
         """OpenAI's usage object."""
+        details = {"reasoning_tokens": self._reasoning}
+        if self._has_prediction:
+            details["accepted_prediction_tokens"] = self._predicted_right
+            details["rejected_prediction_tokens"] = self._predicted - self._predicted_right
         return {
             "prompt_tokens": self._prompt,
             "completion_tokens": self._completion,
             "total_tokens": self._prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
-            "completion_tokens_details": {"reasoning_tokens": self._reasoning},
+            "completion_tokens_details": details,
         }

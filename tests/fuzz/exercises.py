@@ -90,6 +90,14 @@ def compile_checkpoint(folder: Path, scratch: Path) -> None:
     load_manifest(scratch / "bundle")
 
 
+def compile_gguf(folder: Path, scratch: Path) -> None:
+    """The same of a file."""
+    arguments = CompileArguments(folder / "model.gguf", scratch / "bundle", parity_tokens=4)
+    made = compile_bundle(arguments, SilentProgress())
+    assert all(map(isfinite, made.parity.values()))
+    load_manifest(scratch / "bundle")
+
+
 def convert_genie(folder: Path, scratch: Path) -> None:
     """A bundle of it, without the binaries' own content."""
     tools = Toolbox(lambda path: _described(folder, path.name), "")
@@ -134,6 +142,7 @@ EXERCISES = {
         serve_consistent_bundle, ("manifest.json", "model.0.s1.onnx", "model.0.pd.s8.onnx", "part_1_of_1.data")
     ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
+    "gguf": Exercise(compile_gguf, ("model.gguf",)),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),
     "settings": Exercise(read_settings, ("settings.toml",)),
     "keys": Exercise(read_key_file, ("keys",)),

@@ -43,6 +43,7 @@ def damage_folder(folder: Path, chance: random.Random, main: tuple[str, ...], ou
 def damage_file(path: Path, chance: random.Random, outside: Path) -> str:
     """Damage one file and say how."""
     structured = {".json": damage_json, ".safetensors": damage_header, ".toml": damage_toml, ".jinja": damage_jinja}
+    structured[".gguf"] = damage_gguf
     inner = structured.get(path.suffix)
     if inner is not None and path.is_file() and not path.is_symlink() and chance.random() < 0.7:
         try:
@@ -74,6 +75,23 @@ def damage_header(path: Path, chance: random.Random) -> str:
     header = json_text(value).encode("utf-8", "surrogatepass")
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
     return f"header {told}"
+
+
+NUMBERS = (0, 1, 2, 3, 8, 9, 13, 255, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, 1 << 63, (1 << 64) - 1)
+GGUF_NAMES = re.compile(rb"(?:general|tokenizer|qwen3|blk)\.[a-z0-9_.]+|token_embd\.weight|output_norm\.weight")
+
+
+def damage_gguf(path: Path, chance: random.Random) -> str:
+    """Another number beside one to three names in the header, such as a length, type, value, size or offset."""
+    content, told = _bytes(path), []
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        found = chance.choice(list(GGUF_NAMES.finditer(content)))
+        place = chance.choice((found.start() - 8, *(found.end() + step for step in (0, 4, 4, 8, 12, 20, 24)), 4, 8, 16))
+        number, size = chance.choice(NUMBERS), chance.choice((4, 8))
+        content[place : place + size] = (number % (1 << 8 * size)).to_bytes(size, "little")
+        told.append(f"{number} at {place}, {found[0].decode()} at {found.start()}")
+    path.write_bytes(content)
+    return "; ".join(told)
 
 
 def damaged_value(value: Any, chance: random.Random) -> tuple[Any, str]:

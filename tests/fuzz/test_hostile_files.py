@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from gguf.constants import GGMLQuantizationType
 
 from engine.compile.arguments import CompileArguments, KvType, Layout
 from engine.compile.pipeline import compile_bundle
@@ -19,6 +20,7 @@ from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, Qwen3Shape, write_checkpoint
 from engine.processes import child_environment
 from server.settings import options
+from tests.engine.compile.gguf.gguf_files import write_gguf
 from tests.fuzz.exercises import DESCRIPTIONS, EXERCISES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, limits its memory and makes pipes")
@@ -33,6 +35,8 @@ def bases() -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         write_checkpoint(folder / "checkpoint", SHAPES["tiny"])
+        (folder / "gguf").mkdir()
+        write_gguf(folder / "checkpoint", folder / "gguf" / "model.gguf", some_kind)
         kinds = (("bundle", Layout.POOL, None), ("segments", Layout.SEGMENTS, KvType.INT8))
         for made, layout, kv in (*kinds, ("float segments", Layout.SEGMENTS, KvType.FLOAT32)):
             arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout, kv=kv)
@@ -54,6 +58,12 @@ def bases() -> Iterator[Path]:
         (folder / "template").mkdir()
         shutil.copy(folder / "bundle" / "chat_template.jinja", folder / "template")
         yield folder
+
+
+def some_kind(name: str) -> GGMLQuantizationType:
+    """Blocks that are kept, blocks that are not, and floats."""
+    kinds = {"attn": GGMLQuantizationType.Q4_0, "ffn": GGMLQuantizationType.Q8_0}
+    return next((kind for part, kind in kinds.items() if part in name), GGMLQuantizationType.F16)
 
 
 def write_genie(folder: Path) -> None:

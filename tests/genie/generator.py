@@ -17,7 +17,7 @@ from onnx import helper
 from engine.bundle.manifest import GraphKind, ModelSpec
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.checkpoint import Checkpoint, read_json
+from engine.compile.checkpoint import SafetensorsCheckpoint, read_json
 from engine.compile.graphs import GraphPlan, build_graph
 from engine.compile.lowering import PLAIN
 from engine.compile.packed import PackedPart
@@ -28,6 +28,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from tests.genie.edges import HEAD, EdgeEncoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
+from tests.head_weight import expose_weight
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
@@ -58,6 +59,8 @@ class Recipe:
     scatter, index: fresh columns are written at `cache_index` of that type. heads: what stands before a head's number
     in its own cache's name, "" = all heads in one. ssd: a dialog that speculates on its forecast prefix.
     kv_only_rows: the variants of so many rows end with keys and values.
+    head_weight: the lone head takes its weights as an input, in the type of the graphs; "" in hexserve.json = not told.
+    order: of the parts, as hexserve.json says it.
     one_graph_per_binary: what the emulator can load.
     """
 
@@ -71,6 +74,8 @@ class Recipe:
     heads: str = ""
     ssd: bool = False
     kv_only_rows: tuple[int, ...] = ()
+    head_weight: str | None = None
+    order: str = ""
     logits: str = "uint16"
     caches: str = "uint8"
     mask_depth: float = 100.0
@@ -127,7 +132,7 @@ def pack(checkpoint: Path, folder: Path, parts: tuple[PartPlan, ...]) -> Source:
     network = read_network(read_json(checkpoint / "config.json"), 0)
     arguments = CompileArguments(checkpoint, folder, quant=Quant.FP32)
     packed = []
-    with Checkpoint(checkpoint) as weights:
+    with SafetensorsCheckpoint(checkpoint) as weights:
         packer = WeightPacker(weights, network, arguments, lambda _: None)
         for part in parts:
             with WeightFile(folder, part.data_file) as file:
@@ -197,6 +202,11 @@ def _model(
     last = max(part.number for part in source.parts if part.layers)
     if number == last and shape.rows in recipe.kv_only_rows:
         drop_result(model)
+    if recipe.head_weight is not None and source.parts[number - 1].kind is GraphKind.LMHEAD:
+        weight = expose_weight(model, source.network.spec.vocab)
+        (source.folder.parent / source.folder.stem / (recipe.head_weight or "unnamed.raw")).write_bytes(
+            weight.tobytes()
+        )
     if recipe.heads:
         model = split_heads(model, recipe.heads)
     model = encode_edges(model, encodings)
@@ -295,6 +305,9 @@ def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network
             },
         }
     }
+    extras = {"lm_head_weight": recipe.head_weight, "parts": recipe.order}
+    if any(extras.values()):
+        (folder / "hexserve.json").write_text(json.dumps({key: value for key, value in extras.items() if value}))
     if recipe.ssd:
         add_forecast(config["dialog"], folder, spec)
     (folder / "genie_config.json").write_text(json.dumps(config, indent=1))

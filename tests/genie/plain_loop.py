@@ -1,7 +1,7 @@
 """Greedy decoding of one sequence over a bundle, written down as plainly as the contract allows."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ class PlainLoop:
 
     manifest: Manifest
     run: Run
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def greedy(self, prompt: list[int], count: int, prompt_rows: int = 1, decode_rows: int = 1) -> list[int]:
         """`count` tokens after the prompt: passes of `prompt_rows`, then of `decode_rows` with one of them in use."""
@@ -68,9 +69,9 @@ class PlainLoop:
             (graph for graph in self.manifest.graphs if graph.kind is GraphKind.LMHEAD and graph.rows == rows), None
         )
         if head is not None:
-            (taken,) = head.inputs
+            taken = next(spec for spec in head.inputs if spec.name != "weight")
             given = taken.name if taken.name in out else _result(graph).name  # parts may differ in the hidden's name
-            out = dict(self.run(head.name, {taken.name: out[given]}))
+            out = dict(self.run(head.name, {taken.name: out[given], **self.weights}))
         spec = _result(head or graph)
         logits = out["logits"].astype(np.float32)
         return logits if spec.scale is None else (logits - spec.zero_point) * spec.scale

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -179,22 +180,40 @@ def test_a_second_output_beside_the_caches(made: Generated) -> None:
         read(made, each_graph(made, "part3_of_3.bin", also_hidden))
 
 
-def without_caches(graph: BinaryGraph) -> BinaryGraph:
-    keep = [
-        [tensor for tensor in side if not tensor.name.startswith("past_")] for side in (graph.inputs, graph.outputs)
-    ]
-    return BinaryGraph(graph.name, tuple(keep[0]), tuple(keep[1]))
+WHOLE = Recipe(parts=4, shapes=(PassShape(16, 0),))
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_graphs_that_read_the_whole_context_each_time(checkpoint: Path, tmp_path: Path, parts: int) -> None:
-    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=parts, shapes=(PassShape(16, 0),)))
-    infos = {
-        name: msgspec.structs.replace(info, graphs=tuple(map(without_caches, info.graphs)))
-        for name, info in made.infos.items()
-    }
-    with pytest.raises(BundleError, match=r"tensor attention_mask is \[1, 1, 16, 16\] and there are no past keys and"):
+def test_graphs_without_caches_that_have_fewer_rows_than_columns(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", WHOLE)
+    infos = changed(made, with_("attention_mask", shape=(1, 1, 16, 32)), "part2_of_4.bin")
+    with pytest.raises(BundleError, match=r"attention_mask is \[1, 1, 16, 32\] and there are no past keys and values"):
         read(made, infos)
+
+
+def test_graphs_without_caches_lack_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", WHOLE)
+    infos = changed(made, lambda tensor: None if tensor.name == "position_ids_cos" else tensor, "part2_of_4.bin")
+    with pytest.raises(BundleError, match="input position_ids_cos is missing"):
+        read(made, infos)
+
+
+def test_a_missing_part_of_graphs_without_caches(checkpoint: Path, tmp_path: Path) -> None:
+    """Nothing but its number tells: all hidden states are alike."""
+    made = generate(checkpoint, tmp_path / "bundle", replace(WHOLE, precision="w4"))
+    path = made.folder / "genie_config.json"
+    config = json.loads(path.read_text())
+    config["dialog"]["engine"]["model"]["binary"]["ctx-bins"].remove("part3_of_4.bin")
+    path.write_text(json.dumps(config))
+    with pytest.raises(
+        BundleError, match="variant ar16_cl16: its graphs have no caches, so their names must say which"
+    ):
+        read(made, made.infos)
+
+
+def test_graphs_with_and_without_caches(checkpoint: Path, tmp_path: Path) -> None:
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=1, shapes=(PassShape(8, 56), PassShape(16, 0))))
+    with pytest.raises(BundleError, match="variant ar16_cl16 has other layers than ar8_cl64"):
+        read(made, made.infos)
 
 
 def test_a_cache_index_for_some_graphs_only(made: Generated, checkpoint: Path, tmp_path: Path) -> None:
@@ -273,6 +292,17 @@ def test_a_head_that_takes_its_weights(checkpoint: Path, tmp_path: Path) -> None
     graphs = tuple(msgspec.structs.replace(graph, inputs=(*graph.inputs, weight)) for graph in info.graphs)
     with pytest.raises(BundleError, match="tensor weight is the LM head's weight matrix; no key of genie_config"):
         read(made, {**made.infos, "part3_of_3.bin": msgspec.structs.replace(info, graphs=graphs)})
+
+
+def test_weights_that_no_head_takes(made: Generated) -> None:
+    (made.folder / "hexserve.json").write_text('{"lm_head_weight": "genie_config.json"}')
+    try:
+        with pytest.raises(
+            BundleError, match=r"hexserve\.json: lm_head_weight is for a head that takes its weights; none"
+        ):
+            read(made, made.infos)
+    finally:
+        (made.folder / "hexserve.json").unlink()
 
 
 def test_caches_that_differ_between_variants(made: Generated) -> None:

@@ -1,14 +1,20 @@
 """Generated Genie folders of every era, split and type give the tokens of the checkpoint itself."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
+from engine.bundle.check import check_contract
+from engine.bundle.head_weight import read_head_weight
 from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import PassShape
+from engine.config import EngineConfig
+from engine.request import Request, SamplingParams
+from engine.worker.assembly import assemble
 from tests.genie.generator import ERAS, Recipe, generate
 from tests.genie.plain_loop import PlainLoop, Run
 from tests.genie.twin import convert_to_twin
@@ -31,7 +37,10 @@ def cpu_run(folder: Path) -> Run:
 
 def tokens(checkpoint: Path, tmp_path: Path, recipe: Recipe, rows: int = 1) -> list[int]:
     folder = convert_to_twin(generate(checkpoint, tmp_path / "bundle", recipe), tmp_path / "cache")
-    return PlainLoop(load_manifest(folder), cpu_run(folder)).greedy(PROMPT, 12, rows)
+    manifest = load_manifest(folder)
+    weight = read_head_weight(folder, manifest)
+    weights = {} if weight is None else {"weight": weight}
+    return PlainLoop(manifest, cpu_run(folder), weights).greedy(PROMPT, 12, rows)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,8 @@ def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision:
         Recipe(kv_only_rows=(8,)),
         Recipe(kv_only_rows=(8,), head_alone=True, parts=4, same_hidden_names=False),
         Recipe(kv_only_rows=(8,), parts=1),
+        Recipe(head_alone=True, head_weight="lm_head.raw"),
+        Recipe(head_alone=True, head_weight="lm_head.raw", precision="w4"),
     ],
     ids=[
         "a cache for each head",
@@ -76,6 +87,8 @@ def test_types(checkpoint: Path, tmp_path: Path, expected: list[int], precision:
         "prefill without logits",
         "prefill without logits and a lone head",
         "prefill without logits in one part",
+        "a head that takes its weights",
+        "a head that takes its weights in half precision",
     ],
 )
 def test_what_exporters_did_differently(checkpoint: Path, tmp_path: Path, expected: list[int], recipe: Recipe) -> None:
@@ -90,3 +103,44 @@ def test_several_contexts(checkpoint: Path, tmp_path: Path, expected: list[int])
 def test_hidden_names_may_differ_between_parts(checkpoint: Path, tmp_path: Path, expected: list[int]) -> None:
     recipe = Recipe(precision="twin", parts=4, same_hidden_names=False)
     assert tokens(checkpoint, tmp_path, recipe, 8) == expected
+
+
+def served(folder: Path, prompts: dict[str, list[int]], count: int) -> dict[str, list[int]]:
+    """What the worker's engine makes of prompts that come at once; greedy."""
+    made = assemble(EngineConfig(bundle=str(folder)))
+    for name, prompt in prompts.items():
+        made.loop.add(Request(name, tuple(prompt), SamplingParams(count, temperature=0.0)), (), 1, 0.0)
+    found: dict[str, list[int]] = {name: [] for name in prompts}
+    while made.loop.scheduler.has_work:
+        report = made.loop.step()
+        assert not report.failures
+        for event in report.events:
+            found[event.id] += event.token_ids
+    made.loop.close()
+    made.runtime.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(parts=1, precision="twin", shapes=(PassShape(64, 0),)),
+        Recipe(parts=3, precision="twin", shapes=(PassShape(16, 0), PassShape(64, 0))),
+        Recipe(parts=4, precision="w4", head_alone=True, shapes=(PassShape(64, 0),)),
+        Recipe(parts=5, head_alone=True, shapes=(PassShape(64, 0),), same_hidden_names=False),
+    ],
+    ids=["one part", "two contexts", "half precision", "integers"],
+)
+def test_graphs_that_read_the_whole_context_each_time(
+    checkpoint: Path, tmp_path: Path, expected: list[int], recipe: Recipe
+) -> None:
+    folder = convert_to_twin(generate(checkpoint, tmp_path / "bundle", recipe), tmp_path / "cache")
+    check_contract(load_manifest(folder))
+    cached = convert_to_twin(
+        generate(checkpoint, tmp_path / "cached", replace(recipe, shapes=(PassShape(8, 56),))), tmp_path / "cache"
+    )
+    prompts = {"a": PROMPT, "b": PROMPT[3:], "c": [7], "d": [*PROMPT, *PROMPT]}
+    found = served(folder, prompts, 12)
+    assert found["a"] == expected
+    if recipe.precision != "w4a16":  # u8 caches round what is read whole here
+        assert found == served(cached, prompts, 12)

@@ -10,10 +10,11 @@ import msgspec
 from engine import messages
 from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client.engine import EngineInfo, EngineState
+from engine.embeddings.npy import decode_embeds
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
 from engine.grammar.tool_formats import HERMES
-from engine.request import Delta, FinishReason, Request, RequestTimings, TextLogprob, ThinkingBudget
+from engine.request import Delta, FinishReason, PromptEmbeds, Request, RequestTimings, TextLogprob, ThinkingBudget
 from engine.text.facts import TextFacts
 from engine.text.template_options import check_options
 
@@ -172,6 +173,10 @@ class ScriptedEngine:
 
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         return self._words(text, "prompt", keep)
+
+    async def embeds_prompt(self, encoded: str, param: str) -> PromptEmbeds:
+        """Rows of 4 numbers."""
+        return decode_embeds(encoded, 4, self.info.max_context, param)
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         if "reasoning" not in self.info.manifest.text.markers:

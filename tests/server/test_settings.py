@@ -62,6 +62,10 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ({"hexserve_api_keys": "k"}, "", r"^unknown environment variable hexserve_api_keys; .* HEXSERVE_API_KEYS$"),
         ({"HEXSERVE_PASS_TIMEOUT_S": "0.5"}, "", r"^pass_timeout_s must be 0 or at least 1: less would"),
         ({"HEXSERVE_LOAD_TIMEOUT_S": "86401"}, "", r"at most 86400"),
+        ({"HEXSERVE_LORA": "french"}, "", r"^lora: 'french' is not NAME=FOLDER$"),
+        ({"HEXSERVE_PACED": "x-elite/llama-3.2-1b"}, 'lora = "a=x"', r"^lora: a paced server computes nothing"),
+        ({}, 'lora = "a=x,a=y"', r"^lora: two adapters are called a$"),
+        ({"HEXSERVE_MODEL_NAME": "a"}, 'lora = "a=x"', r"^lora: the adapter a has the name of the model$"),
         ({}, "a = " + "[" * 100_000, r"nested too deeply"),
     ],
 )

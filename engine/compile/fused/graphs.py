@@ -33,7 +33,7 @@ def build_fused_graph(
     graph.add_input(COS_INPUT, dtype, 1, 1, "rows", half)
     graph.add_input(SIN_INPUT, dtype, 1, 1, "rows", half)
     mask = _add_mask(graph, has_mask_codes)
-    writer = FusedLayerWriter(graph, lowering, network, graph, shape, mask)
+    writer = FusedLayerWriter(graph, lowering, network, fused=graph, shape=shape, mask=mask)
     x = embed(graph, "input_ids", packed.table)
     for index, layer in zip(plan.part.layers, packed.layers, strict=True):
         x = writer.layer(x, layer, index)

@@ -33,7 +33,7 @@ def branches_of(shape: FusedShape) -> tuple[Branch, ...]:
     return tuple(map(Branch, shape.caches, starts, [*starts[1:], shape.rows]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FusedLayerWriter(LayerWriter):
     """Writes the layers of one fused graph. mask: the graph's mask as it is added to scores, [1, 1, N, P + N]."""
 

@@ -43,8 +43,14 @@ def kv_update(arguments: CompileArguments) -> KvUpdate:
     return arguments.kv_update or (KvUpdate.HOST if arguments.is_npu else KvUpdate.GRAPH)
 
 
-def check_fused_options(arguments: CompileArguments) -> None:
-    """CompileError for options that fused graphs have no use for."""
+def check_fused_options(arguments: CompileArguments, is_fused: bool) -> None:
+    """CompileError for options that fused graphs have no use for, or that only they have."""
+    if not is_fused:
+        if arguments.decode_slots != 1 or arguments.kv_update is not None:
+            raise CompileError("--decode-slots and --kv-update are for --layout fused")
+        return
+    if arguments.whole_context:
+        raise CompileError("--whole-context is for --layout pool: fused graphs have caches")
     fused_spec(arguments)
     if arguments.split is not None and arguments.split is not Split.NONE:
         raise CompileError(f"--layout fused is one graph for a pass: it takes no --split {arguments.split}")

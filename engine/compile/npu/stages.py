@@ -145,7 +145,7 @@ def genie_stage(work: Compilation) -> None:
     assert npu is not None
     work.progress.stage("Genie files", len(npu.binaries), "binaries")
     try:
-        made = write_genie_files(work.folder, describe(work), work.config)
+        made = write_genie_files(work.folder, describe(work), work.source.config)
     except BundleError as error:
         work.npu = msgspec.structs.replace(npu, not_genie=str(error))
         work.progress.note(f"hexserve can run this bundle, Genie cannot: {error}")

@@ -1,7 +1,6 @@
 """int4: blocks of inputs share a scale, perhaps a zero point; the product rounds activations to 8 bits by itself."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,24 +10,15 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
+from engine.compile.quantization.blocks import Bytes, Int4Blocks, pack_nibbles, unpack_nibbles
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
 from engine.compile.weight_file import StoredTensor, WeightFile
 
-Bytes = NDArray[np.uint8]
 Number = TypeVar("Number", np.uint8, np.float32)
 INT4_MIDDLE = 8
+KEPT_BLOCK = 32
 _SLICE_ITEMS = 1 << 20  # numbers given back at once: small enough for the caches
-
-
-@dataclass(frozen=True, slots=True)
-class Int4Blocks:
-    """`MatMulNBits` layout: packed [outputs, blocks, block / 2], low nibble first; scales [outputs, blocks];
-    zero_points [outputs, ceil(blocks / 2)] packed alike, None when every zero point is 8."""
-
-    packed: Bytes
-    scales: Float32
-    zero_points: Bytes | None
 
 
 def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Int4Blocks:
@@ -65,16 +55,6 @@ def _codes(blocks: Float32, scales: Float32, middle: Float32 | np.float32) -> By
     return scaled.astype(np.uint8)
 
 
-def pack_nibbles(codes: Bytes) -> Bytes:
-    """Two 4-bit codes of the last axis in one byte, the first in the low half."""
-    return codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
-
-
-def unpack_nibbles(packed: Bytes) -> Bytes:
-    """The inverse of `pack_nibbles`."""
-    return np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:-1], -1)
-
-
 def dequantised(blocks: Int4Blocks, inputs: int) -> Float32:
     """The weights [outputs, inputs] that codes and scales stand for."""
     outputs, count, half = blocks.packed.shape
@@ -88,14 +68,16 @@ def dequantised(blocks: Int4Blocks, inputs: int) -> Float32:
 
 
 def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Slice by slice in the layout of `Int4Blocks`."""
+    """Slice by slice in the layout of `Int4Blocks`; blocks that the checkpoint has in this very form are kept."""
     block = arguments.block
+    keeps = block == KEPT_BLOCK and not arguments.asymmetric
+    pieces = matrix.kept if keeps and matrix.kept is not None else matrix.slices
     scales: list[Float32] = []
     zero_points: list[Bytes] = []
 
     def packed() -> Iterator[Bytes]:
-        for piece in matrix.slices:
-            blocks = int4_blocks(piece, block, arguments.asymmetric)
+        for piece in pieces:
+            blocks = piece if isinstance(piece, Int4Blocks) else int4_blocks(piece, block, arguments.asymmetric)
             scales.append(blocks.scales)
             if blocks.zero_points is not None:
                 zero_points.append(blocks.zero_points)

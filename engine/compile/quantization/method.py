@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import GraphBuilder
+from engine.compile.quantization.blocks import Int4Blocks
 from engine.compile.weight_file import StoredTensor, WeightFile
 
 Float32 = NDArray[np.float32]
@@ -25,12 +26,16 @@ class Activations(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FloatMatrix:
-    """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once."""
+    """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once.
+
+    kept: the same runs, to be read instead, where those that are 4-bit blocks of 32 come as such.
+    """
 
     name: str
     outputs: int
     inputs: int
     slices: Iterator[Float32]
+    kept: Iterator[Float32 | Int4Blocks] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ Every node costs some microseconds on a pass of one row, so rows keep rank 3 and
 
 from dataclasses import dataclass
 
+from engine.bundle.lora import LoraModule
 from engine.compile.embedding import embed
 from engine.compile.graph_builder import COLUMNS, CONTRIB, LOGIT_ROWS, ROWS, GraphBuilder
 from engine.compile.layers import LayerWriter
 from engine.compile.linear import linear
+from engine.compile.lora import OUTPUT, QKV, LoraPaths
 from engine.compile.lowering import COS_INPUT, FUSED, SIN_INPUT, rotate_rows
 from engine.compile.packed import PackedLayer, PackedPart
 from engine.compile.weight_file import StoredTensor
@@ -32,7 +34,7 @@ class LinearWriter:
         graph, layers = self.graph, self.layers
         graph.add_input(HIDDEN_IN, DTYPE, 1, rows, self.network.spec.hidden)
         graph.add_input(ATTENDED, DTYPE, 1, rows, self.network.query_width)
-        x = graph.op("Add", [HIDDEN_IN, linear(graph, ATTENDED, packed.output)])
+        x = graph.op("Add", [HIDDEN_IN, layers.project(ATTENDED, packed.output, OUTPUT)])
         grown = layers.feed_forward(layers.norm(x, graph.parameter(packed.ffn_norm)), packed)
         return graph.op("Add", [x, grown], name=name)
 
@@ -44,7 +46,7 @@ class LinearWriter:
         graph.add_input(SIN_INPUT, DTYPE, 1, 1, ROWS, half)
         normed = self.layers.norm(x, graph.parameter(packed.attention_norm))
         widths = graph.integers(network.query_width, network.key_width, network.key_width)
-        stacked = linear(graph, normed, packed.qkv)
+        stacked = self.layers.project(normed, packed.qkv, QKV)
         query, key, _ = graph.op_many("Split", [stacked, widths], 3, name=VALUE, axis=-1)
         self._turn(query, spec.heads, packed.q_norm, QUERY)
         self._turn(key, spec.kv_heads, packed.k_norm, KEY)
@@ -61,10 +63,14 @@ class LinearWriter:
         rotate_rows(graph, x, heads, spec.head_dim, spec.rope.rotary_dim, name)
 
 
-def linear_graph(packed: PackedPart, network: Network, part: int) -> GraphBuilder:
-    """Part 1 embeds and starts layer 0; part i + 1 finishes layer i - 1 and starts layer i; the last gives logits."""
+def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple[LoraModule, ...] = ()) -> GraphBuilder:
+    """Part 1 embeds and starts layer 0; part i + 1 finishes layer i - 1 and starts layer i; the last gives logits.
+
+    modules: what adapters may change.
+    """
     graph, spec = GraphBuilder(DTYPE, None), network.spec
-    writer = LinearWriter(graph, LayerWriter(graph, FUSED, network), network)
+    paths = LoraPaths(graph, modules, LOGIT_ROWS if part > spec.layers else ROWS)
+    writer = LinearWriter(graph, LayerWriter(graph, FUSED, network, paths), network)
     if part > spec.layers:
         _add_head(writer, packed)
         return graph

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.kv_scales import ROUNDED, read_kv_scales
+from engine.bundle.lora_tensors import no_adapters
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS
 from engine.compile.parity import Session, open_session
@@ -102,7 +103,7 @@ class SegmentedSequence:
 
 
 def first_tensors(manifest: Manifest, chunk: Chunk) -> dict[str, Array]:
-    """Ids [1, rows] and rotation [1, 1, rows, rotary_dim / 2] of a pass."""
+    """Ids [1, rows] and rotation [1, 1, rows, rotary_dim / 2] of a pass without adapters."""
     rope = manifest.model.rope
     positions = chunk.start + np.arange(len(chunk.tokens))
     angles = positions[:, None] * np.array(rope.inverse_frequencies)
@@ -110,6 +111,7 @@ def first_tensors(manifest: Manifest, chunk: Chunk) -> dict[str, Array]:
         "input_ids": np.array([chunk.tokens], np.int32),
         "position_ids_cos": (np.cos(angles) * rope.factor)[None, None].astype(np.float32),
         "position_ids_sin": (np.sin(angles) * rope.factor)[None, None].astype(np.float32),
+        **no_adapters(manifest.lora, len(positions)),
     }
 
 

@@ -9,6 +9,7 @@ from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graph_builder import GraphBuilder
 from engine.compile.layout import WIDE_ROWS, kv_type, wide_method
+from engine.compile.lora import lora_modules
 from engine.compile.packed import PackedPart
 from engine.compile.parity import compare_logits
 from engine.compile.parts import PartPlan
@@ -78,10 +79,11 @@ def segment_graphs_stage(work: Compilation) -> None:
         storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
     count = work.network.spec.layers + 1
     attentions = _attention_graphs(work.network, kv_type(work.arguments))
+    modules = lora_modules(work.network) if work.arguments.lora else ()
     work.progress.stage("graphs", len(storages) * count + len(attentions), "graphs")
     for storage in storages:
         for part in range(1, count + 1):
-            graph = linear_graph(storage.packed, work.network, part)
+            graph = linear_graph(storage.packed, work.network, part, modules)
             spec = GraphSpec(
                 name=f"linear_{part}_of_{count}{storage.suffix}",
                 file=f"linear_{part}_of_{count}{storage.suffix}.onnx",

@@ -70,6 +70,7 @@ def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Tab
         "passes",
         "useful\nrows/pass",
         "of them\ndecoding",
+        "tokens\nper decode",
         "rows run\nper pass",
         "outside\nthe graph",
         "prefix\nhits",
@@ -84,6 +85,7 @@ def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Tab
             f"{counters.passes:.0f}",
             _number(counters.useful_rows_per_pass, 2),
             _number(counters.decode_rows_per_pass, 2),
+            _number(counters.tokens_per_decode, 2),
             _number(counters.rows_run_per_pass, 2),
             _percent(counters.outside_graph),
             _percent(ratio(counters.prefix_hits, counters.prefix_queries)),
@@ -185,8 +187,8 @@ def write_json(path: Path, targets: Sequence[BenchTarget], load: BenchLoad, seed
 
 def _level_object(level: Level) -> dict[str, Any]:
     counters = level.counters
-    derived = ("useful_rows_per_pass", "decode_rows_per_pass", "rows_run_per_pass", "outside_graph")
-    return dataclasses.asdict(level) | {name: getattr(counters, name) if counters else None for name in derived}
+    names = ("useful_rows_per_pass", "decode_rows_per_pass", "tokens_per_decode", "rows_run_per_pass", "outside_graph")
+    return dataclasses.asdict(level) | {name: getattr(counters, name) if counters else None for name in names}
 
 
 def _percentiles(values: Distribution) -> str:

@@ -23,6 +23,8 @@ class ScrapedCounters:
     prefix_queries: float
     prefix_hits: float
     preemptions: float
+    drafted_rows: float = 0.0
+    accepted_rows: float = 0.0
 
     @property
     def useful_rows_per_pass(self) -> float | None:
@@ -33,6 +35,11 @@ class ScrapedCounters:
     def decode_rows_per_pass(self) -> float | None:
         """Rows that continued an answer, per graph pass."""
         return ratio(self.decode_rows, self.passes)
+
+    @property
+    def tokens_per_decode(self) -> float | None:
+        """Tokens of a sequence in a pass that continues its answer: 1, and the guesses that were right."""
+        return ratio(self.decode_rows - self.drafted_rows + self.accepted_rows, self.decode_rows - self.drafted_rows)
 
     @property
     def rows_run_per_pass(self) -> float | None:
@@ -57,6 +64,8 @@ SAMPLES: Mapping[str, str] = {
     "prefix_queries": "vllm:prefix_cache_queries_total",
     "prefix_hits": "vllm:prefix_cache_hits_total",
     "preemptions": "vllm:num_preemptions_total",
+    "drafted_rows": "hexserve:drafted_rows_total",
+    "accepted_rows": "hexserve:accepted_rows_total",
 }
 STAGES = "hexserve:stage_seconds_total"
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")

@@ -12,8 +12,9 @@ from server.commands.exit_codes import refuse
 from server.settings import RENAMED, Option, SettingsError, Value, flag_name, load_settings, options
 
 
-def _serve(source: str | None = None, config: Path | None = None, **flags: Value | None) -> None:
+def _serve(source: str | None = None, config: Path | None = None, **given: Value | list[str] | None) -> None:
     """Serve a model over HTTP. A flag wins over HEXSERVE_<NAME>, that over the TOML file."""
+    flags = {key: ",".join(value) or None if isinstance(value, list) else value for key, value in given.items()}
     if source is not None:
         if not source.strip():
             refuse("SOURCE must not be empty; leave it out to serve the embedded demo model")
@@ -36,7 +37,8 @@ def _flag(option: Option) -> inspect.Parameter:
     declarations = [f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag]
     default = str(option.default).lower() if option.kind is bool else option.default
     info: Any = typer.Option(None, *declarations, help=text, show_default=str(default) if default != "" else False)
-    return inspect.Parameter(option.key, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=option.kind | None)
+    kind = list[str] if option.bounds.is_repeatable else option.kind
+    return inspect.Parameter(option.key, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind | None)
 
 
 def _renamed_flag(key: str) -> inspect.Parameter:

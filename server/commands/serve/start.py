@@ -46,10 +46,11 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
             cache = cache_folder(settings.cache_dir)
             with unwinding():
                 folder = _resolve(settings.engine, cache)
+                draft = resolve_bundle(settings.engine.draft, cache) if settings.engine.draft else None
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
-        found = settings.with_bundle(folder, cache)
+        found = settings.with_bundle(folder, cache, draft)
         set_up_logging(found.log_level)
         if found.engine.paced:
             _log.warning("PACED %s: nothing is computed, every answer is noise", found.engine.paced)
@@ -58,14 +59,14 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         limits = _client_limits(found)
         pipes = 2 * (limits.grammars.compilers + limits.templates.processes)
         found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
-        with in_use(folder, cache):
+        with in_use(folder, cache), in_use(draft or folder, cache):
             return run(found, keys, lambda: make_engine(found.engine, limits), listener)
 
 
 def _resolve(engine: EngineConfig, cache: Path) -> Path:
     """The bundle folder, of a paced server one that may have no graphs. BundleError."""
     if not engine.paced:
-        return resolve_bundle(engine.bundle, cache)
+        return resolve_bundle(engine.bundle, cache, lora=bool(engine.lora))
     published_as(engine.paced)  # a wrong name must not cost a compilation
     return paced_folder(engine.paced, engine.bundle, resolve_bundle(engine.bundle, cache), cache)
 

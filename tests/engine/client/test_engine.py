@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from engine.bundle.manifest import Manifest, load_manifest, save_manifest
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest, save_manifest
 from engine.client.engine import ClientLimits, EngineState
 from engine.errors import (
     Busy,
@@ -17,7 +19,8 @@ from engine.errors import (
     InvalidRequest,
 )
 from engine.messages import Ready
-from engine.request import FinishReason, Request
+from engine.request import FinishReason, PromptEmbeds, Request
+from tests.embeds import encoded
 from tests.engine.client.client_stage import (
     CONTEXT,
     KILL,
@@ -238,3 +241,30 @@ async def test_texts_to_ids_and_back(stage: Stage) -> None:
     with pytest.raises(InvalidRequest, match="surrogate"):
         await engine.tokenize("a\ud800", add_special=False)
     assert facts.chat_template == (stage.folder / "chat_template.jinja").read_text("utf-8")
+
+
+async def test_a_bundle_without_an_embedding_graph_takes_no_embeddings(stage: Stage) -> None:
+    engine = await stage.engine()
+    with pytest.raises(InvalidRequest, match="'prompt_embeds': this bundle's graphs take token ids only") as caught:
+        await engine.embeds_prompt("AAAA", "prompt_embeds")
+    assert caught.value.param == "prompt_embeds"
+    with pytest.raises(InvalidRequest, match="take token ids only"):
+        engine.submit(replace(request("a"), prompt_embeds=b"1234"))
+    assert engine.unfinished == 0
+
+
+async def test_embeddings_are_read_where_they_can_be_used(stage: Stage) -> None:
+    manifest = load_manifest(stage.folder)
+    table = GraphSpec(
+        *("lut", manifest.graphs[0].file, GraphKind.LUT, 1, 2),
+        (TensorSpec("input_ids", "int32", (1, "rows")),),
+        (TensorSpec("embedded", "float32", (1, "rows", 3)),),
+    )
+    save_manifest(stage.folder, msgspec.structs.replace(manifest, graphs=(table,)))
+    engine = await stage.engine()
+    found = await engine.embeds_prompt(encoded(np.ones((2, 3), np.float16)), "prompt_embeds")
+    assert found == PromptEmbeds(2, np.ones((2, 3), np.float32).tobytes())
+    asked = replace(request("a"), prompt_ids=found.placeholders, prompt_embeds=found.data)
+    assert await text_of(engine.submit(asked)) == expected_text((0, 0), 12)
+    with pytest.raises(InvalidRequest, match="has 24 bytes, 60 are expected"):
+        engine.submit(replace(request("a"), prompt_embeds=found.data))

@@ -1,12 +1,13 @@
 """One stream without an engine: what its clock says, and how far its reader may lag behind."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.client.token_stream import StopRules, TokenStream
 from engine.errors import EngineFailure
-from engine.request import FinishReason, Request, RequestTimings, SamplingParams, TokenEvent
+from engine.request import FinishReason, GuessCounts, Request, RequestTimings, SamplingParams, TokenEvent
 from engine.text.tokenizer import Tokenizer
 from tests.engine.tiny_bundle import write_bundle
 
@@ -61,3 +62,20 @@ async def test_a_reader_may_be_as_far_behind_as_the_bound_and_no_further(tokeniz
         await anext(stream)
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
+
+
+@pytest.mark.parametrize("has_timings", [True, False])
+async def test_guesses_of_all_passes_are_counted_also_where_a_worker_could_not(
+    tokenizer: Tokenizer, has_timings: bool
+) -> None:
+    """After a stop string or the death of a worker no timings come with the last token."""
+    stream, ends = stream_of(tokenizer)
+    worker = RequestTimings(1.0, 1.0, 1.0, 3, 0, 2, drafted_tokens=3, accepted_tokens=1)
+    stream.feed(replace(token("a"), guesses=GuessCounts(4, 3, 4, 3)))
+    stream.feed(token("b"))
+    last = replace(token("c", FinishReason.LENGTH), guesses=GuessCounts(3, 1))
+    stream.feed(replace(last, timings=worker if has_timings else None))
+    (timings,) = ends
+    assert timings is not None
+    assert (timings.predicted_tokens, timings.accepted_predicted_tokens) == (4, 3)
+    assert (timings.drafted_tokens, timings.accepted_tokens) == ((3, 1) if has_timings else (7, 4))

@@ -63,8 +63,6 @@ def test_meaning(name: str, expected: Meaning) -> None:
         ("per_layer_inputs", "extra embedding"),
         ("past_group1__key_3_in", "cache under a name that is not known"),
         ("past_key_3_head2_in", "cache under a name that is not known"),
-        ("weight", "LM head's weight matrix; no key of genie_config.json names the file"),
-        ("lm_head.weight", "LM head's weight matrix"),
         ("inputs_embeds", "embeddings in place of token ids"),
         ("input_embeds", "embeddings in place of token ids"),
         ("deepstack_visual_embeds_0", "image features"),
@@ -73,3 +71,9 @@ def test_meaning(name: str, expected: Meaning) -> None:
 def test_contracts_that_cannot_be_served(name: str, reason: str) -> None:
     with pytest.raises(BundleError, match=f"tensor {name} .*{reason}"):
         meaning(name)
+
+
+@pytest.mark.parametrize("name", ["weight", "lm_head.weight", "lmhead_weight"])
+def test_a_heads_weights(name: str) -> None:
+    assert meaning(name) == Meaning(Role.WEIGHT)
+    assert classify(["hidden_states", name], ["logits"]) is GraphKind.LMHEAD

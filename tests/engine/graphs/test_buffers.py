@@ -1,13 +1,15 @@
-"""Empty caches hold zero as each tensor's own encoding writes it."""
+"""Buffers of pools and row inputs."""
 
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.tensor_names import Place
-from engine.graphs.buffers import Arena, Pool, zero_codes
+from engine.bundle.variant import PassShape
+from engine.graphs.buffers import Arena, Pool, RowInputs, zero_codes
 from tests.engine.tiny_bundle import write_bundle
 
 
@@ -55,3 +57,14 @@ def test_what_both_widths_have_survives_re_laying(tmp_path: Path) -> None:
     assert (wider.keys[..., :4] == pool.keys).all() and (wider.values[..., :4, :] == pool.values).all()
     assert not wider.keys[..., 4:].any() and not wider.values[..., 4:, :].any()
     assert (narrower.keys == pool.keys[..., :3]).all() and (narrower.values == pool.values[..., :3, :]).all()
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("int32", (8,)), ("uint32", (1, 1, 1)), ("int64", (1, 8))])
+def test_the_cache_index_is_the_first_column_behind_the_past_and_those_after_it(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...]
+) -> None:
+    """One number for every row, or one for the first of them, as the graph has it."""
+    inputs = RowInputs(Arena(), write_bundle(tmp_path), PassShape(8, 56))
+    found = inputs.buffer(TensorSpec("cache_index", dtype, shape))
+    assert found is not None and (found.dtype, found.shape) == (np.dtype(dtype), shape)
+    assert found.ravel().tolist() == [56, 57, 58, 59, 60, 61, 62, 63][: found.size]

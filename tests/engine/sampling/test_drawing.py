@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.bundle.encoding import Encoding
@@ -67,6 +67,8 @@ def test_tokens_are_those_of_the_plain_order(
     how = ENCODINGS[encoding]
     logits = Logits(how.encode(values_of(shape, size, seed))[None], how)
     top_k, top_p, min_p = cuts
+    # Equal tokens of which a whole number is the nucleus: whether one more belongs to it is the last digit of a sum.
+    assume(shape != "equal" or top_p == 1.0 or abs(top_p * size - round(top_p * size)) > 1e-6)
     params = SamplingParams(9, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     found, plain = tokens(logits, params, range(seed, seed + 8))
     # Sums of thousands of weights in another order differ in their last digit: rarely a draw lands on the neighbour.
@@ -161,7 +163,7 @@ def test_the_least_code_may_be_the_only_one_allowed() -> None:
 
 def test_logits_of_a_row_are_relative_to_its_largest() -> None:
     row = CodedRow(np.array([30_000, 31_000, 0], np.uint16), ENCODINGS["u16"])
-    assert row.relative(slice(None), 31_000, 0.7) == pytest.approx(np.array([-1.0, 0.0, -31.0]), rel=1e-5)
+    assert row.relative(row.values, 31_000, 0.7) == pytest.approx(np.array([-1.0, 0.0, -31.0]), rel=1e-5)
 
 
 @given(
@@ -184,6 +186,33 @@ def test_under_a_grammar_tokens_are_those_of_the_plain_order(seed: int, share: f
     ):
         (found,) = sample(logits, [RowContext(params, seed, (1,), (), forbidden)])
         assert isinstance(found, SampledToken) and found.token_id == plain_token(values, params, seed, 0)
+
+
+@pytest.mark.parametrize("encoding", ["u16", "i16", "f32"])
+def test_bounds_decide_a_peaked_row_without_the_sum_of_all_weights(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = ENCODINGS[encoding]
+    values = np.random.default_rng(3).normal(scale=1.5, size=40_003)
+    values[17 + np.arange(12) * 3000] = 15.0 - np.log(np.arange(1, 13))
+    logits = Logits(how.encode(values)[None], how)
+    params = SamplingParams(9, temperature=0.7, top_p=0.8)
+    expected = [plain_token(logits.decoded()[0], params, seed, 2) for seed in range(64)]
+    monkeypatch.setattr(CodedRow, "run_sums", lambda *_: pytest.fail("summed"))
+    found = sample(logits, [RowContext(params, seed, (1,), (3, 4)) for seed in range(64)], [0] * 64)
+    assert [token.token_id for token in found if isinstance(token, SampledToken)] == expected
+    assert len(set(expected)) > 2
+
+
+@given(st.integers(0, 10_000), st.integers(2, 600), st.sampled_from([0.3, 1.0, 3.0]))
+@settings(max_examples=100, deadline=None)
+def test_no_row_weighs_more_than_its_bound(seed: int, size: int, temperature: float) -> None:
+    how = ENCODINGS["u16"]
+    row = CodedRow(how.encode(np.random.default_rng(seed).normal(scale=3, size=size)), how)
+    last = int(np.argsort(row.values)[size // 2])
+    weights = np.exp((how.decode(row.values) - how.decode(row.values).max()).astype(np.float64) / temperature)
+    beyond = weights[row.values <= row.values[last]].sum()
+    assert beyond <= row.most_beyond(last, temperature) * (1 + 1e-4)
 
 
 def test_threads_change_nothing() -> None:

@@ -27,6 +27,7 @@ CONFIG = EngineConfig(
     prefix_cache=False,
     kv_offload_mb=2,
     lookup_rows=3,
+    prediction_rows=5,
     pools=2,
 )
 
@@ -39,6 +40,7 @@ def test_every_setting_arrives() -> None:
         max_gap_ms=11.0,
         prefix_cache=False,
         lookup_rows=3,
+        prediction_rows=5,
         offload_pages=2 * 1024 // 16,
         reserve_tokens=13,
     )

@@ -10,7 +10,7 @@ from engine.bundle.variant import PassShape, ShapeTable, pin
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
 from engine.scheduling.invariants import violations
-from tests.engine.worker.simulation import RightGuesses, by_hand, fixed, free, fused, segmented, simulate
+from tests.engine.worker.simulation import VOCAB, RightGuesses, by_hand, fixed, free, fused, segmented, simulate
 
 FIXED = fixed((1, 127), (8, 127), (32, 127))
 SAME_PAST = fixed((1, 256), (4, 256), (16, 256), (1, 64), (4, 64), (16, 64))
@@ -266,6 +266,52 @@ def test_stop_token_on_the_first_token() -> None:
     world.run()
     assert world.outputs["a"] == first
     assert world.finishes["a"] is FinishReason.STOP
+
+
+@pytest.mark.parametrize("place", [2, 5])
+def test_the_first_of_several_end_tokens_ends_it_and_is_counted(place: int) -> None:
+    """Whichever of them comes first, in the order of the answer and not of the list."""
+    answer = by_hand(prompt(9), 12)
+    stops = (answer[8], answer[place])
+    expected = answer[: min(answer.index(stop) for stop in stops) + 1]
+    world = simulate(fixed((8, 64)))
+    world.submit("a", prompt(9), 12, stop_token_ids=stops)
+    world.run()
+    assert (world.outputs["a"], world.finishes["a"]) == (expected, FinishReason.STOP)
+    assert len(expected) < len(answer)
+
+
+def test_penalties_count_every_token_that_was_sampled() -> None:
+    """One after the other: with -2 a step, a token is as likely as another only while nobody has sampled it."""
+    world = simulate(fixed((8, 120)))
+    world.submit("a", prompt(9), 30, presence_penalty=2.0, logit_bias=tuple((token, 9.5) for token in range(4)))
+    world.run()
+    # Every row has one logit of 10, the others 0; four of them are raised by 9.5, and each falls once by 2.
+    seen: set[int] = set()
+    expected: list[int] = []
+    for _ in range(30):
+        likeliest = by_hand((*prompt(9), *expected), 1)[0]
+        scores = [10.0 * (token == likeliest) + 9.5 * (token < 4) - 2.0 * (token in seen) for token in range(VOCAB)]
+        expected.append(max(range(VOCAB), key=lambda token: (scores[token], -token)))
+        seen.add(expected[-1])
+    assert world.outputs["a"] == expected
+    assert expected != by_hand(prompt(9), 30)
+
+
+@pytest.mark.parametrize("length", [62, 63, 64, 65, 66])
+def test_a_sequence_moves_to_the_wider_context_when_its_tokens_no_longer_fit(length: int) -> None:
+    """At the border and beside it: narrow while what a pass adds fits, wide once the narrow past does not hold all."""
+    world = simulate(SAME_PAST, costs={shape: shape.rows + shape.past / 8 for shape in SAME_PAST.fixed})
+    world.submit("a", prompt(length), 5)
+    cached = 0
+    while world.scheduler.has_work:
+        world.step()
+        batch = world.runtime.passes[-1]
+        added = batch.shape.rows - batch.starts[0]
+        assert batch.shape.past in ({64} if cached + added <= 64 else {256} if cached > 64 else {64, 256})
+        cached += added
+    assert world.outputs["a"] == by_hand(prompt(length), 5)
+    assert {batch.shape.past for batch in world.runtime.passes} == {64, 256}
 
 
 def test_shared_prefix_is_computed_once_and_siblings_wait_for_it() -> None:

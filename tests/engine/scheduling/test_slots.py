@@ -177,5 +177,6 @@ def test_what_is_built_shares_guesses_and_offloads_nothing() -> None:
     scheduler = build_scheduler(fused(2, 8, past=CACHE + 1), CostTable({}), ModelLimits(1000, 64), config)
     rules, (pool,) = scheduler.rules, scheduler.pools
     assert (pool.page_count, pool.page_columns) == (4, CACHE)
-    assert (rules.prefix_cache, rules.lookup_rows, rules.offload_pages, rules.reserve_tokens) == (False, 0, 0, 0)
+    assert (rules.prefix_cache, rules.lookup_rows, rules.prediction_rows) == (False, 0, 0)
+    assert (rules.offload_pages, rules.reserve_tokens) == (0, 0)
     assert rules.capacity.tokens_per_sequence == CACHE + 1

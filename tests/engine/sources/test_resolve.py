@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gguf.constants import GGMLQuantizationType
 
 from engine.bundle import hashes
 from engine.bundle.manifest import load_manifest
@@ -18,6 +19,7 @@ from engine.errors import BundleError
 from engine.sources import resolve
 from engine.sources.liveness import process_is_alive
 from engine.sources.resolve import bundle_key, cache_folder, compiler_stamps, default_cache, resolve_bundle
+from tests.engine.compile.gguf.gguf_files import write_gguf
 
 RESOLVE = "import sys; from pathlib import Path; from engine.sources.resolve import resolve_bundle as r; "
 
@@ -42,6 +44,27 @@ def test_a_checkpoint_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, mo
         assert (folder / name).is_file()
 
 
+def test_a_gguf_file_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its file name; another file of that name is another model."""
+    path = write_gguf(tiny_checkpoint, tmp_path / "small.Q8_0.gguf", GGMLQuantizationType.Q8_0)
+    folder = resolve_bundle(str(path), tmp_path / "cache")
+    assert load_manifest(folder).name == "small.Q8_0"
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+        assert resolve_bundle(str(path), tmp_path / "cache") == folder
+    write_gguf(tiny_checkpoint, path, GGMLQuantizationType.F16)
+    assert resolve_bundle(str(path), tmp_path / "cache") != folder
+
+
+def test_a_damaged_gguf_file_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The compiler's own message is on stderr; no lock stays."""
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(9))
+    with pytest.raises(BundleError, match="could not be compiled"):
+        resolve_bundle(str(tmp_path / "bad.gguf"), tmp_path / "cache")
+    assert "bad.gguf is GGUF of version 0" in capfd.readouterr().err
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_two_at_once_compile_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Both get the bundle, only one compiler ran."""
     code = RESOLVE + "print(r(sys.argv[1], Path(sys.argv[2])))"
@@ -55,12 +78,11 @@ def test_two_at_once_compile_once(tiny_checkpoint: Path, tmp_path: Path) -> None
 def test_serving_loads_no_compiler(free_bundle: Path, tmp_path: Path) -> None:
     """Importing and resolving brings in neither onnx nor torch."""
     code = (
-        RESOLVE
-        + "r(sys.argv[1], Path(sys.argv[2])); print([m for m in ('onnx', 'torch', 'numpy') if m in sys.modules])"
+        RESOLVE + "r(sys.argv[1], Path(sys.argv[2])); print([m for m in ('onnx', 'torch', 'gguf') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(free_bundle), str(tmp_path)]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "onnx" not in loaded and "torch" not in loaded
+    assert "onnx" not in loaded and "torch" not in loaded and "gguf" not in loaded
 
 
 def test_the_demo_is_a_float_bundle(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

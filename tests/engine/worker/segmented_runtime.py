@@ -55,6 +55,12 @@ class SegmentedFake(FakeRuntime):
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         self.caches.load(pool, columns, key)
 
+    def offloaded(self, key: bytes) -> bytes:
+        return self.caches.offloaded(key)
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        self.caches.put_offloaded(key, content)
+
     def evict(self, key: bytes) -> None:
         self.caches.evict(key)
 

@@ -13,13 +13,14 @@ from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
-from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from engine.request import FinishReason, GuessCounts, Request, SamplingParams, TokenLogprob
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.invariants import violations
 from engine.scheduling.rules import Rules
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence as Progress
+from engine.speculation.drafter import Drafter
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
 from tests.engine.worker.fused_runtime import FusedFake
@@ -32,6 +33,7 @@ PLAIN_RULES: dict[str, object] = {
     "max_gap_ms": 250.0,
     "prefix_cache": True,
     "lookup_rows": 0,
+    "prediction_rows": 16,
     "offload_pages": 0,
     "reserve_tokens": 0,
 }
@@ -97,19 +99,28 @@ class Simulation:
     failures: dict[str, str] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
+    guesses: dict[str, GuessCounts] = field(default_factory=dict)
 
     @property
     def scheduler(self) -> Scheduler:
         return self.loop.scheduler
 
+    @property
+    def tokens_per_pass(self) -> float:
+        """Of a sequence that decodes: its certain token, and the guesses that were right."""
+        counters, stats = self.scheduler.counters, self.loop.stats()
+        return 1 + counters.accepted_rows / (stats.decode_rows - counters.drafted_rows)
+
     def submit(self, name: str, prompt: tuple[int, ...], max_tokens: int, **kwargs: object) -> None:
         emitted = tuple(kwargs.pop("emitted", ()))  # type: ignore[call-overload]
         priority = int(kwargs.pop("priority", 0))  # type: ignore[call-overload]
         salt = bytes(kwargs.pop("cache_salt", b""))  # type: ignore[call-overload]
-        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
+        seed = int(kwargs.pop("drawn", 1))  # type: ignore[call-overload]
+        prediction = tuple(kwargs.pop("prediction", ()))  # type: ignore[call-overload]
+        params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **kwargs})  # type: ignore[arg-type]
         self.outputs[name] = list(emitted)
         self.prompt_logprobs[name] = []
-        self.loop.add(Request(name, prompt, params, priority, salt), emitted, seed=1, now_s=0.0)
+        self.loop.add(Request(name, prompt, params, priority, salt, prediction=prediction), emitted, seed, now_s=0.0)
 
     def step(self) -> None:
         report = self.loop.step()
@@ -117,6 +128,8 @@ class Simulation:
             self.outputs[event.id].extend(event.token_ids)
             self.prompt_logprobs[event.id].extend(event.prompt_logprobs)
             self.cached[event.id] = event.cached_tokens
+            if event.guesses is not None:
+                self.guesses[event.id] = self.guesses.get(event.id, GuessCounts()).plus(event.guesses)
             if event.finish is not None:
                 self.finishes[event.id] = event.finish
         for failure in report.failures:
@@ -143,6 +156,7 @@ def simulate(
     columns: int | None = None,
     masks: GrammarMasks | None = None,
     page: int = PAGE,
+    drafter: Drafter | None = None,
     **rules: object,
 ) -> Simulation:
     """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. page: columns of one."""
@@ -159,5 +173,6 @@ def simulate(
     fake = FusedFake if shapes.slots else SegmentedFake if shapes.segmented else FakeRuntime
     runtime = fake(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks or GrammarMasks(no_tokenizer), Inline())
+    masks = masks or GrammarMasks(no_tokenizer)
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter=drafter)
     return Simulation(loop, runtime)

@@ -42,6 +42,8 @@ def test_nothing_is_shared_offloaded_or_held_back(manifest: Manifest) -> None:
     ("changes", "words"),
     [
         ({"lookup_rows": 4}, "lookup_rows: a fused graph has one row for each decode"),
+        ({"draft": "another"}, "draft: a fused graph has one row for each decode"),
+        ({"kv_file": "kept"}, "kv_file: this bundle, as it is run here, has no cached pages"),
         ({"paced": "x-elite/llama-3.2-3b"}, "paced: fused graphs have no published pass times"),
         ({"pool_columns": 63}, "pool_columns: 63 are fewer than the 64 of one cache"),
     ],
@@ -49,6 +51,11 @@ def test_nothing_is_shared_offloaded_or_held_back(manifest: Manifest) -> None:
 def test_what_cannot_be_honoured_is_refused_by_name(bundles: Bundles, changes: dict[str, object], words: str) -> None:
     with pytest.raises(BundleError, match=words):
         assemble(EngineConfig(str(bundles("fused 3")), **changes))  # type: ignore[arg-type]
+
+
+def test_a_fused_bundle_is_no_draft(bundles: Bundles) -> None:
+    with pytest.raises(BundleError, match="draft: fused graphs cannot guess"):
+        assemble(EngineConfig(str(bundles("same past")), draft=str(bundles("fused"))))
 
 
 def test_the_worker_says_which_graphs_it_serves(bundles: Bundles) -> None:

@@ -48,6 +48,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CHAT = SHARED | {
     "max_completion_tokens": 3,
     "tools": TOOLS,
+    "prediction": {"type": "content", "content": "Hello there"},
     "modalities": ["text"],
     "reasoning_effort": "low",
     "thinking_token_budget": 2,
@@ -77,7 +78,18 @@ RESPONSES: dict[str, Any] = {
     "background": False,
 }
 # Fields that are the modes themselves, need another field, or have one value that changes nothing.
-ELSEWHERE = {"model", "messages", "prompt", "input", "stream", "stream_options", "logprobs", "top_logprobs", "include"}
+ELSEWHERE = {
+    "model",
+    "messages",
+    "prompt",
+    "prompt_embeds",
+    "input",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "top_logprobs",
+    "include",
+}
 DEPENDENT = {"tool_choice", "parallel_tool_calls", "continue_final_message", "add_special_tokens"}
 MODES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -13,7 +13,7 @@ from engine.bundle.fused import fused_shape
 from engine.bundle.manifest import GraphKind, Manifest, load_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, KvUpdate, Layout, Quant
-from engine.compile.checkpoint import Checkpoint, read_json
+from engine.compile.checkpoint import SafetensorsCheckpoint, read_json
 from engine.compile.fused.graphs import build_fused_graph
 from engine.compile.fused.plan import plan_fused, whole_part
 from engine.compile.graphs import GraphPlan, build_graph, check_graph
@@ -54,7 +54,7 @@ def test_graphs_of_one_bundle_share_their_weights(bundles: Bundles) -> None:
 def packed_checkpoint(source: Path, folder: Path) -> tuple[PackedPart, Network]:
     arguments = CompileArguments(source, folder, quant=Quant.W8A16, rows=(16,), same_past=(65,))
     network = read_network(read_json(source / "config.json"), 65)
-    with Checkpoint(source) as checkpoint, WeightFile(folder, "weights.data") as file:
+    with SafetensorsCheckpoint(source) as checkpoint, WeightFile(folder, "weights.data") as file:
         packer = WeightPacker(checkpoint, network, arguments, lambda count: None)
         return packer.pack(whole_part(network.spec.layers), file, file), network
 

@@ -48,6 +48,8 @@ def test_who_writes_the_caches_unless_it_is_said() -> None:
         ({"decode_slots": 32}, "--rows 32 leave none for a prompt beside --decode-slots 32"),
         ({"decode_slots": 0}, "--decode-slots must be from 1 to 64"),
         ({"context": (140,)}, "needs 17 past columns, 12 are left"),
+        ({"whole_context": (64,)}, "whole"),
+        ({"lora": True}, "--lora is for --layout segments"),
         ({"split": Split.LMHEAD}, "takes no --split lmhead"),
         ({"kv": KvType.INT8}, "--kv int8 is for --layout segments"),
         ({"layout": Layout.POOL, "decode_slots": 2}, "--decode-slots and --kv-update are for --layout fused"),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from engine.compile.quantization.int4 import int4_blocks, pack_nibbles, unpack_nibbles
+from engine.compile.quantization.blocks import pack_nibbles, unpack_nibbles
+from engine.compile.quantization.int4 import int4_blocks
 from tests.engine.compile.quantization.operators import run_node, weights
 
 

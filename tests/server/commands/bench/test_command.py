@@ -27,7 +27,7 @@ def test_one_server(tmp_path: Path) -> None:
     for title in ("Throughput and latency", "Inside the engine", "output tokens/s by clients", "warm / cold"):
         assert title in result.output
     assert re.search(r"(?m)^ +2 .* 4/0/0/0 *$", result.output)
-    assert re.search(r"(?m)^ +2 +40 +4.00 +3.00 +8.00 +10.0% +15.0% *$", result.output)
+    assert re.search(r"(?m)^ +2 +40 +4.00 +3.00 +1.25 +8.00 +10.0% +15.0% *$", result.output)
     document = json.loads(figures.read_text())
     assert [level["outcomes"]["ok"] for level in document["levels"]] == [2, 4]
     assert document["levels"][1]["useful_rows_per_pass"] == 4

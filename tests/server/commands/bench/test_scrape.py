@@ -14,6 +14,7 @@ def test_difference_of_two_readings() -> None:
     assert (change.passes, change.rows_used, change.prefix_hits) == (30, 120, 9)
     assert change.useful_rows_per_pass == 4
     assert change.decode_rows_per_pass == 3
+    assert change.tokens_per_decode == 1.25
     assert change.rows_run_per_pass == 8
     assert change.outside_graph == pytest.approx(0.1)
     assert total([change, change]) == between(

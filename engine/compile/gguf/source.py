@@ -1,0 +1,31 @@
+"""A GGUF file as a source of bundles."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from engine.bundle.manifest import TextSpec
+from engine.compile.checkpoint import Checkpoint
+from engine.compile.gguf.architectures import architecture_of
+from engine.compile.gguf.config import network_config, read_geometry
+from engine.compile.gguf.header import read_header
+from engine.compile.gguf.tensors import gguf_tensors
+from engine.compile.gguf.text import write_gguf_text
+
+
+class GgufSource:
+    """The facts are read at once, tensors and text when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._header = read_header(path)
+        self._architecture = architecture_of(self._header)
+        self._geometry = read_geometry(self._header, self._architecture)
+        with gguf_tensors(self._header, self._architecture, self._geometry) as tensors:
+            self.config = network_config(self._header, self._architecture, self._geometry, tensors)
+
+    def tensors(self) -> AbstractContextManager[Checkpoint]:
+        """Read from the file, which stays open."""
+        return gguf_tensors(self._header, self._architecture, self._geometry)
+
+    def write_text(self, folder: Path, vocab: int) -> TextSpec:
+        """A tokenizer.json made of the file's tokens."""
+        return write_gguf_text(self._header, folder, vocab)

@@ -1,0 +1,70 @@
+"""Tokenizer, chat template and special tokens of a GGUF file, as the bundle keeps them."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from engine.bundle.manifest import TextSpec
+from engine.compile.gguf.byte_level import byte_level_tokenizer, pre_tokenizer
+from engine.compile.gguf.header import GgufHeader
+from engine.compile.gguf.sentencepiece import sentencepiece_tokenizer
+from engine.compile.gguf.vocabulary import ENDS, TokenizerFields, TokenKind
+from engine.compile.text_files import TOKENIZER_FILE, describe_text
+from engine.errors import CompileError, UnsupportedModel
+from engine.files.content import brief, one_line
+from engine.files.opening import TEMPLATE_BYTES
+from engine.text.markers import END_OF_TURN
+
+TEMPLATE = "tokenizer.chat_template"
+# The file has one end token where a checkpoint may have several: control tokens of these names are ends as well.
+ENDING = (*END_OF_TURN, "<|endoftext|>", "<|end_of_text|>")
+SENTENCEPIECE, BYTE_LEVEL = "llama", "gpt2"
+
+
+def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
+    """Write tokenizer and template, and describe them. vocab: rows of the embedding. CompileError when unusable."""
+    fields = TokenizerFields(header)
+    vocabulary = fields.vocabulary()
+    if len(vocabulary.tokens) > vocab:
+        raise CompileError(f"{fields.title}: {len(vocabulary.tokens)} tokens, but the embedding has {vocab} rows")
+    model, tokens = fields.text("model"), vocabulary.tokens
+    if model == BYTE_LEVEL:
+        pre = pre_tokenizer(fields.title, fields.text("pre"))
+        document, adds_bos = byte_level_tokenizer(vocabulary, pre), pre.adds_bos
+    elif model == SENTENCEPIECE:
+        unknown = fields.token("unknown_token_id", tokens, 0)
+        document, adds_bos = sentencepiece_tokenizer(vocabulary, unknown, fields.flag("add_space_prefix", True)), True
+    else:
+        raise UnsupportedModel(f"{fields.title}: tokenizer {brief(model)} is not supported (supported: gpt2, llama)")
+    is_sentencepiece = model == SENTENCEPIECE
+    bos = fields.token("bos_token_id", tokens, 1 if is_sentencepiece else None)
+    ends = [fields.token(key, tokens) for key in ENDS]
+    eos = ends[0] if ends[0] is not None or not is_sentencepiece else 2
+    settings = {
+        "bos_token": None if bos is None else tokens[bos],
+        "eos_token": None if eos is None else tokens[eos],
+        "add_bos_token": fields.flag("add_bos_token", adds_bos),
+    }
+    serialized = json.dumps(document, ensure_ascii=False)
+    (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
+    declared = [identifier for identifier in ends if identifier is not None]
+    named = [tokens.index(mark) for mark in ENDING if mark in tokens]
+    declared += [identifier for identifier in named if vocabulary.kinds[identifier] == TokenKind.CONTROL]
+    return describe_text(folder, _parsed(serialized, fields.title), settings, _template(header), declared)
+
+
+def _parsed(serialized: str, title: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(serialized)
+    except Exception as error:  # the library raises exactly this class for every parse error
+        raise CompileError(f"{title}: the tokenizer cannot be used: {one_line(error)}") from error
+
+
+def _template(header: GgufHeader) -> str | None:
+    value = header.metadata.get(TEMPLATE)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value.encode()) > TEMPLATE_BYTES:
+        raise CompileError(f"{header.path.name}: {TEMPLATE} must be a string of at most {TEMPLATE_BYTES} bytes")
+    return value

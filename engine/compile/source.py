@@ -1,0 +1,57 @@
+"""What a bundle is made of: a Hugging Face folder or a GGUF file, with the same three things in it."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from engine.bundle.manifest import TextSpec
+from engine.compile.checkpoint import Checkpoint, SafetensorsCheckpoint, read_json
+from engine.compile.text_files import write_text_files
+from engine.files.names import GGUF_SUFFIX
+from engine.files.opening import is_regular
+
+
+class Source(Protocol):
+    """config: the network's facts as config.json tells them."""
+
+    @property
+    def config(self) -> dict[str, object]: ...
+
+    def tensors(self) -> AbstractContextManager[Checkpoint]:
+        """The tensors, while the context lasts."""
+
+    def write_text(self, folder: Path, vocab: int) -> TextSpec:
+        """Write tokenizer and template into a bundle's folder and describe them; CompileError when unusable."""
+
+
+class FolderSource:
+    """A Hugging Face folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.config = read_json(folder / "config.json")
+
+    def tensors(self) -> AbstractContextManager[Checkpoint]:
+        """Of its safetensors files."""
+        return SafetensorsCheckpoint(self._folder)
+
+    def write_text(self, folder: Path, vocab: int) -> TextSpec:
+        """Its tokenizer.json as it is."""
+        return write_text_files(self._folder, folder, self.config, vocab)
+
+
+def open_source(path: Path) -> Source:
+    """A folder or a GGUF file. CompileError when its facts cannot be read."""
+    if path.suffix != GGUF_SUFFIX and not _is_file(path):
+        return FolderSource(path)
+    # The package for block formats takes a moment to import, and folders have no use for it.
+    from engine.compile.gguf.source import GgufSource  # noqa: PLC0415
+
+    return GgufSource(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return is_regular(path)
+    except OSError:  # what stands in the way is told when the folder is read
+        return False

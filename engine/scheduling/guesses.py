@@ -1,0 +1,175 @@
+"""The guesses of a pass: what each source offers, which of it is taken, and how it fared."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import replace
+
+from engine.bundle.variant import ShapeTable
+from engine.messages import Counters
+from engine.modes.mode import Mode
+from engine.scheduling.costs import CostTable
+from engine.scheduling.growth import Growth
+from engine.scheduling.output_length import room
+from engine.scheduling.plan import FORESEEN_TOKENS
+from engine.scheduling.policy import Share
+from engine.scheduling.rules import Rules
+from engine.scheduling.sequence import Sequence
+from engine.speculation.acceptance import FIRST_RATES, KIND_DECAY, Acceptance, GuessKind, KindRecord
+from engine.speculation.decision import TRIAL_GUESSES, TRIAL_RATE, DraftPrice, Offer, draft_length, take, worths
+from engine.speculation.drafter import Drafter, DraftWish
+from engine.speculation.prediction import continued_at
+
+# Names of the counters of each kind: guesses in rows of a pass, and those of them that were right.
+COUNTED: Mapping[GuessKind, tuple[str, str]] = {
+    GuessKind.LOOKUP: ("lookup_rows", "lookup_accepted"),
+    GuessKind.PREDICTION: ("prediction_rows", "prediction_accepted"),
+    GuessKind.DRAFT: ("draft_rows", "draft_accepted"),
+}
+
+
+class Guesser:
+    """Knows how often guesses were right, of all sequences; of one, its sequence knows. Counts into `counters`."""
+
+    def __init__(self, mode: Mode, shapes: ShapeTable, costs: CostTable, rules: Rules, counters: Counters) -> None:
+        self._mode = mode
+        self._shapes = shapes
+        self._costs = costs
+        self._rules = rules
+        self._counters = counters
+        self._kinds = {kind: Acceptance(KIND_DECAY) for kind in GuessKind}
+
+    def growth(self, decodes: Several[Sequence], share: Share, prompt_rows: int = 0) -> Growth:
+        """How far a pass may grow for guesses. prompt_rows: rows that prompts want; those not in `share` wait."""
+        past = sum(sequence.computed for sequence in decodes) // max(1, len(decodes))
+        return Growth(
+            self._shapes, self._costs, share, past, self._rules.max_gap_ms, is_bounded=prompt_rows > share.prefill_rows
+        )
+
+    def take(
+        self, decodes: Several[Sequence], proposals: Mapping[str, tuple[int, ...]], growth: Growth
+    ) -> dict[str, tuple[int, ...]]:
+        """The guesses that a pass takes, by sequence id. proposals: a draft model's."""
+        by_id = {sequence.id: sequence for sequence in decodes}
+        offers = [offer for s in decodes if (offer := self._best_offer(s, proposals.get(s.id, ()))) is not None]
+        if not offers:
+            return {}
+        most = growth.most(sum(len(offer.tokens) for offer in offers))
+        counts = take(offers, growth.useful, most, growth.milliseconds)
+        due = [
+            not count and _record(by_id[offer.sequence_id], offer.kind).retries.is_due
+            for offer, count in zip(offers, counts, strict=True)
+        ]
+        if any(due):
+            offers = [_trial(offer) if again else offer for offer, again in zip(offers, due, strict=True)]
+            counts = take(offers, growth.useful, most, growth.milliseconds)
+        for offer, count in zip(offers, counts, strict=True):
+            sequence = by_id[offer.sequence_id]
+            sequence.guesses.taken = offer.kind
+            if not count:
+                _record(sequence, offer.kind).retries.pass_over()
+        return {o.sequence_id: o.tokens[:count] for o, count in zip(offers, counts, strict=True) if count}
+
+    def wishes(self, sequences: Several[Sequence], drafter: Drafter, growth: Growth) -> list[DraftWish]:
+        """What a draft model shall propose before the pass that serves these sequences; nothing where it does not pay.
+
+        A sequence whose own tokens or prediction are worth more goes without.
+        """
+        own = {s.id: offer for s in sequences if (offer := self._best_offer(s, ())) is not None}
+        drafting: list[tuple[Sequence, int]] = []
+        for sequence in sequences:
+            backlog = drafter.backlog(sequence.id, sequence.tokens)
+            here = own[sequence.id].worth if sequence.id in own else 0.0
+            most = min(drafter.most, self._room(sequence))
+            if backlog is not None and sum(worths(self._draft_rate(sequence), most)) > here:
+                drafting.append((sequence, backlog))
+        if not drafting:
+            return []
+        names = {sequence.id for sequence, _ in drafting}
+        instead = [offer for name, offer in own.items() if name in names]
+        beside = [offer for name, offer in own.items() if name not in names]
+        count = draft_length(
+            self._draft_price(drafting, drafter, growth),
+            instead,
+            beside,
+            growth.useful,
+            growth.most(len(drafting) * drafter.most + sum(len(offer.tokens) for offer in beside)),
+            growth.milliseconds,
+        )
+        if not count:
+            for sequence, _ in drafting:
+                _record(sequence, GuessKind.DRAFT).retries.pass_over()
+            return []
+        return [
+            DraftWish(s.request, s.seed, s.tokens, min(count, self._room(s))) for s, _ in drafting if self._room(s) > 0
+        ]
+
+    def judge(self, sequence: Sequence, drafted: int, right: int, kept: int) -> None:
+        """Count guesses of a pass. right: that the sampler chose as well; kept: of them, before the sequence ended."""
+        kind, record = sequence.guesses.taken, sequence.guesses
+        for acceptance in (self._kinds[kind], record.kinds[kind].acceptance):
+            acceptance.observe(right, right < drafted)
+        record.kinds[kind].retries.tried(right)
+        sequence.drafted += drafted
+        sequence.accepted += kept
+        self._counters.drafted_rows += drafted
+        self._counters.accepted_rows += kept
+        for name, count in zip(COUNTED[kind], (drafted, kept), strict=True):
+            setattr(self._counters, name, getattr(self._counters, name) + count)
+
+    def _best_offer(self, sequence: Sequence, proposal: tuple[int, ...]) -> Offer | None:
+        """The offer worth most: a proposal, what follows in the prediction, or what followed the same words before."""
+        limit = self._room(sequence)
+        found = [self._offer(sequence, GuessKind.DRAFT, proposal[: max(0, limit)])]
+        if sequence.request.prediction and limit > 0:
+            found.append(self._offer(sequence, GuessKind.PREDICTION, self._predicted(sequence, limit)))
+        if self._rules.lookup_rows and limit > 0:
+            tokens = self._mode.propose(sequence.tokens, min(self._rules.lookup_rows, limit))
+            found.append(self._offer(sequence, GuessKind.LOOKUP, tokens))
+        return max((offer for offer in found if offer.tokens), key=lambda offer: offer.worth, default=None)
+
+    def _offer(self, sequence: Sequence, kind: GuessKind, tokens: tuple[int, ...]) -> Offer:
+        return Offer(sequence.id, kind, tokens, self._rate(sequence, kind))
+
+    def _predicted(self, sequence: Sequence, limit: int) -> tuple[int, ...]:
+        prediction, record = sequence.request.prediction, sequence.guesses
+        found = continued_at(prediction, sequence.tokens[sequence.prompt_tokens :], record.prediction_at)
+        if found is None:
+            return ()
+        record.prediction_at = found
+        return prediction[found : found + min(limit, self._rules.prediction_rows)]
+
+    def _room(self, sequence: Sequence) -> int:
+        """Guesses that a sequence may still take: its last token is never one."""
+        return room(sequence, self._rules.capacity) - 1
+
+    def _rate(self, sequence: Sequence, kind: GuessKind) -> float:
+        prior = self._kinds[kind].rate(FIRST_RATES[kind])
+        return _record(sequence, kind).acceptance.rate(prior)
+
+    def _draft_rate(self, sequence: Sequence) -> float:
+        is_due = _record(sequence, GuessKind.DRAFT).retries.is_due
+        return max(self._rate(sequence, GuessKind.DRAFT), TRIAL_RATE if is_due else 0.0)
+
+    def _draft_price(self, drafting: Several[tuple[Sequence, int]], drafter: Drafter, growth: Growth) -> DraftPrice:
+        """Reading a prompt first is paid for by all the tokens that are still to come."""
+        rates = tuple(self._draft_rate(sequence) for sequence, _ in drafting)
+        per_token = sum(
+            drafter.reading_ms(backlog) / max(1, min(self._room(sequence), FORESEEN_TOKENS))
+            for sequence, backlog in drafting
+            if drafter.is_long(backlog)
+        )
+
+        def milliseconds(count: int) -> float:
+            if not growth.costs.is_measured:
+                return 0.0
+            return drafter.proposal_ms(len(drafting), count) + per_token * (count + 1)
+
+        return DraftPrice(rates, milliseconds, drafter.most)
+
+
+def _record(sequence: Sequence, kind: GuessKind) -> KindRecord:
+    return sequence.guesses.kinds[kind]
+
+
+def _trial(offer: Offer) -> Offer:
+    return replace(offer, tokens=offer.tokens[:TRIAL_GUESSES], rate=max(offer.rate, TRIAL_RATE))

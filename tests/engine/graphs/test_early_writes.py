@@ -1,0 +1,118 @@
+"""What is written before a pass is over: certain rows, finite ones, and only for the pass they were announced for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.variant import PassShape, ShapeTable
+from engine.graphs.buffers import Arena, Fresh
+from engine.graphs.early_writes import EarlyWrites
+from engine.graphs.layout import layer_graphs
+from engine.graphs.past_pools import PastPools
+from tests.bundles import Bundles
+
+SHAPE = PassShape(8, 56)
+
+
+@pytest.fixture(scope="module")
+def folder(bundles: Bundles) -> Path:
+    return bundles("fixed")
+
+
+class Stand:
+    """Pools of zeros, and the outputs of a pass that are row + 1 everywhere."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        shapes = ShapeTable((SHAPE,), 8, 56)
+        self.layers = manifest.model.layers
+        self.pools = PastPools(manifest, shapes, 1, 56)
+        self.fresh = Fresh(Arena(), manifest, layer_graphs(manifest, PassShape(8, 56)), 8)
+        self.fresh.keys[...] = np.arange(1, 9)
+        self.fresh.values[...] = np.arange(1, 9)[:, None]
+        self.events: list[str] = []
+        self.early = EarlyWrites(self.pools, self.events.append)
+
+    def pass_over(self, cut: int = 1) -> None:
+        """A pass whose first part has `cut` layers."""
+        self.early.begin()
+        self.early.part_done(self.fresh, slice(0, 0))
+        self.early.part_done(self.fresh, slice(0, cut))
+        self.early.part_done(self.fresh, slice(cut, self.layers))
+        self.early.end()
+        self.early.finish()
+
+    def columns(self, layer: int) -> dict[int, float]:
+        """What stands in the columns that are not empty, in keys and values alike."""
+        keys, values = self.pools[0].keys[layer, 0, 0, 0], self.pools[0].values[layer, 0, 0, :, 0]
+        assert keys.tolist() == values.tolist()
+        return {index: float(value) for index, value in enumerate(keys) if value}
+
+
+@pytest.fixture
+def stand(folder: Path) -> Stand:
+    return Stand(load_manifest(folder))
+
+
+ROWS, COLUMNS = np.array([2, 3, 7]), np.array([20, 21, 5])
+
+
+def test_every_layer_of_what_was_announced_and_nothing_else(stand: Stand) -> None:
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.pass_over()
+    for layer in range(stand.layers):
+        assert stand.columns(layer) == {20: 3.0, 21: 4.0, 5: 8.0}
+    rows, columns = stand.early.left(np.array([1, 2, 3, 7]), np.array([9, 20, 21, 5]))
+    assert (rows.tolist(), columns.tolist()) == ([1], [9])
+    last = stand.layers - 1
+    assert stand.events == [
+        *("writing layers 0 to 0", "wrote layers 0 to 0"),
+        *(f"writing layers 1 to {last}", f"wrote layers 1 to {last}"),
+    ]
+
+
+def test_the_next_pass_writes_nothing_that_was_not_announced_for_it(stand: Stand) -> None:
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.pass_over()
+    stand.fresh.keys[...] = stand.fresh.values[...] = 99
+    stand.pass_over()
+    assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
+    assert stand.early.left(ROWS, COLUMNS)[0].tolist() == ROWS.tolist()
+
+
+def test_a_pass_that_broke_off_has_written_nothing_for_good(stand: Stand) -> None:
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.early.begin()
+    stand.early.part_done(stand.fresh, slice(0, 1))
+    assert stand.early.left(ROWS, COLUMNS)[0].tolist() == ROWS.tolist()
+
+
+def test_columns_beyond_the_pool_are_left_for_later(stand: Stand) -> None:
+    stand.early.expect(0, ROWS, np.array([20, 56, 5]))
+    stand.pass_over()
+    assert stand.columns(0) == {20: 3.0, 5: 8.0}
+    assert stand.early.left(ROWS, np.array([20, 56, 5]))[0].tolist() == [3]
+
+
+def test_a_row_that_is_not_finite_reaches_no_pool_with_that_part(stand: Stand) -> None:
+    stand.fresh.keys[1, 0, 0, 0, 3] = np.nan
+    stand.fresh.values[1:, 0, 0, 7, 0] = np.inf
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.pass_over()
+    assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
+    for layer in range(1, stand.layers):
+        assert stand.columns(layer) == {20: 3.0}
+    assert np.isfinite(stand.pools[0].keys).all() and np.isfinite(stand.pools[0].values).all()
+
+
+def test_what_goes_wrong_beside_is_raised(stand: Stand) -> None:
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.early.begin()
+    stand.early.part_done(stand.fresh, slice(0, 1))
+    stand.early.finish()
+    stand.early._pools = None  # type: ignore[assignment]
+    stand.early.part_done(stand.fresh, slice(1, 2))
+    with pytest.raises(AttributeError):
+        stand.early.finish()
+    stand.early.close()

@@ -1,0 +1,241 @@
+"""A conversation goes on after a restart: its pages are found again, and what is found is what was computed."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.kv_file.format import KvFile, PageFacts
+from engine.request import Request, SamplingParams
+from engine.worker.assembly import Assembled, assemble
+from engine.worker.kv_restart import KvRestart, page_facts
+from tests.bundles import Bundles
+from tests.engine.worker.simulation import Simulation, by_hand, fixed, segmented, simulate
+
+FAKE = PageFacts("fake", "int64", 16, 16 * 2 * 8)
+PROMPT = tuple(range(2, 46))  # two pages and a half
+KINDS: dict[str, dict[str, object]] = {
+    "pool with a host cache": {"shapes": fixed((8, 248)), "offload_pages": 64},
+    "pool alone": {"shapes": fixed((8, 248))},
+    "segments": {"shapes": segmented(32, 512)},
+}
+
+
+def world_of(kind: str, path: Path, most_bytes: int = 1 << 20) -> tuple[Simulation, KvRestart]:
+    world = simulate(**KINDS[kind])  # type: ignore[arg-type]
+    return world, KvRestart(KvFile(path, FAKE, most_bytes), world.scheduler, world.runtime)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prefix_is_found_after_a_restart(kind: str, tmp_path: Path) -> None:
+    world, file = world_of(kind, tmp_path / "kv")
+    assert file.restore() == 0
+    world.submit("a", PROMPT, 24)
+    world.run()
+    assert file.save() == (len(PROMPT) + 24 - 1) // 16
+    world, file = world_of(kind, tmp_path / "kv")
+    assert file.restore() == 4
+    turn = (*PROMPT, *by_hand(PROMPT, 24), 1, 2, 3)
+    world.submit("b", turn, 9)
+    world.submit("other", (9, *turn[1:]), 9)
+    world.run()
+    assert world.cached == {"b": 64, "other": 0}
+    assert world.outputs["b"] == by_hand(turn, 9)
+    assert world.outputs["other"] == by_hand((9, *turn[1:]), 9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_runs_at_the_end_is_kept_as_far_as_it_was_computed(kind: str, tmp_path: Path) -> None:
+    world, file = world_of(kind, tmp_path / "kv")
+    world.submit("a", PROMPT, 60)
+    for _ in range(12):
+        world.step()
+    world.loop.finish_writes()
+    assert file.save() >= 2
+    world, file = world_of(kind, tmp_path / "kv")
+    file.restore()
+    world.submit("a", PROMPT, 60)
+    world.run()
+    assert world.cached["a"] == 32 and world.outputs["a"] == by_hand(PROMPT, 60)
+
+
+def test_pages_in_pools_and_in_the_host_cache_are_kept_alike(tmp_path: Path) -> None:
+    """A pool of four pages has been filled three times over: most prefixes have left it."""
+    shapes = fixed((8, 64))
+    world = simulate(shapes, offload_pages=64)
+    file = KvRestart(KvFile(tmp_path / "kv", FAKE, 1 << 20), world.scheduler, world.runtime)
+    prompts = [tuple(range(first, first + 40)) for first in (1, 5, 9)]
+    for number, prompt in enumerate(prompts):
+        world.submit(f"s{number}", prompt, 3)
+        world.run()
+    assert len(world.scheduler.host_cache) and file.save() == 6
+    world = simulate(shapes, offload_pages=64)
+    assert KvRestart(file.file, world.scheduler, world.runtime).restore() == 6
+    for number, prompt in enumerate(prompts):
+        world.submit(f"s{number}", prompt, 3)
+        world.run()
+        assert world.cached[f"s{number}"] == 32
+        assert world.outputs[f"s{number}"] == by_hand(prompt, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bound_keeps_what_was_used_last(kind: str, tmp_path: Path) -> None:
+    world, file = world_of(kind, tmp_path / "kv", 3 * FAKE.record_bytes)
+    for name, prompt in (("old", PROMPT), ("new", (7, *PROMPT))):
+        world.submit(name, prompt, 3)
+        world.run()
+    assert file.save() == 3
+    world, file = world_of(kind, tmp_path / "kv")
+    assert file.restore() == 3
+    world.submit("new", (7, *PROMPT), 3)
+    world.run()
+    assert world.cached["new"] == 32
+
+
+def test_more_pages_than_there_is_room_for(tmp_path: Path) -> None:
+    world, file = world_of("pool alone", tmp_path / "kv")
+    for number in range(4):
+        world.submit(f"s{number}", tuple(range(number, number + 49)), 2)
+        world.run()
+    assert file.save() == 12
+    world = simulate(fixed((8, 64)))
+    assert KvRestart(file.file, world.scheduler, world.runtime).restore() == 4
+    world.submit("last", tuple(range(3, 52)), 2)
+    world.run()
+    assert world.cached["last"] == 48 and world.outputs["last"] == by_hand(tuple(range(3, 52)), 2)
+
+
+def test_a_damaged_file_is_told_and_the_worker_serves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world, file = world_of("pool alone", tmp_path / "kv")
+    world.submit("a", PROMPT, 24)
+    world.run()
+    file.save()
+    content = bytearray(file.file.path.read_bytes())
+    content[-1] ^= 1
+    file.file.path.write_bytes(content)
+    world, file = world_of("pool alone", tmp_path / "kv")
+    with caplog.at_level(logging.WARNING, "hexserve.worker"):
+        assert file.restore() == 3
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "it is damaged: page 3 is not what was written; 3 pages were taken from it"
+    ]
+    world.submit("a", PROMPT, 24)
+    world.run()
+    assert world.outputs["a"] == by_hand(PROMPT, 24)
+
+
+def test_a_file_of_something_else_ends_the_start_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "kv").write_text("a thesis")
+    _, file = world_of("pool alone", tmp_path / "kv")
+    with pytest.raises(BundleError, match="kv is not used: it is no file of cached pages"):
+        file.restore()
+    assert (tmp_path / "kv").read_text() == "a thesis"
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -1e30], ids=str)
+def test_a_page_that_would_spoil_others_reaches_no_pool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: float
+) -> None:
+    file = KvFile(tmp_path / "kv", PageFacts("floats", "float32", 16, 64), 1 << 20)
+    file.write(iter([(b"k" * 16, np.full(16, number, np.float32).tobytes())]))
+    world = simulate(fixed((8, 64)))
+    with caplog.at_level(logging.WARNING, "hexserve.worker"):
+        assert KvRestart(file, world.scheduler, world.runtime).restore() == 0
+    assert "page 0 holds numbers that no cache has" in caplog.text
+    assert world.scheduler.pools[0].keyed() == []
+
+
+def test_a_folder_that_is_gone_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world, file = world_of("pool alone", tmp_path / "gone" / "kv")
+    world.submit("a", PROMPT, 3)
+    world.run()
+    with caplog.at_level(logging.WARNING, "hexserve.worker"):
+        assert file.save() == 0
+    assert caplog.records[0].message.endswith("cannot be written: No such file or directory")
+
+
+# -- real graphs ---------------------------------------------------------------------------------------------------
+
+LAYOUTS = ("free", "fixed", "segments", "segments int8 caches")
+TEXT = tuple(5 + (7 * index) % 300 for index in range(70))
+
+
+@contextmanager
+def worker(config: EngineConfig) -> Iterator[Assembled]:
+    made = assemble(config)
+    try:
+        yield made
+        made.loop.finish_writes()
+        if made.kv_file is not None:
+            made.kv_file.save()
+    finally:
+        made.loop.close()
+        made.runtime.close()
+
+
+def answer(made: Assembled, prompt: tuple[int, ...], count: int) -> tuple[list[int], int]:
+    """The tokens, and how many of the prompt were cached."""
+    made.loop.add(Request("a", prompt, SamplingParams(count, temperature=0.0)), (), 1, 0.0)
+    tokens: list[int] = []
+    cached = 0
+    while made.loop.scheduler.has_work:
+        for event in made.loop.step().events:
+            tokens += event.token_ids
+            cached = event.cached_tokens
+    return tokens, cached
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_real_graphs_give_the_same_tokens_after_a_restart(bundles: Bundles, layout: str, tmp_path: Path) -> None:
+    config = EngineConfig(bundle=str(bundles(layout)), deterministic=True, kv_file=str(tmp_path / "kv"))
+    with worker(replace(config, kv_file="")) as made:
+        expected = answer(made, TEXT, 24)
+    with worker(config) as made:
+        assert answer(made, TEXT, 24) == (expected[0], 0) == expected
+    with worker(config) as made:
+        assert answer(made, TEXT, 24) == (expected[0], 64)
+
+
+def test_pages_of_another_bundle_are_left_alone(
+    bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(bundle=str(bundles("free")), deterministic=True, kv_file=str(tmp_path / "kv"))
+    with worker(config) as made:
+        answer(made, TEXT, 4)
+    with (
+        caplog.at_level(logging.WARNING, "hexserve.worker"),
+        worker(replace(config, bundle=str(bundles("fixed")))) as made,
+    ):
+        assert answer(made, TEXT, 4)[1] == 0
+    assert "written for another bundle" in caplog.text
+
+
+def test_facts_tell_weights_and_caches_apart(bundles: Bundles) -> None:
+    found = [page_facts(bundles(layout), load_manifest(bundles(layout))) for layout in LAYOUTS]
+    assert len({facts.identity for facts in found}) == len(LAYOUTS)
+    assert [facts.cache for facts in found] == ["float32", "float32", "float32", "int8"]
+    manifest = load_manifest(bundles("segments int4"))
+    narrow = msgspec.structs.replace(manifest, graphs=manifest.graphs[:-1])
+    folder = bundles("segments int4")
+    assert page_facts(folder, manifest).identity != page_facts(folder, narrow).identity
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prefix_cache": False}, "kv_file keeps what prefix_cache finds, which is off"),
+        ({"kv_file": "/nowhere/at/all/kv"}, "its folder does not exist"),
+    ],
+)
+def test_settings_that_keep_nothing_are_refused(bundles: Bundles, change: dict[str, object], message: str) -> None:
+    config = EngineConfig(bundle=str(bundles("free")), deterministic=True, kv_file="kv")
+    with pytest.raises(BundleError, match=message):
+        assemble(replace(config, **change))  # type: ignore[arg-type]
