@@ -5,6 +5,7 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 
 from engine.bundle.conv_weights import check_conv_weights
 from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
+from engine.bundle.fused import check_fused
 from engine.bundle.head_weight import check_head_weight
 from engine.bundle.kv_scales import check_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
@@ -22,6 +23,9 @@ def check_contract(manifest: Manifest) -> None:
         check_segments(manifest)
         check_kv_scales(manifest)
         check_conv_weights(manifest)
+        return
+    if manifest.fused is not None:
+        check_fused(manifest)
         return
     check_head_weight(manifest)
     if manifest.model.recurrent is not None:

@@ -26,6 +26,7 @@ from engine.bundle.bounds import (
     UnknownSize,
     Vocabulary,
 )
+from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.lora import LoraModule
 from engine.bundle.recurrent import RecurrentSpec
 from engine.errors import BundleError
@@ -46,6 +47,7 @@ class GraphKind(StrEnum):
     DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
+    FUSED = "fused"  # a prompt's rows over its cache and decodes over theirs, see `engine/bundle/fused.py`
     LINEAR = "linear"  # what lies between two attentions, of a segmented bundle
     ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
     RECURRENT = "recurrent"  # one sequence's rows over its own state, the same graph for every recurrent layer
@@ -180,7 +182,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
     change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
     input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
-    recurrent layers, "" where there are none.
+    recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
+    are none.
     """
 
     format_version: int
@@ -201,6 +204,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     npu: NpuSpec | None = None
     wide_quant: Text = ""
     kv_scales: Text = ""
+    fused: FusedSpec | None = None
     lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
     head_weight: Text = ""
     conv_weights: Text = ""

@@ -54,6 +54,7 @@ class Layout(StrEnum):
 
     POOL = "pool"  # every row attends over the columns of all sequences, in one graph: what an NPU runs
     SEGMENTS = "segments"  # linear graphs over all rows, an attention run for each sequence between them: CPU only
+    FUSED = "fused"  # a prompt's rows and decode rows in one graph, each sequence with a cache of its own
 
 
 class Wide(StrEnum):
@@ -69,6 +70,13 @@ class KvType(StrEnum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"  # named to be refused: the CPU's attention is 20 times slower with it
     INT8 = "int8"  # segments: a scale for each channel
+
+
+class KvUpdate(StrEnum):
+    """Who writes new keys and values into the caches of fused graphs."""
+
+    GRAPH = "graph"  # updated caches are outputs
+    HOST = "host"
 
 
 EMBEDDING_BITS = (32, 16, 8, 4)
@@ -89,7 +97,8 @@ class CompileArguments:
     sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
-    calibration: text file for w8a16 and w4a16, None = built-in text.
+    calibration: text file for w8a16 and w4a16, None = built-in text. decode_slots: sequences that a fused graph decodes
+    beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs.
     """
 
@@ -116,6 +125,8 @@ class CompileArguments:
     layout: Layout | None = None
     wide: Wide | None = None
     kv: KvType | None = None
+    decode_slots: int = 1
+    kv_update: KvUpdate | None = None
     lora: bool = False
 
     @property

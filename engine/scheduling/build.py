@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.bundle.fused_spec import SPARE_COLUMNS
 from engine.bundle.variant import ShapeTable
 from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
@@ -31,8 +32,10 @@ class ModelLimits:
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
     """`config.pools` pools as wide as the widest past. BundleError when that is less than a page.
 
-    `config.max_context` may lower the model's; 0 leaves it.
+    `config.max_context` may lower the model's; 0 leaves it. Of fused graphs there is one pool, of whole caches.
     """
+    if shapes.slots:
+        return _build_for_slots(shapes, costs, limits, config)
     if shapes.max_past < PAGE_COLUMNS:
         raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
     pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
@@ -52,3 +55,21 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
     )
     mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
     return Scheduler(shapes, costs, pools, mode, rules)
+
+
+def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
+    """`config.pool_columns` columns in caches of all a sequence may need. Nothing is shared, guessed or offloaded."""
+    columns = shapes.max_past - SPARE_COLUMNS
+    rules = Rules(
+        capacity=Capacity(columns, min(config.max_context or limits.max_context, limits.max_context)),
+        max_running=config.max_running,
+        max_gap_ms=config.max_gap_ms,
+        prefix_cache=False,
+        lookup_rows=0,
+        prediction_rows=0,
+        offload_pages=0,
+        reserve_tokens=0,
+        is_recurrent=False,
+        state_snapshots=0,
+    )
+    return Scheduler(shapes, costs, [PagePool(config.pool_columns, columns)], Autoregressive(), rules)

@@ -17,14 +17,12 @@ from engine.scheduling.output_length import OutputLengthEstimate
 from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
-from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.scheduling.queues import kv_only_rows, take_prefill, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
+from engine.scheduling.slots import prefills_of
 from engine.scheduling.state_borders import StateBorders
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
-
-# Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
-PROMPT_LOGPROB_ROWS = 32
 
 
 class Scheduler:
@@ -156,8 +154,7 @@ class Scheduler:
         ready = without(pool.decode_queue, held)
         if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
-        logprob_rows = PROMPT_LOGPROB_ROWS if ready else self.shapes.max_rows
-        open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)
+        open_prefills = prefills_of(self.shapes, pool.prefill_queue.values(), held, bool(ready))
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
         share = self._share(pool, len(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
@@ -240,7 +237,9 @@ class Scheduler:
             shared = [page for page in known if page is not None]
             pool.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), pool.pages.page_columns) - len(shared)
-            reserved = pool.reserved + self._output_length.reserved(sequence, pool.running())
+            # With fused graphs whoever runs has all the columns it will ever need.
+            growing = () if self.shapes.slots else pool.running()
+            reserved = pool.reserved + self._output_length.reserved(sequence, growing)
             if not fits_now(needed, pool.available(1), reserved):
                 pool.pages.release(shared)
                 continue

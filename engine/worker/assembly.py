@@ -19,6 +19,7 @@ from engine.errors import BundleError
 from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
+from engine.graphs.fused.runtime import FusedRuntime
 from engine.graphs.onnx_qnn import qnn_provider
 from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
@@ -34,6 +35,7 @@ from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
 from engine.speculation.drafter import Drafter, NoDrafter
+from engine.worker.fused_settings import fused_settings
 from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
 from engine.worker.memory_plan import MemoryPlan, plan_memory
@@ -65,6 +67,8 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
     """The runtime of every bundle that the compiler makes."""
     adapters = read_adapters(named_adapters(config.lora), manifest)
     provider = choose_provider(folder, manifest, config)
+    if manifest.fused is not None:
+        return FusedRuntime(folder, manifest, shapes, provider)
     if manifest.is_segmented:
         return SegmentRuntime(folder, manifest, shapes, provider, adapters)
     if manifest.reads_whole_context:
@@ -114,7 +118,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         runtime = open_runtime(folder, manifest, shapes, config)
         salts = read_salts(named_adapters(config.lora))
     with stages.stage("pass times"):
-        column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
+        column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
         limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, manifest.state_bytes_per_sequence)
@@ -132,6 +136,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
             kv_file.restore()
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
+    if manifest.fused is not None:
+        variants = tuple(graph.name for graph in manifest.graphs)
     ready = Ready(
         bundle=manifest.name,
         device=runtime.device,
@@ -153,6 +159,8 @@ def _open_draft(
         raise BundleError("draft: a paced server computes nothing, so nothing can be guessed")
     own = Path(config.draft)
     draft = load_manifest(own)
+    if draft.fused is not None:
+        raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
     check_same_tokens(folder, manifest, own, draft)
     # Of two storages the one for few rows: a draft mostly runs passes of those.
     draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
@@ -203,6 +211,8 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
     Where graphs have no past a prefix that is known saves nothing.
     """
+    if manifest.fused is not None:
+        return fused_settings(manifest, config, POOL_BUDGET_BYTES)
     if manifest.reads_whole_context:
         return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
     if not manifest.is_segmented:
@@ -223,7 +233,7 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
         columns = config.pool_columns or _default_columns(manifest, config)
         step = shapes.past_step
         shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
-    elif config.pool_columns:
+    elif config.pool_columns and not shapes.slots:
         raise BundleError("pool_columns cannot be set for a bundle of fixed shapes: the widest graph decides it")
     return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from engine.adapters.named import AdapterSalts
 from engine.bundle.variant import PassShape
-from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
@@ -120,7 +119,7 @@ class EngineLoop:
             return StepReport(())
         begin(self._expected_ms(plan.shape))
         self.stages.mark("plan")
-        batch = pack(plan, PAGE_COLUMNS)
+        batch = pack(plan, self.scheduler.pools[0].page_columns)
         _mark_started(plan, began)
         prepare(plan, self._masks)
         self._writer.wait()

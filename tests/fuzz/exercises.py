@@ -137,6 +137,10 @@ EXERCISES = {
         serve_consistent_bundle,
         ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
     ),
+    "fused": Exercise(serve_bundle, ("manifest.json",)),
+    "consistent fused": Exercise(
+        serve_consistent_bundle, ("manifest.json", "model.0.s1.onnx", "model.0.pd.s8.onnx", "part_1_of_1.data")
+    ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
     "gguf": Exercise(compile_gguf, ("model.gguf",)),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),

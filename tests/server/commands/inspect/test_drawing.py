@@ -10,6 +10,7 @@ from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
 from server.commands.inspect.drawing import describe, pool_bytes
 from server.commands.inspect.sizes import size_text
+from tests.bundles import Bundles
 from tests.hybrid import Hybrid
 
 
@@ -86,3 +87,16 @@ def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
 def test_sizes(count: float, text: str) -> None:
     """Decimal units, one digit."""
     assert size_text(count) == text
+
+
+def test_fused_graphs_say_what_a_pass_may_hold(bundles: Bundles) -> None:
+    text = drawn(bundles("fused 3"), graph="model.0.pd.s16.d3")
+    for expected in (
+        "3 decode slots, prompt rows 5 of 8, 13 of 16; caches are written by the graph",
+        "model.0.s1",
+        "65 past + 16 rows",
+        "memory of one sequence",
+        "updated_past_key_decode2_1",
+    ):
+        assert expected in text
+    assert "1 decode slot, prompt rows 7 of 8; caches are written by the host" in drawn(bundles("fused host"))
