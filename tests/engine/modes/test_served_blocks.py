@@ -20,6 +20,7 @@ from engine.errors import BundleError
 from engine.graphs.batch import PackedBatch
 from engine.graphs.logits import Logits
 from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_segments import SegmentRuntime
 from engine.request import Denoising, Request, SamplingParams, TokenEvent, Unmasking
 from engine.worker.assembly import Assembled, assemble, choose_shapes
 from server.commands.inspect.drawing import describe
@@ -257,13 +258,24 @@ SHARED = tuple(map(int, np.random.default_rng(5).integers(0, 256, 170)))
 
 @pytest.mark.parametrize("layout", ["segments", "pool"])
 def test_a_long_prefix_that_several_share_is_computed_once_and_means_the_same(
-    compiled: Compiled, eager: EagerBlocks, layout: str
+    compiled: Compiled, eager: EagerBlocks, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a segmented bundle it is held once: rows that see both ways stand upon it."""
     engine = assemble(EngineConfig(bundle=str(compiled(layout)), threads=1))
     prompts = [(*SHARED, *prompt_of(length)) for length in (1, 2, 5, 9, 13)]
     requests = [Request(str(n), prompt, params_of(RULES["static"], 9)) for n, prompt in enumerate(prompts)]
+    upon_a_base = set[bool]()
+    run = engine.runtime.run
+
+    def noting(batch: PackedBatch) -> Logits:
+        logits = run(batch)
+        if isinstance(engine.runtime, SegmentRuntime):
+            upon_a_base.update(cache.base is not None for _, cache in engine.runtime._caches.last)
+        return logits
+
+    monkeypatch.setattr(engine.runtime, "run", noting)
     found = played(engine, *requests)
+    assert (True in upon_a_base) == (layout == "segments")
     for request in requests:
         tokens = [token for event in found[request.id] for token in event.token_ids]
         assert tokens == denoise(eager, request.prompt_ids, RULES["static"], 9).tokens
