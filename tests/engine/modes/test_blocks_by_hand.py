@@ -282,6 +282,17 @@ def test_prefixes_are_shared_up_to_the_end_of_a_block(block_length: int) -> None
     assert [world.cached[f"s{number}"] for number in range(1, 5)] == [cut // run * run for cut in (40, 100, 149, 150)]
 
 
+def test_of_a_block_that_was_forgotten_in_part_nothing_is_shared() -> None:
+    settings = Denoising(32, MASK, 3, Unmasking.STATIC_CONFIDENCE)
+    world = world_of(free(128, 1024), 32)
+    for number in range(2):
+        world.submit(f"s{number}", prompt_of(150), 40, denoising=settings)
+        world.run()
+        assert world.outputs[f"s{number}"] == expected(prompt_of(150), settings, 40).tokens
+        world.scheduler.pools[0].trim(7 * 16)
+    assert world.cached == {"s0": 0, "s1": 6 * 16}
+
+
 def test_a_prefix_of_a_sequence_that_decodes_is_not_that_of_one_that_denoises() -> None:
     world = world_of(free(64, 512))
     for number, denoising in enumerate((None, FOUR, None, FOUR)):
