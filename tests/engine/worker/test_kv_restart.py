@@ -285,3 +285,8 @@ def test_settings_that_keep_nothing_are_refused(bundles: Bundles, change: dict[s
     config = EngineConfig(bundle=str(bundles("free")), deterministic=True, kv_file="kv")
     with pytest.raises(BundleError, match=message):
         assemble(replace(config, **change))  # type: ignore[arg-type]
+
+
+def test_a_worker_gets_the_time_that_its_file_takes() -> None:
+    assert EngineConfig("").save_s == 0
+    assert EngineConfig("", kv_file="kv", kv_file_mb=1000).save_s == 25
