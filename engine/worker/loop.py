@@ -97,6 +97,8 @@ class EngineLoop:
         """
         self._writer.wait()
         self.scheduler.rewind(sequence_id, checkpoint)
+        # What a draft model has seen of a sequence it never looks at again.
+        self._drafter.retain(frozenset(s.id for s in self.scheduler.sequences() if s.id != sequence_id))
         sequence = self.scheduler.find(sequence_id)
         if sequence is not None and sequence.request.params.grammar is not None:
             self._masks.open(sequence_id, sequence.request.params.grammar, sequence.tokens[sequence.prompt_tokens :])

@@ -62,6 +62,12 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ({"hexserve_api_keys": "k"}, "", r"^unknown environment variable hexserve_api_keys; .* HEXSERVE_API_KEYS$"),
         ({"HEXSERVE_PASS_TIMEOUT_S": "0.5"}, "", r"^pass_timeout_s must be 0 or at least 1: less would"),
         ({"HEXSERVE_LOAD_TIMEOUT_S": "86401"}, "", r"at most 86400"),
+        (
+            {"HEXSERVE_KV_FILE": "kv"},
+            "isolate_prefix_cache = true",
+            r"^kv_file and isolate_prefix_cache exclude each other",
+        ),
+        ({"HEXSERVE_KV_FILE_MB": "0"}, "", r"^HEXSERVE_KV_FILE_MB must be at least 1"),
         ({"HEXSERVE_LORA": "french"}, "", r"^lora: 'french' is not NAME=FOLDER$"),
         ({"HEXSERVE_PACED": "x-elite/llama-3.2-1b"}, 'lora = "a=x"', r"^lora: a paced server computes nothing"),
         ({}, 'lora = "a=x,a=y"', r"^lora: two adapters are called a$"),

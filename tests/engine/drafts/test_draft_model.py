@@ -14,6 +14,7 @@ from engine.drafts.draft_model import DraftModel
 from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import FakeRuntime
 from engine.graphs.logits import Logits
+from engine.request import Request, SamplingParams
 from engine.scheduling.costs import CostTable
 from engine.scheduling.policy import Share
 from tests.engine.worker.segmented_runtime import SegmentedFake
@@ -280,3 +281,31 @@ def test_a_prompt_of_embeddings_is_not_read_by_the_draft() -> None:
     assert world.scheduler._guesser.wishes([sequence], drafter, growth) == []
     sequence.request = replace(sequence.request, prompt_embeds=b"")
     assert world.scheduler._guesser.wishes([sequence], drafter, growth) != []
+
+
+@pytest.mark.parametrize("back_to", [0, 3, 12])
+def test_a_sequence_that_goes_back_is_read_again(back_to: int) -> None:
+    """What was confirmed of it is looked at no more, so nothing of it may be kept."""
+    drafter = draft()
+    world = world_with(drafter)
+    for name in ("a", "b"):
+        world.submit(name, prompt(40), 60)
+    while len(world.outputs["a"]) < 20:
+        world.step()
+    assert len(drafter._followers) == 2
+    world.loop.rewind("a", back_to)
+    assert len(drafter._followers) == 1
+    del world.outputs["a"][back_to:]
+    world.run()
+    assert world.outputs["a"] == world.outputs["b"] == by_hand(prompt(40), 60)
+
+
+def test_a_prompt_of_embeddings_has_nothing_to_read() -> None:
+    drafter = draft()
+    world = world_with(drafter)
+    params = SamplingParams(20, temperature=0.0)
+    world.loop.add(Request("embedded", (0,) * 20, params, prompt_embeds=bytes(20 * 4)), (), 1, 0.0)
+    while world.scheduler.has_work:
+        world.loop.step()
+    assert world.loop.stats().draft_rows == 0
+    assert runtime_of(drafter).passes == []

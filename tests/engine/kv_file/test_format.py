@@ -3,11 +3,14 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.files.opening import FileRefused
 from engine.kv_file.format import MAGIC, KvFile, NotAKvFile, Page, PageFacts
@@ -136,3 +139,28 @@ def test_other_facts_are_another_file(file: KvFile) -> None:
     ):
         with pytest.raises(FileRefused, match="another bundle, other weights or another type of cache"):
             list(replace(file, facts=other).read(9))
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_damage_gives_only_pages_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    file = KvFile(tmp_path_factory.mktemp("kv") / "pages.kv", FACTS, 1 << 20)
+    file.write(iter(PAGES))
+    content = bytearray(file.path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        kind = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+        place = data.draw(st.integers(0, len(content) - 1)) if content else 0
+        if kind == "flip" and content:
+            content[place] ^= data.draw(st.integers(1, 255))
+        elif kind == "cut":
+            del content[place : place + data.draw(st.sampled_from([1, 96, 1000]))]
+        else:
+            content[place:place] = data.draw(st.binary(min_size=1, max_size=96))
+    file.path.write_bytes(content)
+    found = []
+    with suppress(FileRefused):
+        for page in file.read(9):
+            found.append(page)
+    assert all(page in PAGES for page in found)

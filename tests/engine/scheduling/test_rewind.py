@@ -1,9 +1,13 @@
 """A live sequence goes back to an earlier token, and the same tokens come again."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from engine.bundle.variant import ShapeTable
+from engine.scheduling.invariants import violations
 from engine.scheduling.sequence import SequenceStatus
-from tests.engine.worker.simulation import Simulation, by_hand, fixed, segmented, simulate
+from tests.engine.worker.simulation import RightGuesses, Simulation, by_hand, fixed, segmented, simulate
 
 SHAPES = {"pool": fixed((8, 120), (1, 127)), "segments": segmented(32, 512)}
 PROMPT = tuple(range(3, 40))
@@ -100,3 +104,41 @@ def test_one_that_waits() -> None:
     del world.outputs["a"][2:]
     world.run()
     assert world.outputs["a"] == by_hand(PROMPT, 9)
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["step", "step", "submit", "rewind"]), st.integers(0, 7), st.integers(0, 50)),
+    min_size=10,
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(
+    actions=ACTIONS,
+    shapes=st.sampled_from([fixed((8, 96), (1, 103)), segmented(16, 96), fixed((4, 64), (8, 32))]),
+    offload=st.sampled_from([0, 6]),
+    lookup=st.sampled_from([0, 3]),
+)
+def test_at_any_time_and_with_columns_running_out(
+    actions: list[tuple[str, int, int]], shapes: ShapeTable, offload: int, lookup: int
+) -> None:
+    """Prompts share beginnings, sequences give way to others, guesses are right: tokens stay those by hand."""
+    rules = {"offload_pages": 0 if shapes.segmented else offload, "lookup_rows": lookup}
+    world = simulate(shapes, mode=RightGuesses() if lookup else None, max_context=60, **rules)
+    prompts: dict[str, tuple[int, ...]] = {}
+    for kind, who, number in actions:
+        name = f"s{who}"
+        live = {sequence.id for sequence in world.scheduler.sequences()}
+        if kind == "step":
+            world.step()
+        elif kind == "submit" and name not in prompts:
+            prompts[name] = (*range(1, 18 + who % 2), *range(number % 9))
+            world.submit(name, prompts[name], 20)
+        elif kind == "rewind" and name in live:
+            back_to = min(number, world.loop.checkpoint(name))
+            world.loop.rewind(name, back_to)
+            del world.outputs[name][back_to:]
+            assert list(violations(world.scheduler)) == []
+    world.run()
+    assert world.outputs == {name: by_hand(prompt, 20, limit=60) for name, prompt in prompts.items()}

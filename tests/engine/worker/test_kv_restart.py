@@ -9,8 +9,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.bundle.manifest import load_manifest
+from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.kv_file.format import KvFile, PageFacts
@@ -162,6 +165,49 @@ def test_a_folder_that_is_gone_costs_a_warning(tmp_path: Path, caplog: pytest.Lo
     assert caplog.records[0].message.endswith("cannot be written: No such file or directory")
 
 
+SHAPES = [fixed((8, 96), (1, 103)), segmented(16, 96), fixed((4, 64), (8, 32))]
+
+
+@settings(max_examples=40)
+@given(
+    lives=st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 9)), max_size=6),
+        min_size=2,
+        max_size=4,
+    ),
+    shapes=st.sampled_from(SHAPES),
+    offload=st.sampled_from([0, 6]),
+    pages=st.integers(0, 12),
+    steps=st.integers(0, 30),
+)
+def test_restarts_at_any_time(
+    tmp_path_factory: pytest.TempPathFactory,
+    lives: list[list[tuple[int, int, int]]],
+    shapes: ShapeTable,
+    offload: int,
+    pages: int,
+    steps: int,
+) -> None:
+    """Prompts of a few beginnings, a worker that ends while some run: what is found again is what was computed."""
+    file = KvFile(tmp_path_factory.mktemp("kv") / "kv", FAKE, pages * FAKE.record_bytes)
+    for life in lives:
+        world = simulate(shapes, max_context=60, offload_pages=0 if shapes.segmented else offload)
+        restart = KvRestart(file, world.scheduler, world.runtime)
+        assert restart.restore() <= pages
+        prompts = {}
+        for number, (beginning, length, count) in enumerate(life):
+            prompts[f"s{number}"] = (beginning, *range(16 + length)), count
+            world.submit(f"s{number}", *prompts[f"s{number}"])
+        for _ in range(steps):
+            if world.scheduler.has_work:
+                world.step()
+        world.loop.finish_writes()
+        assert restart.save() <= pages
+        for name, (prompt, count) in prompts.items():
+            expected = by_hand(prompt, count, limit=60)
+            assert world.outputs[name] == (expected if name in world.finishes else expected[: len(world.outputs[name])])
+
+
 # -- real graphs ---------------------------------------------------------------------------------------------------
 
 LAYOUTS = ("free", "fixed", "segments", "segments int8 caches")
@@ -239,3 +285,8 @@ def test_settings_that_keep_nothing_are_refused(bundles: Bundles, change: dict[s
     config = EngineConfig(bundle=str(bundles("free")), deterministic=True, kv_file="kv")
     with pytest.raises(BundleError, match=message):
         assemble(replace(config, **change))  # type: ignore[arg-type]
+
+
+def test_a_worker_gets_the_time_that_its_file_takes() -> None:
+    assert EngineConfig("").save_s == 0
+    assert EngineConfig("", kv_file="kv", kv_file_mb=1000).save_s == 25
