@@ -130,6 +130,13 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_texts: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
 
 
+class DiffusionSpec(msgspec.Struct, frozen=True):
+    """What a block-diffusion model was trained with: the tokens of a block, and the token that stands for none yet."""
+
+    block_length: Annotated[int, Meta(ge=1, le=1024)]
+    mask_token: TokenId
+
+
 class FileEntry(msgspec.Struct, frozen=True):
     """Size in bytes and sha256 (hex) of one file of the bundle."""
 
@@ -165,7 +172,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
     of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
     change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
-    input, "" where its graph holds them (`bundle/head_weight.py`).
+    input, "" where its graph holds them (`bundle/head_weight.py`). diffusion: None for a
+    model that generates one token after the other.
     """
 
     format_version: int
@@ -188,6 +196,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     kv_scales: Text = ""
     lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
     head_weight: Text = ""
+    diffusion: DiffusionSpec | None = None
 
     @property
     def is_free_shape(self) -> bool:
@@ -259,6 +268,10 @@ def _check_model(path: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{path}: layers, kv_heads and head_dim make {manifest.kv_bytes_per_token} bytes of cache a token, "
             f"{MAX_CACHE_BYTES_PER_TOKEN} is the most"
+        )
+    if manifest.diffusion is not None and manifest.diffusion.mask_token >= manifest.model.vocab:
+        raise BundleError(
+            f"{path}: diffusion.mask_token ({manifest.diffusion.mask_token}) is not among {manifest.model.vocab} tokens"
         )
     for graph in manifest.graphs:
         if graph.rows is not None and graph.context is not None and graph.context < graph.rows:

@@ -39,6 +39,7 @@ def describe(work: Compilation) -> Manifest:
         wide_quant=wide.quant.value if wide is not None else "",
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
+        diffusion=work.network.details.diffusion,
     )
 
 

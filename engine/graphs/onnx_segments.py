@@ -231,4 +231,4 @@ class SegmentRuntime:
 
 
 def _needs_mask(segment: PackedSegment, cache: Cache) -> bool:
-    return segment.both_ways or cache.base is not None
+    return segment.block_rows > 1 or cache.base is not None

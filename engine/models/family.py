@@ -15,8 +15,9 @@ from engine.models.phi3 import PHI3
 from engine.models.qwen2 import QWEN2
 from engine.models.qwen3 import QWEN3
 from engine.models.rotary import MAX_POSITIONS, read_rope
+from engine.models.sdar import SDAR
 
-FAMILIES = {family.architecture: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3)}
+FAMILIES = {family.architecture: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, SDAR)}
 
 _ACTIVATIONS = ("silu", "swish")  # two names of one function
 _FULL_ATTENTION = ("full_attention", "sliding_attention")  # the second is checked as a window

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.bundle.manifest import ModelSpec
+from engine.bundle.manifest import DiffusionSpec, ModelSpec
 from engine.models.config_fields import ConfigFields
 
 
@@ -34,13 +34,17 @@ class WeightNames:
 
 @dataclass(frozen=True, slots=True)
 class FamilyDetails:
-    """What differs between families beyond sizes. sliding_window: columns a row may see, None = all of them."""
+    """What differs between families beyond sizes.
+
+    sliding_window: columns a row may see, None = all of them. diffusion: None = one token after the other.
+    """
 
     qkv_bias: bool = False
     output_bias: bool = False
     ffn_bias: bool = False
     has_qk_norm: bool = False
     sliding_window: int | None = None
+    diffusion: DiffusionSpec | None = None
     names: WeightNames = WeightNames()
 
 

@@ -1,9 +1,11 @@
 """What one step will run, decided before anything runs, and what it came to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.variant import PassShape
+from engine.request import TokenLogprob
 from engine.scheduling.sequence import Sequence
 
 FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostly is much shorter
@@ -17,6 +19,8 @@ class Segment:
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
     logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
     prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
+    masked: of a block that is denoised, the rows whose own tokens are predicted; these need logits instead of the last.
+    Rows beyond `targets` are never kept.
     """
 
     sequence: Sequence
@@ -27,6 +31,19 @@ class Segment:
     targets: tuple[int, ...]
     logit_rows: int
     logprob_tokens: tuple[int, ...] = ()
+    masked: tuple[int, ...] = ()
+
+    @property
+    def logit_indices(self) -> Iterable[int]:
+        """Which of its rows need logits."""
+        return self.masked or range(len(self.tokens) - self.logit_rows, len(self.tokens))
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is no prefill: one row and guesses behind it, or at most two blocks."""
+        if self.sequence.block is not None:
+            return len(self.tokens) <= self.sequence.decode_rows
+        return 0 < self.sampled_rows == len(self.tokens)
 
     @property
     def room(self) -> int:
@@ -43,6 +60,8 @@ class Segment:
     @property
     def guesses(self) -> tuple[int, ...]:
         """The guessed tokens at the end of `tokens`: all that sampled rows hold but the first, which is certain."""
+        if self.masked:
+            return ()
         return self.tokens[len(self.tokens) - self.sampled_rows + 1 :]
 
 
@@ -83,7 +102,8 @@ class StepPlan:
 class SequenceUpdate:
     """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept.
 
-    drafted, accepted: guesses that were judged, and those of them that are new tokens.
+    drafted, accepted: guesses that were judged, and those of them that are new tokens. logprobs: of
+    tokens that were chosen in several passes.
     """
 
     segment: Segment
@@ -91,6 +111,7 @@ class SequenceUpdate:
     kept_rows: int
     drafted: int = 0
     accepted: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def sequence(self) -> Sequence:

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
+from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 from server.commands.inspect.segments import grouped_files, segment_table
@@ -51,6 +51,7 @@ def _headline(manifest: Manifest) -> RenderableType:
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
+        *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
         ("parity", _parity_text(manifest.parity)),
@@ -59,6 +60,10 @@ def _headline(manifest: Manifest) -> RenderableType:
     for name, value in rows:
         grid.add_row(name, Text(value))
     return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
+
+
+def _blocks_text(diffusion: DiffusionSpec) -> str:
+    return f"denoised {diffusion.block_length} tokens at a time, mask token {diffusion.mask_token}"
 
 
 def _parity_text(parity: dict[str, float]) -> str:

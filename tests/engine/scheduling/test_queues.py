@@ -1,7 +1,7 @@
 """Who may take rows, by hand."""
 
 from engine.request import Request, SamplingParams
-from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.scheduling.queues import kv_only_rows, open_rows, take_rows, without
 from engine.scheduling.sequence import Sequence
 
 
@@ -41,6 +41,6 @@ def test_rows_before_the_first_whose_logits_are_read() -> None:
 
 def test_rows_go_to_the_first_until_none_is_left() -> None:
     a, b, c = (waiting(name, 20) for name in "abc")
-    assert take_prefill([(a, 5), (b, 0), (c, 9)], 8) == [(a, 5), (c, 3)]
-    assert take_prefill([(a, 5), (b, -1), (c, 9)], 100) == [(a, 5), (c, 9)]
-    assert take_prefill([(a, 5)], 0) == []
+    assert take_rows([(a, 5), (b, 0), (c, 9)], 8) == [(a, 5), (c, 3)]
+    assert take_rows([(a, 5), (b, -1), (c, 9)], 100) == [(a, 5), (c, 9)]
+    assert take_rows([(a, 5)], 0) == []
