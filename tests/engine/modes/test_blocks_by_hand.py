@@ -1,5 +1,6 @@
 """Sequences denoised block by block over the fake runtime: what comes out is the definition, whatever shares passes."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from engine.graphs.fake_runtime import expected_prediction
 from engine.modes.block_diffusion import NEXT_STATUS, BlockStatus, block_status
 from engine.request import Denoising, FinishReason, Unmasking
 from tests.engine.modes.blocks_by_hand import ByHand, denoise
-from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, segmented, simulate
+from tests.engine.worker.simulation import VOCAB, RightGuesses, Simulation, by_hand, fixed, free, segmented, simulate
 
 MASK = VOCAB - 1
 FOUR = Denoising(4, MASK, 4)
@@ -281,6 +282,17 @@ def test_prefixes_are_shared_up_to_the_end_of_a_block(block_length: int) -> None
     assert [world.cached[f"s{number}"] for number in range(1, 5)] == [cut // run * run for cut in (40, 100, 149, 150)]
 
 
+def test_of_a_block_that_was_forgotten_in_part_nothing_is_shared() -> None:
+    settings = Denoising(32, MASK, 3, Unmasking.STATIC_CONFIDENCE)
+    world = world_of(free(128, 1024), 32)
+    for number in range(2):
+        world.submit(f"s{number}", prompt_of(150), 40, denoising=settings)
+        world.run()
+        assert world.outputs[f"s{number}"] == expected(prompt_of(150), settings, 40).tokens
+        world.scheduler.pools[0].trim(7 * 16)
+    assert world.cached == {"s0": 0, "s1": 6 * 16}
+
+
 def test_a_prefix_of_a_sequence_that_decodes_is_not_that_of_one_that_denoises() -> None:
     world = world_of(free(64, 512))
     for number, denoising in enumerate((None, FOUR, None, FOUR)):
@@ -316,6 +328,43 @@ def test_random_arrivals_aborts_and_preemptions(seed: int) -> None:
     for name, (prompt, denoising, most) in wanted.items():
         by_definition = by_hand(prompt, most) if denoising is None else expected(prompt, denoising, most).tokens
         assert world.outputs[name] == by_definition
+
+
+@pytest.mark.parametrize("back", [0, 3, 4, 9, 17])
+def test_a_sequence_goes_back_to_any_token_and_on_from_there(back: int) -> None:
+    """As a prompt that ends with it: the block that is cut is denoised again behind what is left of it."""
+    world = world_of(free(64, 512))
+    world.submit("a", prompt_of(22), 40, denoising=RULES["static in two"])
+    while len(world.outputs["a"]) < 20:
+        world.step()
+    kept = world.outputs["a"][:back]
+    world.scheduler.rewind("a", back)
+    world.outputs["a"] = list(kept)
+    world.run()
+    again = expected((*prompt_of(22), *kept), RULES["static in two"], 40 - back)
+    assert world.outputs["a"] == [*kept, *again.tokens]
+
+
+def test_guesses_stay_with_those_that_have_a_last_token() -> None:
+    world = world_of(fixed((16, 112)), mode=RightGuesses(), lookup_rows=4)
+    world.submit("block", prompt_of(9), 15, denoising=RULES["dynamic"])
+    world.submit("token", prompt_of(9), 15)
+    world.run()
+    assert world.outputs == {
+        "block": expected(prompt_of(9), RULES["dynamic"], 15).tokens,
+        "token": by_hand(prompt_of(9), 15),
+    }
+    assert world.scheduler.counters.accepted_rows > 0
+
+
+def test_the_debug_log_tells_which_rows_denoise(caplog: pytest.LogCaptureFixture) -> None:
+    world = world_of(free(64, 512))
+    with caplog.at_level(logging.DEBUG, "hexserve.worker"):
+        world.submit("a", prompt_of(6), 5, denoising=RULES["sequential"])
+        world.run()
+    lines = [record.message for record in caplog.records if record.message.startswith(("prefill", "denoise"))]
+    assert lines[0].startswith("denoise a: rows 8 at position 0, last input 49, output []")
+    assert lines[1].startswith(f"denoise a: rows 4 at position 4, last input 49, output {world.outputs['a'][:2]}")
 
 
 def test_blocks_of_another_length_are_refused() -> None:

@@ -20,6 +20,7 @@ from engine.errors import BundleError
 from engine.graphs.batch import PackedBatch
 from engine.graphs.logits import Logits
 from engine.graphs.onnx_runtime import OnnxRuntime
+from engine.graphs.onnx_segments import SegmentRuntime
 from engine.request import Denoising, Request, SamplingParams, TokenEvent, Unmasking
 from engine.worker.assembly import Assembled, assemble, choose_shapes
 from server.commands.inspect.drawing import describe
@@ -250,3 +251,69 @@ def test_sampled_answers_are_their_own_whoever_shares_the_passes(engine: Assembl
         assert [entry.token_id for entry in entries] == tokens
         assert MASK not in tokens and all(top[0] != MASK for entry in entries for top in entry.top)
         assert len(tokens) > number and all(token % 3 for token in tokens[:number])
+
+
+SHARED = tuple(map(int, np.random.default_rng(5).integers(0, 256, 170)))
+
+
+@pytest.mark.parametrize("layout", ["segments", "pool"])
+def test_a_long_prefix_that_several_share_is_computed_once_and_means_the_same(
+    compiled: Compiled, eager: EagerBlocks, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a segmented bundle it is held once: rows that see both ways stand upon it."""
+    engine = assemble(EngineConfig(bundle=str(compiled(layout)), threads=1))
+    prompts = [(*SHARED, *prompt_of(length)) for length in (1, 2, 5, 9, 13)]
+    requests = [Request(str(n), prompt, params_of(RULES["static"], 9)) for n, prompt in enumerate(prompts)]
+    upon_a_base = set[bool]()
+    run = engine.runtime.run
+
+    def noting(batch: PackedBatch) -> Logits:
+        logits = run(batch)
+        if isinstance(engine.runtime, SegmentRuntime):
+            upon_a_base.update(cache.base is not None for _, cache in engine.runtime._caches.last)
+        return logits
+
+    monkeypatch.setattr(engine.runtime, "run", noting)
+    found = played(engine, *requests)
+    assert (True in upon_a_base) == (layout == "segments")
+    for request in requests:
+        tokens = [token for event in found[request.id] for token in event.token_ids]
+        assert tokens == denoise(eager, request.prompt_ids, RULES["static"], 9).tokens
+    assert [found[str(n)][0].cached_tokens for n in range(5)] == [0, 160, 160, 160, 160]
+    engine.runtime.close()
+    engine.loop.close()
+
+
+def test_rounded_weights_and_caches_give_everybody_the_answer_it_gets_alone(source: Path, tmp_path: Path) -> None:
+    """The default on a CPU: int4 weights, int8 keys and values; what of a block is not kept is rounded as well."""
+    compile_bundle(CompileArguments(source, tmp_path / "int4", parity_tokens=8), SilentProgress())
+    assert load_manifest(tmp_path / "int4").kv_dtype == "int8"
+    engine = assemble(EngineConfig(bundle=str(tmp_path / "int4"), threads=1, deterministic=True))
+    requests = [
+        Request(f"{rule}{length}", prompt_of(length), params_of(settings, 12))
+        for rule, settings in RULES.items()
+        for length in (3, 13, 50)
+    ]
+    together = answers(engine, *requests)
+    for request in requests:
+        assert answers(engine, request) == {request.id: together[request.id]}
+    engine.runtime.close()
+    engine.loop.close()
+
+
+@pytest.mark.parametrize(("block_length", "layout"), [(1, "segments"), (6, "segments"), (16, "fixed"), (32, "pool")])
+def test_blocks_of_other_lengths(block_length: int, layout: str, tmp_path: Path) -> None:
+    """Also one that no page ends with: the first page of a prompt is shared with nobody then."""
+    source = write_sdar(tmp_path / "source", block_length, MASK, seed=1)
+    eager, settings = EagerBlocks.load(source), Denoising(block_length, MASK, max(1, block_length // 3))
+    arguments = CompileArguments(source, tmp_path / "bundle", quant=Quant.FP32, parity_tokens=8)
+    compile_bundle(replace(arguments, **LAYOUTS[layout]), SilentProgress())
+    engine = assemble(EngineConfig(bundle=str(tmp_path / "bundle"), threads=1))
+    for rule in (Unmasking.STATIC_CONFIDENCE, Unmasking.SEQUENTIAL):
+        chosen = replace(settings, unmasking=rule)
+        requests = [Request(f"{rule}{length}", prompt_of(length), params_of(chosen, 20)) for length in (2, 33, 70)]
+        together = answers(engine, *requests)
+        for request in requests:
+            assert together[request.id] == denoise(eager, request.prompt_ids, chosen, 20).tokens
+    engine.runtime.close()
+    engine.loop.close()
