@@ -1,6 +1,6 @@
 """A draft model beside the real scheduler and loop: the tokens stay those of the definition, whatever it proposes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.drafts.draft_model import DraftModel
+from engine.drafts.draft_passes import DraftPasses
 from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import FakeRuntime
 from engine.graphs.logits import Logits
 from engine.request import Request, SamplingParams
 from engine.scheduling.costs import CostTable
 from engine.scheduling.policy import Share
+from engine.speculation.acceptance import GuessKind
+from engine.speculation.decision import TRIAL_GUESSES
 from tests.engine.worker.segmented_runtime import SegmentedFake
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, segmented, simulate
 
@@ -51,14 +54,8 @@ def draft(
     most: int = 4,
 ) -> DraftModel:
     ticks = iter(range(10**9))
-    return DraftModel(
-        runtime(shapes, 1, shapes.max_past, VOCAB),
-        CostTable(costs),
-        max_context,
-        VOCAB,
-        most,
-        lambda: next(ticks) / 1e3,
-    )
+    passes = DraftPasses(runtime(shapes, 1, shapes.max_past, VOCAB), CostTable(costs), lambda: next(ticks) / 1e3)
+    return DraftModel(passes, max_context, VOCAB, most)
 
 
 def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
@@ -70,8 +67,8 @@ def world_with(drafter: DraftModel, shapes: ShapeTable = CACHES, **rules: object
 
 
 def runtime_of(drafter: DraftModel) -> FakeRuntime:
-    assert isinstance(drafter._runtime, FakeRuntime)
-    return drafter._runtime
+    assert isinstance(drafter.passes._runtime, FakeRuntime)
+    return drafter.passes._runtime
 
 
 def test_a_draft_that_is_right_saves_passes() -> None:
@@ -207,7 +204,7 @@ def test_forgotten_sequences_hold_no_page_of_the_draft() -> None:
     world.run()
     assert world.outputs["c"] == by_hand(prompt(3), 5)
     drafter.retain(())
-    assert drafter._followers.pool.referenced == 0
+    assert drafter.passes.followers.pool.referenced == 0
 
 
 def test_sampled_and_constrained_by_penalties_it_is_the_same_with_a_draft_and_without() -> None:
@@ -309,3 +306,27 @@ def test_a_prompt_of_embeddings_has_nothing_to_read() -> None:
         world.loop.step()
     assert world.loop.stats().draft_rows == 0
     assert runtime_of(drafter).passes == []
+
+
+def wished(rights: Sequence[int], pauses: int = 0) -> int:
+    """Tokens asked of a draft after passes with so many right guesses each, and passes that took none."""
+    drafter = draft(most=8)
+    world = simulate(CACHES, costs=TARGET_MS, max_gap_ms=1e6)
+    world.submit("a", prompt(3), 200)
+    world.step()
+    (sequence,) = world.scheduler.sequences()
+    sequence.guesses.taken = GuessKind.DRAFT
+    guesser = world.scheduler._guesser
+    for right in rights:
+        guesser.judge(sequence, 8, right, right)
+    for _ in range(pauses):
+        sequence.guesses.kinds[GuessKind.DRAFT].retries.pass_over()
+    wishes = guesser.wishes([sequence], drafter, guesser.growth([sequence], Share(PassShape(1, 64), 1, 0)))
+    return wishes[0].count if wishes else 0
+
+
+def test_as_much_is_asked_of_the_draft_as_its_guesses_were_worth_lately() -> None:
+    assert wished((8,) * 8) > wished((1,) * 12) > 0
+    assert wished((1,) * 12) <= 3  # a right one among wrong ones makes no trial of every pass
+    assert wished((0,) * 12) == 0
+    assert wished((0,) * 12, pauses=200) == TRIAL_GUESSES
