@@ -78,6 +78,10 @@ class DraftModel:
         """Tokens of one proposal; 0 once it has failed."""
         return self._most
 
+    def reach(self, tokens: int) -> int:
+        """As many wherever a sequence is."""
+        return self._most
+
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
         """Tokens to read; None when the sequence is too long for it."""
         if len(tokens) + self._most > self._context:

@@ -1,8 +1,8 @@
 """The guesses of a pass: what each source offers, which of it is taken, and how it fared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.bundle.variant import ShapeTable
 from engine.messages import Counters
@@ -20,6 +20,7 @@ from engine.speculation.decision import (
     TRIAL_RATE,
     DraftPrice,
     Offer,
+    PassPrice,
     draft_length,
     least_rate,
     take,
@@ -90,34 +91,24 @@ class Guesser:
         """
         least = least_rate(growth.useful, growth.most(MANY), growth.milliseconds)
         own = {s.id: offer for s in sequences if (offer := self._best_offer(s, (), least)) is not None}
-        drafting: list[tuple[Sequence, int]] = []
-        for sequence in sequences:
-            backlog = drafter.backlog(sequence.id, sequence.tokens)
-            here = own[sequence.id].worth if sequence.id in own else 0.0
-            most = min(drafter.most, self._room(sequence))
-            if sequence.request.prompt_embeds:
-                continue  # a prompt that has no tokens cannot be read by another model
-            if backlog is not None and sum(worths(self._draft_rate(sequence), most)) > here:
-                drafting.append((sequence, backlog))
+        drafting = [
+            _Drafted(sequence, backlog, most)
+            for sequence in sequences
+            if not sequence.request.prompt_embeds  # a prompt that has no tokens cannot be read by another model
+            and (most := min(drafter.reach(len(sequence.tokens)), self._room(sequence))) > 0
+            and (backlog := drafter.backlog(sequence.id, sequence.tokens)) is not None
+            and self._is_better(sequence, most, own.get(sequence.id))
+        ]
         if not drafting:
             return []
-        names = {sequence.id for sequence, _ in drafting}
-        instead = [offer for name, offer in own.items() if name in names]
-        beside = [offer for name, offer in own.items() if name not in names]
-        count = draft_length(
-            self._draft_price(drafting, drafter, growth),
-            instead,
-            beside,
-            growth.useful,
-            growth.most(len(drafting) * drafter.most + sum(len(offer.tokens) for offer in beside)),
-            growth.milliseconds,
-        )
+        count = self._draft_length(drafting, own, drafter, growth)
         if not count:
-            for sequence, _ in drafting:
-                _record(sequence, GuessKind.DRAFT).retries.pass_over()
+            for each in drafting:
+                _record(each.sequence, GuessKind.DRAFT).retries.pass_over()
             return []
         return [
-            DraftWish(s.request, s.seed, s.tokens, min(count, self._room(s))) for s, _ in drafting if self._room(s) > 0
+            DraftWish(each.sequence.request, each.sequence.seed, each.sequence.tokens, min(count, each.most))
+            for each in drafting
         ]
 
     def judge(self, sequence: Sequence, drafted: int, right: int, kept: int) -> None:
@@ -173,17 +164,40 @@ class Guesser:
         prior = self._kinds[kind].rate(FIRST_RATES[kind])
         return _record(sequence, kind).acceptance.rate(prior)
 
-    def _draft_rate(self, sequence: Sequence) -> float:
+    def _is_better(self, sequence: Sequence, most: int, own: Offer | None) -> bool:
+        """Whether `most` tokens of a draft model are expected to give more than what the sequence has itself."""
         is_due = _record(sequence, GuessKind.DRAFT).retries.is_due
-        return max(self._rate(sequence, GuessKind.DRAFT), TRIAL_RATE if is_due else 0.0)
+        rate = max(self._rate(sequence, GuessKind.DRAFT), TRIAL_RATE if is_due else 0.0)
+        return sum(worths(rate, most)) > (own.worth if own is not None else 0.0)
 
-    def _draft_price(self, drafting: Several[tuple[Sequence, int]], drafter: Drafter, growth: Growth) -> DraftPrice:
-        """Reading a prompt first is paid for by all the tokens that are still to come."""
-        rates = tuple(self._draft_rate(sequence) for sequence, _ in drafting)
+    def _draft_length(
+        self, drafting: Several["_Drafted"], own: Mapping[str, Offer], drafter: Drafter, growth: Growth
+    ) -> int:
+        """Tokens to propose for each, 0 = it does not pay; where it did not for a while, few are tried again."""
+        names = {each.sequence.id for each in drafting}
+        instead = [offer for name, offer in own.items() if name in names]
+        beside = [offer for name, offer in own.items() if name not in names]
+        most = growth.most(sum(each.most for each in drafting) + sum(len(offer.tokens) for offer in beside))
+
+        def length(rates: Iterable[float]) -> int:
+            sequences = tuple((rate, each.most) for rate, each in zip(rates, drafting, strict=True))
+            price = DraftPrice(sequences, self._draft_ms(drafting, drafter, growth))
+            return draft_length(price, instead, beside, growth.useful, most, growth.milliseconds)
+
+        rates = [self._rate(each.sequence, GuessKind.DRAFT) for each in drafting]
+        due = [_record(each.sequence, GuessKind.DRAFT).retries.is_due for each in drafting]
+        count = length(rates)
+        if count or not any(due):
+            return count
+        hoped = (max(rate, TRIAL_RATE) if again else rate for rate, again in zip(rates, due, strict=True))
+        return min(TRIAL_GUESSES, length(hoped))
+
+    def _draft_ms(self, drafting: Several["_Drafted"], drafter: Drafter, growth: Growth) -> PassPrice:
+        """Milliseconds of proposals of so many tokens. Reading a prompt is paid for by all that may still come."""
         per_token = sum(
-            drafter.reading_ms(backlog) / max(1, min(self._room(sequence), FORESEEN_TOKENS))
-            for sequence, backlog in drafting
-            if drafter.is_long(backlog)
+            drafter.reading_ms(each.backlog) / max(1, min(self._room(each.sequence), FORESEEN_TOKENS))
+            for each in drafting
+            if drafter.is_long(each.backlog)
         )
 
         def milliseconds(count: int) -> float:
@@ -191,7 +205,16 @@ class Guesser:
                 return 0.0
             return drafter.proposal_ms(len(drafting), count) + per_token * (count + 1)
 
-        return DraftPrice(rates, milliseconds, drafter.most)
+        return milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """A sequence that a draft model may guess for: tokens that it has to read, and the most that it can propose."""
+
+    sequence: Sequence
+    backlog: int
+    most: int
 
 
 def _record(sequence: Sequence, kind: GuessKind) -> KindRecord:

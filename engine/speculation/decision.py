@@ -35,11 +35,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class DraftPrice:
-    """What proposals of a draft model cost before the pass, in milliseconds for so many tokens of each sequence."""
+    """What proposals of a draft model cost before the pass, in milliseconds for so many tokens of each sequence.
 
-    rates: tuple[float, ...]
+    sequences: of each the rate, and the most tokens that can be proposed for it.
+    """
+
+    sequences: tuple[tuple[float, int], ...]
     milliseconds: PassPrice
-    most: int
 
 
 def worths(rate: float, count: int) -> list[float]:
@@ -95,11 +97,12 @@ def draft_length(
     """
 
     def value(count: int) -> float:
-        drafted = [worth for rate in draft.rates for worth in worths(rate, count)]
+        drafted = [worth for rate, most in draft.sequences for worth in worths(rate, min(count, most))]
         others = [
             worth for offer in (*beside, *(() if count else instead)) for worth in worths(offer.rate, len(offer.tokens))
         ]
         before_ms = draft.milliseconds(count) if count else 0.0
         return best_rows(sorted([*drafted, *others], reverse=True), useful, most, price, before_ms)[1]
 
-    return max(range(draft.most + 1), key=lambda count: (value(count), -count))
+    longest = max((most for _, most in draft.sequences), default=0)
+    return max(range(longest + 1), key=lambda count: (value(count), -count))

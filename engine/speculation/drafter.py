@@ -27,6 +27,9 @@ class Drafter(Protocol):
     def most(self) -> int:
         """Most tokens of one proposal; 0 = it proposes nothing."""
 
+    def reach(self, tokens: int) -> int:
+        """Most tokens of a proposal for a sequence that has so many."""
+
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
         """Tokens it would have to read before it can propose what follows; None when it cannot follow so far."""
 
@@ -53,6 +56,10 @@ class NoDrafter:
     """Where no draft model is set."""
 
     most = 0
+
+    def reach(self, tokens: int) -> int:
+        """None."""
+        return 0
 
     def backlog(self, sequence_id: str, tokens: Sequence[int]) -> int | None:
         """It follows nobody."""

@@ -161,11 +161,21 @@ def _open_draft(
     draft = load_manifest(own)
     if draft.fused is not None:
         raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
+    if draft.model.recurrent is not None:
+        raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
     check_same_tokens(folder, manifest, own, draft)
     # Of two storages the one for few rows: a draft mostly runs passes of those.
     draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
-        config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
+        config,
+        bundle=config.draft,
+        pools=1,
+        pool_columns=0,
+        kv_offload_mb=0,
+        lora="",
+        draft="",
+        lookup_rows=0,
+        deterministic=False,
     )
     free = draft.is_free_shape or draft.is_segmented
     wanted = settings_for(draft, replace(wanted, pool_columns=shapes.max_past) if free else wanted)

@@ -1,6 +1,6 @@
 """A draft model beside the real scheduler and loop: the tokens stay those of the definition, whatever it proposes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from engine.graphs.fake_runtime import FakeRuntime
 from engine.graphs.logits import Logits
 from engine.scheduling.costs import CostTable
 from engine.scheduling.policy import Share
+from engine.speculation.acceptance import GuessKind
+from engine.speculation.decision import TRIAL_GUESSES
 from tests.engine.worker.segmented_runtime import SegmentedFake
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, segmented, simulate
 
@@ -50,14 +52,8 @@ def draft(
     most: int = 4,
 ) -> DraftModel:
     ticks = iter(range(10**9))
-    return DraftModel(
-        runtime(shapes, 1, shapes.max_past, VOCAB),
-        CostTable(costs),
-        max_context,
-        VOCAB,
-        most,
-        lambda: next(ticks) / 1e3,
-    )
+    made = runtime(shapes, 1, shapes.max_past, VOCAB)
+    return DraftModel(made, CostTable(costs), max_context, VOCAB, most, lambda: next(ticks) / 1e3)
 
 
 def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
@@ -280,3 +276,27 @@ def test_a_prompt_of_embeddings_is_not_read_by_the_draft() -> None:
     assert world.scheduler._guesser.wishes([sequence], drafter, growth) == []
     sequence.request = replace(sequence.request, prompt_embeds=b"")
     assert world.scheduler._guesser.wishes([sequence], drafter, growth) != []
+
+
+def wished(rights: Sequence[int], pauses: int = 0) -> int:
+    """Tokens asked of a draft after passes with so many right guesses each, and passes that took none."""
+    drafter = draft(most=8)
+    world = simulate(CACHES, costs=TARGET_MS, max_gap_ms=1e6)
+    world.submit("a", prompt(3), 200)
+    world.step()
+    (sequence,) = world.scheduler.sequences()
+    sequence.guesses.taken = GuessKind.DRAFT
+    guesser = world.scheduler._guesser
+    for right in rights:
+        guesser.judge(sequence, 8, right, right)
+    for _ in range(pauses):
+        sequence.guesses.kinds[GuessKind.DRAFT].retries.pass_over()
+    wishes = guesser.wishes([sequence], drafter, guesser.growth([sequence], Share(PassShape(1, 64), 1, 0)))
+    return wishes[0].count if wishes else 0
+
+
+def test_as_much_is_asked_of_the_draft_as_its_guesses_were_worth_lately() -> None:
+    assert wished((8,) * 8) > wished((1,) * 12) > 0
+    assert wished((1,) * 12) <= 3  # a right one among wrong ones makes no trial of every pass
+    assert wished((0,) * 12) == 0
+    assert wished((0,) * 12, pauses=200) == TRIAL_GUESSES

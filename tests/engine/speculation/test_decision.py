@@ -103,7 +103,7 @@ def test_what_was_spent_before_counts() -> None:
 
 
 def draft(rate: float, each_ms: float, sequences: int = 1) -> DraftPrice:
-    return DraftPrice((rate,) * sequences, lambda count: each_ms * count, 8)
+    return DraftPrice(((rate, 8),) * sequences, lambda count: each_ms * count)
 
 
 def length(price: DraftPrice, instead: tuple[Offer, ...] = (), useful: int = 1) -> int:

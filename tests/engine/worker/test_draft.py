@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
+from engine.bundle.recurrent import RecurrentSpec
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -150,3 +151,31 @@ def test_what_is_no_bundle_and_a_paced_server_are_refused(bundles: Bundles, tmp_
     manifest = load_manifest(bundles("fixed"))
     with pytest.raises(BundleError, match="draft: a paced server computes nothing"):
         _open_draft(bundles("fixed"), manifest, choose_shapes(manifest, config), config, open_configured)
+
+
+@pytest.fixture(scope="module")
+def whole(bundles: Bundles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "bundle"
+    arguments = CompileArguments(bundles.source, folder, quant=Quant.FP32, parity_tokens=96, whole_context=(128,))
+    compile_bundle(arguments, SilentProgress())
+    return folder
+
+
+def test_graphs_without_a_past_may_guess_and_be_guessed_for(bundles: Bundles, whole: Path) -> None:
+    for served, own in ((bundles("segments"), whole), (whole, bundles("free"))):
+        config = EngineConfig(bundle=str(served), deterministic=True)
+        plain, passes, _ = answers(config)
+        guessed, fewer, accepted = answers(replace(config, draft=str(own), draft_tokens=4))
+        assert guessed == plain
+        assert fewer < 0.6 * passes
+        assert accepted > 60
+
+
+def test_recurrent_layers_are_no_draft(bundles: Bundles, tmp_path: Path) -> None:
+    folder = tmp_path / "recurrent"
+    shutil.copytree(bundles("free"), folder)
+    manifest = load_manifest(folder)
+    model = msgspec.structs.replace(manifest.model, recurrent=RecurrentSpec((0,), 1, 1, 8, 8, 4))
+    save_manifest(folder, msgspec.structs.replace(manifest, model=model))
+    with pytest.raises(BundleError, match=r"draft: \S+ has recurrent layers, whose state cannot go back"):
+        assemble(EngineConfig(bundle=str(bundles("fixed")), draft=str(folder)))
