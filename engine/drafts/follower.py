@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from engine.cache.pages import PagePool
-from engine.cache.prefix import PageKey, page_keys
+from engine.cache.prefix import PageKey, page_keys, pages_at_once
 from engine.request import Request
 
 
@@ -25,10 +25,14 @@ class Follower:
 
 
 class Followers:
-    """Owns the pages of a draft model's cache. Every method leaves `PagePool` consistent."""
+    """Owns the pages of a draft model's cache. Every method leaves `PagePool` consistent.
 
-    def __init__(self, pool: PagePool) -> None:
+    block_rows: rows of so many tokens see each other both ways: pages are shared up to the end of a block.
+    """
+
+    def __init__(self, pool: PagePool, block_rows: int = 1) -> None:
         self.pool = pool
+        self._block_length = block_rows if block_rows > 1 else 0  # as `page_keys` has it
         self._followers: dict[str, Follower] = {}
         self._step = 0
 
@@ -91,8 +95,10 @@ class Followers:
 
     def _begin(self, request: Request, tokens: Sequence[int]) -> Follower:
         size = self.pool.page_columns
-        keys = page_keys(tokens[: (len(tokens) - 1) // size * size], size, salt=request.cache_salt)
+        full = tokens[: (len(tokens) - 1) // size * size]
+        keys = page_keys(full, size, salt=request.cache_salt, block_length=self._block_length)
         pages = self.pool.lookup(keys)
+        pages = pages[: len(pages) - len(pages) % pages_at_once(size, self._block_length)]
         self.pool.acquire(pages)
         count = len(pages)
         return Follower(list(tokens[: count * size]), list(pages), keys[:count], registered=count)
@@ -107,7 +113,8 @@ class Followers:
         size = self.pool.page_columns
         full = follower.confirmed // size
         if full > follower.registered:
-            follower.keys = page_keys(follower.tokens[: full * size], size, follower.keys, salt)
+            follower.keys = page_keys(follower.tokens[: full * size], size, follower.keys, salt, self._block_length)
+            full = len(follower.keys)  # whole runs of pages that end with a block
             for page in range(follower.registered, full):
                 self.pool.register(follower.pages[page], follower.keys[page])
             follower.registered = full

@@ -13,7 +13,9 @@ from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable, pin, shape_of, shape_table
 from engine.config import PAGE_COLUMNS, EngineConfig
+from engine.drafts.block_draft import BlockDraft
 from engine.drafts.draft_model import DraftModel
+from engine.drafts.draft_passes import DraftPasses
 from engine.drafts.same_tokens import check_same_tokens
 from engine.errors import BundleError
 from engine.files.opening import MANIFEST_BYTES, read_bytes
@@ -183,7 +185,10 @@ def _open_draft(
     column_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
     costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
-    return DraftModel(runtime, costs, draft.max_context, manifest.model.vocab, config.draft_tokens, time.perf_counter)
+    passes, vocab = DraftPasses(runtime, costs, time.perf_counter), manifest.model.vocab
+    if draft.diffusion is not None:
+        return BlockDraft(passes, draft.diffusion, draft.max_context, vocab, config.draft_tokens)
+    return DraftModel(passes, draft.max_context, vocab, config.draft_tokens)
 
 
 def _tell_memory(plan: MemoryPlan, machine: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.drafts.draft_model import DraftModel
+from engine.drafts.draft_passes import DraftPasses
 from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import FakeRuntime
 from engine.graphs.logits import Logits
@@ -52,8 +53,8 @@ def draft(
     most: int = 4,
 ) -> DraftModel:
     ticks = iter(range(10**9))
-    made = runtime(shapes, 1, shapes.max_past, VOCAB)
-    return DraftModel(made, CostTable(costs), max_context, VOCAB, most, lambda: next(ticks) / 1e3)
+    passes = DraftPasses(runtime(shapes, 1, shapes.max_past, VOCAB), CostTable(costs), lambda: next(ticks) / 1e3)
+    return DraftModel(passes, max_context, VOCAB, most)
 
 
 def prompt(length: int, salt: int = 0) -> tuple[int, ...]:
@@ -65,8 +66,8 @@ def world_with(drafter: DraftModel, shapes: ShapeTable = CACHES, **rules: object
 
 
 def runtime_of(drafter: DraftModel) -> FakeRuntime:
-    assert isinstance(drafter._runtime, FakeRuntime)
-    return drafter._runtime
+    assert isinstance(drafter.passes._runtime, FakeRuntime)
+    return drafter.passes._runtime
 
 
 def test_a_draft_that_is_right_saves_passes() -> None:
@@ -202,7 +203,7 @@ def test_forgotten_sequences_hold_no_page_of_the_draft() -> None:
     world.run()
     assert world.outputs["c"] == by_hand(prompt(3), 5)
     drafter.retain(())
-    assert drafter._followers.pool.referenced == 0
+    assert drafter.passes.followers.pool.referenced == 0
 
 
 def test_sampled_and_constrained_by_penalties_it_is_the_same_with_a_draft_and_without() -> None:
