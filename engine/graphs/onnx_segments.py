@@ -111,7 +111,9 @@ class SegmentRuntime:
         batch = self._in_order(batch, caches)
         placed = list(zip(batch.segments, caches, strict=True))
         others = [(segment, cache) for segment, cache in placed if _needs_mask(segment, cache)]
-        if others and (self._masked is None or any(segment.block_rows > 1 and self._recurrent for segment, _ in others)):
+        if others and (
+            self._masked is None or any(segment.block_rows > 1 and self._recurrent for segment, _ in others)
+        ):
             raise PassFailed("the bundle has no graph for rows that see both ways")
         bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
         work = self._masked.prepare(batch, others) if self._masked else None
