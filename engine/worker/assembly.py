@@ -164,6 +164,8 @@ def _open_draft(
     draft = load_manifest(own)
     if draft.fused is not None:
         raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
+    if draft.model.recurrent is not None:
+        raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
     check_same_tokens(folder, manifest, own, draft)
     # Of two storages the one for few rows: a draft mostly runs passes of those.
     draft = _with_chosen_weights(draft, replace(config, weights=NARROW))

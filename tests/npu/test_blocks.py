@@ -1,5 +1,6 @@
 """Block diffusion on the NPU's graphs: a tiny SDAR compiled for Snapdragon X Elite, run in the HTP emulator."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Assembled:
+def engine(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assembled]:
     pytest.importorskip("onnxruntime_qnn")
     folder = tmp_path_factory.mktemp("npu") / "tiny"
     arguments = CompileArguments(
@@ -50,7 +51,10 @@ def engine(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Assembled:
         parity_tokens=8,
     )
     compile_bundle(arguments, SilentProgress())
-    return assemble(EngineConfig(bundle=str(folder)))
+    assembled = assemble(EngineConfig(bundle=str(folder)))
+    yield assembled
+    assembled.runtime.close()
+    assembled.loop.close()
 
 
 @pytest.mark.parametrize("rule", RULES)

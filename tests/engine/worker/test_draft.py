@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
+from engine.bundle.recurrent import RecurrentSpec
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -168,3 +169,13 @@ def test_graphs_without_a_past_may_guess_and_be_guessed_for(bundles: Bundles, wh
         assert guessed == plain
         assert fewer < 0.6 * passes
         assert accepted > 60
+
+
+def test_recurrent_layers_are_no_draft(bundles: Bundles, tmp_path: Path) -> None:
+    folder = tmp_path / "recurrent"
+    shutil.copytree(bundles("free"), folder)
+    manifest = load_manifest(folder)
+    model = msgspec.structs.replace(manifest.model, recurrent=RecurrentSpec((0,), 1, 1, 8, 8, 4))
+    save_manifest(folder, msgspec.structs.replace(manifest, model=model))
+    with pytest.raises(BundleError, match=r"draft: \S+ has recurrent layers, whose state cannot go back"):
+        assemble(EngineConfig(bundle=str(bundles("fixed")), draft=str(folder)))
