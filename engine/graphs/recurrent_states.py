@@ -87,9 +87,10 @@ class RecurrentStates:
 
         Several passes may begin before one is kept.
         """
+        unread = self._unread()
         self._last = [_Advance(segment) for segment in batch.segments]
         for advance in self._last:
-            self._plan(advance)
+            self._plan(advance, unread)
         return [advance.steps for advance in self._last]
 
     def keep(self, rows: Collection[int]) -> None:
@@ -114,7 +115,12 @@ class RecurrentStates:
             self._snapshots.pop(key, None)
         self._last = []
 
-    def _plan(self, advance: _Advance) -> None:
+    def _unread(self) -> list[RecurrentState]:
+        """What the last pass wrote and nobody kept: memory that may be written again."""
+        lost = [step.target for advance in self._last if advance.kept < advance.segment.count for step in advance.steps]
+        return [state for state in lost if not state.is_shared]
+
+    def _plan(self, advance: _Advance, unread: list[RecurrentState]) -> None:
         segment, source = advance.segment, self._source(advance.segment)
         ends = [offset for offset, _ in segment.snapshots]
         start = 0
@@ -122,7 +128,7 @@ class RecurrentStates:
             if end == start:
                 continue
             target = None if end in ends else self._spare.pop(segment.owner, None)
-            target = target or RecurrentState(self._spec, segment.past + end)
+            target = target or (unread.pop(0) if unread else RecurrentState(self._spec, segment.past + end))
             target.tokens = segment.past + end
             advance.steps.append(StateStep(start, end - start, source, target))
             start, source = end, target

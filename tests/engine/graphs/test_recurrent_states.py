@@ -114,6 +114,19 @@ def test_rows_that_nobody_asks_for_begin_anywhere(states: RecurrentStates) -> No
     assert value(run(states, batch_of(("", 20, 1), ("", 30, 1)))[1]) == 1
 
 
+def test_what_nobody_kept_is_written_again(states: RecurrentStates) -> None:
+    """As when passes are timed: rows that nobody asks for take no new memory with every pass."""
+    first, second = ([own[-1].target for own in states.begin(batch_of(("", 20, 1), ("", 30, 1)))] for _ in range(2))
+    assert [id(state) for state in first] == [id(state) for state in second] and first[0] is not first[1]
+    (kept,) = run(states, batch_of(("a", 0, 5)))
+    (lost,) = run(states, batch_of(("a", 5, 4)), kept=0)
+    (again,) = run(states, batch_of(("a", 5, 1)))
+    assert again is lost is not kept and value(again) == 6
+    ((shared, _),) = states.begin(batch_of(("a", 6, 9), snapshots=((4, b"x"),)))
+    states.keep(range(5))  # the snapshot counts, the rest does not
+    assert shared.target not in [own[-1].target for own in states.begin(batch_of(("a", 6, 9), ("b", 0, 2)))]
+
+
 def test_memory_is_given_back(states: RecurrentStates) -> None:
     one = SPEC.state_bytes
     assert states.held == one  # the empty state
