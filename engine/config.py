@@ -21,6 +21,7 @@ class EngineConfig:
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
     kv_file: file that keeps cached pages over a restart, "" = none; kv_file_mb: MiB it may take.
+    window: attention sees the last so many tokens of a sequence, and the first `sinks`; 0 = all of them.
     deterministic: one variant for every pass.
     lookup_rows: most prompt-lookup guesses of a sequence in a pass, 0 = off; padding, or rows where they are worth it.
     prediction_rows: the same for guesses from a request's own prediction.
@@ -50,6 +51,8 @@ class EngineConfig:
     kv_offload_mb: int = 1024
     kv_file: str = ""
     kv_file_mb: int = 1024
+    window: int = 0
+    sinks: int = 0
     deterministic: bool = False
     lookup_rows: int = 0
     prediction_rows: int = 16

@@ -188,6 +188,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
             "File that keeps cached prompts over a restart: read at the start, written at the end; empty = none."
         ),
         "kv_file_mb": Bounds("Most MiB that kv_file may take; those used last are kept.", 1),
+        "window": Bounds(
+            "Attention sees the last so many tokens of a sequence, and its first ones; 0 = all of them.", 0
+        ),
+        "sinks": Bounds("With a window: how many of the first tokens attention sees as well.", 0),
         "deterministic": Bounds("Run every pass through one variant, so that texts do not depend on the load."),
         "lookup_rows": Bounds(
             "Most prompt-lookup guesses of a sequence in a pass, where rows are padding or worth their time; 0 = off.",

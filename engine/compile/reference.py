@@ -14,8 +14,14 @@ from engine.models.network import Network
 _HEAD_ROWS = 16_384
 
 
-def reference_logits(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64]) -> Float32:
-    """Logits [T, vocab] of a causal pass over `tokens` [T] from position 0. Holds one matrix at a time."""
+def reference_logits(
+    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
+) -> Float32:
+    """Logits [T, vocab] of a pass over `tokens` [T] from position 0. Holds one matrix at a time.
+
+    visible: which tokens attention of each token sees [T, T], None = those up to itself.
+    """
+    visible = np.tri(len(tokens), dtype=np.bool_) if visible is None else visible
     names, spec = network.details.names, network.spec
     embedding = f"{names.embedding}.weight"
     x = np.concatenate([checkpoint.rows(embedding, int(token), int(token) + 1) for token in tokens])
@@ -23,7 +29,11 @@ def reference_logits(checkpoint: Checkpoint, network: Network, tokens: NDArray[n
     for layer in range(spec.layers):
         reader = LayerReader(checkpoint, network, layer)
         normed = norm(x, reader.norm_weight(names.attention_norm), network.norm_epsilon)
-        x = x + (_attention(reader, normed, cos, sin) if layer in spec.attention_layers else recurrence(reader, normed))
+        x = x + (
+            _attention(reader, normed, cos, sin, visible)
+            if layer in spec.attention_layers
+            else recurrence(reader, normed)
+        )
         x = x + _feed_forward(reader, norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon))
     final = LayerReader(checkpoint, network, spec.layers).norm_weight(names.final_norm)
     x = norm(x, final, network.norm_epsilon)
@@ -47,7 +57,7 @@ def _rotate(x: Float32, cos: Float32, sin: Float32) -> Float32:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, kept], axis=-1)
 
 
-def _attention(reader: LayerReader, x: Float32, cos: Float32, sin: Float32) -> Float32:
+def _attention(reader: LayerReader, x: Float32, cos: Float32, sin: Float32, visible: NDArray[np.bool_]) -> Float32:
     network, spec, names = reader.network, reader.network.spec, reader.network.details.names
     stacked = reader.project(x, names.qkv)
     queries = network.query_width * (2 if network.details.has_output_gate else 1)
@@ -64,7 +74,7 @@ def _attention(reader: LayerReader, x: Float32, cos: Float32, sin: Float32) -> F
     group = spec.heads // spec.kv_heads
     key, value = np.repeat(key, group, axis=0), np.repeat(value, group, axis=0)
     scores = query @ key.transpose(0, 2, 1) / np.float32(np.sqrt(spec.head_dim))
-    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    scores = np.where(visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     mixed = (weights @ value).transpose(1, 0, 2).reshape(len(x), -1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from engine.bundle.encoding import Array
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
+from engine.graphs.attention_window import EVERYTHING, AttentionWindow
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.int8_codes import FreshCodes
 from engine.graphs.linear_chain import Floats, RowBuffers
@@ -80,12 +81,14 @@ class MaskedAttention:
         sessions: Mapping[str, ort.InferenceSession],
         rows: RowBuffers,
         scales: NDArray[np.float32] | None = None,
+        window: AttentionWindow = EVERYTHING,
     ) -> None:
         model = manifest.model
         self._heads = (model.kv_heads, model.heads // model.kv_heads)
         self._size = model.head_dim
         self._base, self._masked = sessions[BASE_ATTENTION], sessions[MASKED_ATTENTION]
         self._rows = rows
+        self._window = window
         wide = (rows.most, *self._heads, self._size)
         self._query, self._attended = np.zeros(wide, np.float32), np.zeros(wide, np.float32)
         self._weight = np.zeros((*wide[:-1], 1), np.float32)
@@ -156,6 +159,9 @@ class MaskedAttention:
         visible = np.zeros((segment.count, cache.columns), np.bool_)
         visible[:, : new.start] = True
         visible[:, new] = segment.visible_rows()
+        if self._window.recent:
+            positions = np.arange(segment.past, segment.past + segment.count)
+            visible &= self._window.visible(positions, np.arange(cache.columns) + cache.base_columns)
         for first, last in _runs(0, segment.count):
             from_end = len(work.indices) - placed.start - first
             place = (rows - segment.start - first, last - first, from_end)

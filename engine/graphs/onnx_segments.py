@@ -18,6 +18,7 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.segments import ATTENTION, BASE_ATTENTION
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.errors import PassFailed
+from engine.graphs.attention_window import EVERYTHING, AttentionWindow
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.linear_chain import LinearChain, RowBuffers
 from engine.graphs.logits import Logits
@@ -48,6 +49,7 @@ class SegmentRuntime:
         shapes: ShapeTable,
         provider: Provider,
         adapters: Sequence[Adapter] = (),
+        window: AttentionWindow = EVERYTHING,
     ) -> None:
         self._manifest = manifest
         self._shapes = shapes
@@ -60,8 +62,11 @@ class SegmentRuntime:
         self._chain = LinearChain(manifest, sessions, self._rows, self._adapters)
         scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
         # Bundles made earlier lack the graphs. One shape means the same bits, whether a column is shared or not.
-        self._masked = MaskedAttention(manifest, sessions, self._rows, scales) if BASE_ATTENTION in sessions else None
-        shares = self._masked is not None and not shapes.fixed
+        has_masks = BASE_ATTENTION in sessions
+        self._masked = MaskedAttention(manifest, sessions, self._rows, scales, window) if has_masks else None
+        # A base is read by all that stand on it; under a window each of them sees other columns of it.
+        shares = has_masks and not shapes.fixed and not window.recent
+        self._window = window
         self._places = RowPlaces()
         self._row_of: NDArray[np.int64] = np.zeros(0, np.int64)  # where the rows of the last pass were
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, LEAST_SHARED if shares else None)
@@ -110,11 +115,11 @@ class SegmentRuntime:
         steps = self._recurrent.states.begin(batch) if self._recurrent else []
         batch = self._in_order(batch, caches)
         placed = list(zip(batch.segments, caches, strict=True))
-        others = [(segment, cache) for segment, cache in placed if _needs_mask(segment, cache)]
+        others = [(segment, cache) for segment, cache in placed if self._needs_mask(segment, cache)]
         has_blocks = any(segment.block_rows > 1 for segment, _ in others)
         if others and (self._masked is None or (has_blocks and self._recurrent)):
             raise PassFailed("the bundle has no graph for rows that see both ways")
-        bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
+        bound = [self._bound(cache, segment, rows) for segment, cache in placed if not self._needs_mask(segment, cache)]
         work = self._masked.prepare(batch, others) if self._masked else None
         recurrent = self._recurrent.bound(batch.segments, steps, rows) if self._recurrent else []
         self._rows.fill(batch, self._rotary)
@@ -257,6 +262,6 @@ class SegmentRuntime:
             bind(bound, bound.binding.bind_output, name, array)
         return bound
 
-
-def _needs_mask(segment: PackedSegment, cache: Cache) -> bool:
-    return segment.block_rows > 1 or cache.base is not None
+    def _needs_mask(self, segment: PackedSegment, cache: Cache) -> bool:
+        is_long = self._window.hides_some(segment.past + segment.count)
+        return segment.block_rows > 1 or cache.base is not None or is_long

@@ -42,6 +42,7 @@ from engine.worker.memory_plan import MemoryPlan, plan_memory
 from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
 from engine.worker.storage import NARROW, choose_storage
+from engine.worker.windows import window_of
 
 log = logging.getLogger("hexserve.worker")
 
@@ -65,12 +66,12 @@ class Assembled:
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """The runtime of every bundle that the compiler makes."""
-    adapters = read_adapters(named_adapters(config.lora), manifest)
+    adapters, window = read_adapters(named_adapters(config.lora), manifest), window_of(manifest, config)
     provider = choose_provider(folder, manifest, config)
     if manifest.fused is not None:
         return FusedRuntime(folder, manifest, shapes, provider)
     if manifest.is_segmented:
-        return SegmentRuntime(folder, manifest, shapes, provider, adapters)
+        return SegmentRuntime(folder, manifest, shapes, provider, adapters, window)
     if manifest.reads_whole_context:
         return open_whole_context(folder, manifest, shapes, provider)
     return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
@@ -165,7 +166,15 @@ def _open_draft(
     # Of two storages the one for few rows: a draft mostly runs passes of those.
     draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
-        config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
+        config,
+        bundle=config.draft,
+        pools=1,
+        pool_columns=0,
+        kv_offload_mb=0,
+        lora="",
+        deterministic=False,
+        window=0,
+        sinks=0,
     )
     free = draft.is_free_shape or draft.is_segmented
     wanted = settings_for(draft, replace(wanted, pool_columns=shapes.max_past) if free else wanted)
