@@ -289,9 +289,9 @@ def test_a_sequence_that_goes_back_is_read_again(back_to: int) -> None:
         world.submit(name, prompt(40), 60)
     while len(world.outputs["a"]) < 20:
         world.step()
-    assert len(drafter._followers) == 2
+    assert len(drafter.passes.followers) == 2
     world.loop.rewind("a", back_to)
-    assert len(drafter._followers) == 1
+    assert len(drafter.passes.followers) == 1
     del world.outputs["a"][back_to:]
     world.run()
     assert world.outputs["a"] == world.outputs["b"] == by_hand(prompt(40), 60)

@@ -195,3 +195,14 @@ def test_the_tokens_of_an_earlier_worker_are_computed_and_not_repeated() -> None
     world.submit("a", prompt(40), 30, emitted=tuple(whole[:20]))
     world.run()
     assert world.outputs["a"] == whole
+
+
+def test_a_sequence_that_begins_anew_before_its_old_state_was_given_back_keeps_the_new_one() -> None:
+    world = world_of()
+    world.submit("a", prompt(40), 8)
+    for _ in range(4):
+        world.step()
+    world.scheduler.rewind("a", 2)  # beside the loop, which would have given the state back at once
+    world.outputs["a"] = world.outputs["a"][:2]
+    world.run()
+    assert world.outputs["a"] == by_hand(prompt(40), 8) and world.failures == {}
