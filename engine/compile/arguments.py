@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.demo.location import DEMO, demo_folder
+from engine.files.names import GGUF_SUFFIX
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
@@ -30,9 +31,10 @@ class Target(StrEnum):
 class Quant(StrEnum):
     """Methods of quantisation by the name of their file in `engine/compile/quantization`."""
 
-    FP32 = "fp32"  # CPU only, as are the next two
+    FP32 = "fp32"  # CPU only, as are the next three
     INT8 = "int8"
     INT4 = "int4"
+    KEEP = "keep"  # blocks as a GGUF file has them
     FP16 = "fp16"  # NPU only: everything in half precision
     W4 = "w4"  # NPU only: int4 blocks, half-precision activations
     W8A16 = "w8a16"  # integer graphs: int8 weights, 16-bit activations, 8-bit KV
@@ -149,6 +151,8 @@ def named_source(text: str) -> NamedSource:
     return NamedSource(Path(text).expanduser(), "", DEFAULT_PARITY_TOKENS)
 
 
-def default_quant(target: Target) -> Quant:
+def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
-    return Quant.INT4 if target is Target.CPU else Quant.W4
+    if target is not Target.CPU:
+        return Quant.W4
+    return Quant.KEEP if source.suffix == GGUF_SUFFIX else Quant.INT4

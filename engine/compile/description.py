@@ -5,6 +5,7 @@ import platform
 import time
 from pathlib import Path
 
+from engine.bundle.conv_weights import CONV_WEIGHTS
 from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
@@ -37,10 +38,11 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=model_name(arguments.source),
         npu=work.npu,
-        wide_quant=wide.quant.value if wide is not None else "",
+        wide_quant=wide.quant.value if wide is not None and work.wide is not None else "",
         fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
+        conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
     )
 
 

@@ -11,6 +11,7 @@ from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
 from engine.compile.fused.plan import compiled_context, whole_part
 from engine.compile.fused.stages import fused_stages
+from engine.compile.hybrid import settle_hybrid
 from engine.compile.layout import layout_of, settle_layout
 from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
@@ -22,6 +23,7 @@ from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
 from engine.compile.segments.kv_caches import kv_scales_stage
+from engine.compile.segments.recurrent import conv_weights_stage
 from engine.compile.segments.stages import (
     segment_graphs_stage,
     segment_parity_stage,
@@ -46,6 +48,7 @@ CPU_FLOAT = Pipeline(
 CPU_SEGMENTS = Pipeline(
     stages=(
         text_stage,
+        conv_weights_stage,
         segment_weights_stage,
         wide_weights_stage,
         segment_graphs_stage,
@@ -105,7 +108,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     shapes = fixed_shapes(arguments)
     source = open_source(arguments.source)
     network = read_network(source.config, requested_context(arguments, shapes))
-    arguments = settle_layout(arguments, network.spec.head_dim)
+    arguments = settle_hybrid(settle_layout(arguments, network.spec.head_dim), network)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))

@@ -21,6 +21,10 @@ class PackedSegment:
     They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
     both_ways. room: how many columns the sequence is going to need, as far as can be foreseen. adapter: of its
     request.
+
+    For recurrent layers: owner, the sequence's id, "" where nobody asks for the rows. state_key: of the snapshot that
+    the rows go on from, b"" = where the sequence's last rows ended. snapshots: after how many of the rows the state is
+    remembered, and as what.
     """
 
     start: int
@@ -30,6 +34,9 @@ class PackedSegment:
     room: int
     both_ways: bool = False
     adapter: str = ""
+    owner: str = ""
+    state_key: bytes = b""
+    snapshots: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def end(self) -> int:
@@ -96,13 +103,12 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         input_ids[row:end] = segment.tokens
         positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
         logit_rows.extend(range(end - segment.logit_rows, end))
-        request = segment.sequence.request
+        request, states = segment.sequence.request, (segment.state_key, segment.snapshots)
         if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
             tokens = len(request.prompt_ids)
             embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))
-        packed.append(
-            PackedSegment(row, count, segment.pages, segment.past_columns, segment.room, adapter=request.adapter)
-        )
+        past, room, adapter = segment.past_columns, segment.room, request.adapter
+        packed.append(PackedSegment(row, count, segment.pages, past, room, False, adapter, request.id, *states))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))

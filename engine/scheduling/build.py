@@ -18,10 +18,15 @@ from engine.scheduling.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values."""
+    """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values.
+
+    state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
+    holds snapshots of states instead of pages.
+    """
 
     max_context: int
     kv_bytes_per_token: int
+    state_bytes: int = 0
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
@@ -35,6 +40,7 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
     pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
     context = min(config.max_context or limits.max_context, limits.max_context)
+    host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
     rules = Rules(
         capacity=Capacity(pools[0].page_count * PAGE_COLUMNS, context),
         max_running=config.max_running,
@@ -42,8 +48,10 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         prefix_cache=config.prefix_cache,
         lookup_rows=config.lookup_rows,
         prediction_rows=config.prediction_rows,
-        offload_pages=config.kv_offload_mb * 1024**2 // (PAGE_COLUMNS * limits.kv_bytes_per_token),
+        offload_pages=0 if is_recurrent else host_bytes // (PAGE_COLUMNS * limits.kv_bytes_per_token),
         reserve_tokens=config.reserve_tokens,
+        is_recurrent=is_recurrent,
+        state_snapshots=host_bytes // limits.state_bytes if is_recurrent and config.prefix_cache else 0,
     )
     mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
     return Scheduler(shapes, costs, pools, mode, rules)
@@ -61,5 +69,7 @@ def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, 
         prediction_rows=0,
         offload_pages=0,
         reserve_tokens=0,
+        is_recurrent=False,
+        state_snapshots=0,
     )
     return Scheduler(shapes, costs, [PagePool(config.pool_columns, columns)], Autoregressive(), rules)

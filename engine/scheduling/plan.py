@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.variant import PassShape
+from engine.cache.prefix import PageKey
 from engine.scheduling.sequence import Sequence
 
 FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostly is much shorter
@@ -17,6 +18,8 @@ class Segment:
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
     logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
     prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
+    state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
+    snapshots: after how many of the rows such a snapshot is taken, and its key.
     """
 
     sequence: Sequence
@@ -27,6 +30,8 @@ class Segment:
     targets: tuple[int, ...]
     logit_rows: int
     logprob_tokens: tuple[int, ...] = ()
+    state_key: PageKey = b""
+    snapshots: tuple[tuple[int, PageKey], ...] = ()
 
     @property
     def room(self) -> int:

@@ -192,6 +192,11 @@ class PoolQueues:
         self.enqueue(sequence)
         return self.reserved <= self.available()
 
+    def hand_over(self, sequence: Sequence, pages: list[int]) -> None:
+        """Give a newcomer the pages that hold its computed beginning."""
+        sequence.pool, sequence.pages, sequence.registered = self.index, pages, len(pages)
+        sequence.computed = len(pages) * self.pages.page_columns
+
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of the queues and its pages back."""
         self.prefill_queue.pop(sequence.id, None)

@@ -38,8 +38,10 @@ from engine.speculation.drafter import Drafter, NoDrafter
 from engine.worker.fused_settings import fused_settings
 from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
+from engine.worker.memory_plan import MemoryPlan, plan_memory
+from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
-from engine.worker.storage import choose_storage
+from engine.worker.storage import NARROW, choose_storage
 
 log = logging.getLogger("hexserve.worker")
 
@@ -111,6 +113,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
+        _tell_memory(plan_memory(manifest, shapes, config), usable_memory())
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
         salts = read_salts(named_adapters(config.lora))
@@ -118,7 +121,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
-        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token)
+        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, manifest.state_bytes_per_sequence)
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
@@ -159,6 +162,8 @@ def _open_draft(
     if draft.fused is not None:
         raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
     check_same_tokens(folder, manifest, own, draft)
+    # Of two storages the one for few rows: a draft mostly runs passes of those.
+    draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
         config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
     )
@@ -169,6 +174,12 @@ def _open_draft(
     costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
     return DraftModel(runtime, costs, draft.max_context, manifest.model.vocab, config.draft_tokens, time.perf_counter)
+
+
+def _tell_memory(plan: MemoryPlan, machine: int) -> None:
+    """One line before anything is loaded, so that a start that runs out of memory has said why."""
+    there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
+    log.log(logging.WARNING if machine and plan.weights > machine else logging.INFO, "memory: %s%s", plan, there)
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
@@ -206,8 +217,12 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
         return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
     if not manifest.is_segmented:
         return config
-    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
+    if manifest.model.recurrent is not None:
+        config = recurrent_settings(manifest, config)
     columns = config.pools * (config.pool_columns or _default_columns(manifest, config))
+    if manifest.model.recurrent is not None:
+        return replace(config, pools=1, pool_columns=columns)
+    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
     return replace(config, pools=1, pool_columns=columns + offload, kv_offload_mb=0)
 
 

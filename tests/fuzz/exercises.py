@@ -11,7 +11,7 @@ import msgspec
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import describe_file, load_manifest
 from engine.bundle.variant import shape_table
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
@@ -92,7 +92,7 @@ def compile_checkpoint(folder: Path, scratch: Path) -> None:
 
 def compile_gguf(folder: Path, scratch: Path) -> None:
     """The same of a file."""
-    arguments = CompileArguments(folder / "model.gguf", scratch / "bundle", parity_tokens=4)
+    arguments = CompileArguments(folder / "model.gguf", scratch / "bundle", quant=Quant.KEEP, parity_tokens=4)
     made = compile_bundle(arguments, SilentProgress())
     assert all(map(isfinite, made.parity.values()))
     load_manifest(scratch / "bundle")

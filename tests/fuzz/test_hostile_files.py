@@ -61,9 +61,9 @@ def bases() -> Iterator[Path]:
 
 
 def some_kind(name: str) -> GGMLQuantizationType:
-    """Blocks that are kept, blocks that are not, and floats."""
-    kinds = {"attn": GGMLQuantizationType.Q4_0, "ffn": GGMLQuantizationType.Q8_0}
-    return next((kind for part, kind in kinds.items() if part in name), GGMLQuantizationType.F16)
+    """Blocks that are kept, and blocks that are not."""
+    kinds = {"attn": GGMLQuantizationType.Q4_0, "ffn": GGMLQuantizationType.Q8_0, "embd": GGMLQuantizationType.Q5_0}
+    return next(kind for part, kind in kinds.items() if part in name)
 
 
 def write_genie(folder: Path) -> None:

@@ -48,6 +48,7 @@ def _headline(manifest: Manifest) -> RenderableType:
     rows = [
         ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
         ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
+        *_recurrent_rows(manifest),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
@@ -61,6 +62,16 @@ def _headline(manifest: Manifest) -> RenderableType:
     for name, value in rows:
         grid.add_row(name, Text(value))
     return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
+
+
+def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """What a sequence carries through layers without keys and values, if there are such."""
+    spec = manifest.model.recurrent
+    if spec is None:
+        return []
+    heads, keys, values = spec.memory_shape
+    layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
+    return [("states", f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence")]
 
 
 def _parity_text(parity: dict[str, float]) -> str:
@@ -147,9 +158,13 @@ def _memory_table(manifest: Manifest, pool_columns: Sequence[int]) -> Renderable
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("columns", justify="right")
     table.add_column("keys and values", justify="right")
+    state = manifest.state_bytes_per_sequence
+    if state:
+        table.add_column("with state", justify="right")
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
     for columns in sorted(pasts) or pool_columns:
-        table.add_row(f"{columns:,}", size_text(pool_bytes(manifest, columns)))
+        held = pool_bytes(manifest, columns)
+        table.add_row(f"{columns:,}", *(size_text(count) for count in ((held, held + state) if state else (held,))))
     return table
 
 

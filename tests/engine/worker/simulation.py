@@ -24,6 +24,7 @@ from engine.speculation.drafter import Drafter
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
 from tests.engine.worker.fused_runtime import FusedFake
+from tests.engine.worker.recurrent_runtime import RecurrentFake
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
@@ -36,6 +37,8 @@ PLAIN_RULES: dict[str, object] = {
     "prediction_rows": 16,
     "offload_pages": 0,
     "reserve_tokens": 0,
+    "is_recurrent": False,
+    "state_snapshots": 0,
 }
 
 
@@ -146,6 +149,15 @@ class Simulation:
         return steps
 
 
+def fake_of(shapes: ShapeTable, is_recurrent: bool) -> type[FakeRuntime]:
+    """The fake of the kind of bundle that has such shapes."""
+    if is_recurrent:
+        return RecurrentFake
+    if shapes.slots:
+        return FusedFake
+    return SegmentedFake if shapes.segmented else FakeRuntime
+
+
 def simulate(
     shapes: ShapeTable,
     *,
@@ -170,8 +182,7 @@ def simulate(
         mode or Autoregressive(),
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
     )
-    fake = FusedFake if shapes.slots else SegmentedFake if shapes.segmented else FakeRuntime
-    runtime = fake(shapes, pools, shapes.max_past, VOCAB)
+    runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
     loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter=drafter)

@@ -11,6 +11,7 @@ from engine.errors import BundleError
 from server.commands.inspect.drawing import describe, pool_bytes
 from server.commands.inspect.sizes import size_text
 from tests.bundles import Bundles
+from tests.hybrid import Hybrid
 
 
 def drawn(*arguments: object, **options: object) -> str:
@@ -61,6 +62,15 @@ def test_int8_caches_are_drawn_with_their_size_and_loss(int8_cache_bundle: Path,
     assert "128 B a token (int8)" in text and "512 B a token (float32)" in drawn(segmented_bundle)
     assert "scales of int8 caches" in text and "kv_scales.f32" in text
     assert "(int8); against float32: top-1" in text and "against float32" not in drawn(segmented_bundle)
+
+
+def test_states_of_recurrent_layers_are_drawn_beside_the_cache(hybrid: Hybrid) -> None:
+    """Two of eight layers have keys and values; the others take the same for a sequence of any length."""
+    text = drawn(hybrid.bundle)
+    assert "6 of the layers are recurrent: 4 heads of 16 x 24, convolution of 4; 48.4 KB a sequence" in text
+    assert "1.0 KB a token (float32)" in text
+    assert "262.1 KB" in text and "310.5 KB" in text  # of 256 columns, without and with the state
+    assert "recurrent" in text and "conv_weights.f32" in text
 
 
 def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
