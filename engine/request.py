@@ -25,6 +25,30 @@ class ThinkingBudget:
     opens_within: int = 4
 
 
+class Unmasking(StrEnum):
+    """Which masked tokens of a block a pass settles; always at least as many as it must to end in time."""
+
+    DYNAMIC_CONFIDENCE = "dynamic_confidence"  # all above the threshold, else the surest
+    STATIC_CONFIDENCE = "static_confidence"  # the surest
+    SEQUENTIAL = "sequential"  # the first
+    ENTROPY_BOUND = "entropy_bound"  # those of least entropy while their sum is within a bound
+
+
+@dataclass(frozen=True, slots=True)
+class Denoising:
+    """How a block-diffusion model makes the tokens of a block out of masks.
+
+    steps: most passes of a block, 1 to block_length. confidence_threshold: 0 to 1. entropy_bound: nats.
+    """
+
+    block_length: int
+    mask_token: int
+    steps: int
+    unmasking: Unmasking = Unmasking.DYNAMIC_CONFIDENCE
+    confidence_threshold: float = 0.9
+    entropy_bound: float = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are sampled; validated before it is built. Order of application: `engine/sampling/sampler.py`.
@@ -32,6 +56,7 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0 and top_p 1 are off. seed None draws one at submission.
     logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off);
     prompt_logprobs the same for the tokens of the prompt. max_tokens 0 generates nothing: only the prompt is computed.
+    denoising None is one token after the other; else penalties, grammar, prompt_logprobs and thinking_budget are off.
     """
 
     max_tokens: int
@@ -50,6 +75,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     thinking_budget: ThinkingBudget | None = None
     grammar: str | None = None  # llguidance's, serialised and known to compile; stop_token_ids has the end tokens
+    denoising: Denoising | None = None
 
 
 @dataclass(frozen=True, slots=True)

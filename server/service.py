@@ -23,6 +23,7 @@ from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
 from server.requests.chat_template_options import Thinking
+from server.requests.denoising import out_of_order
 from server.requests.params import GenerationParams
 from server.requests.prompts import ReadPrompt
 from server.requests.structured_output import AnswerForm
@@ -82,6 +83,8 @@ class Service:
         """
         if form is None:
             return params
+        if params.denoising is not None:
+            raise out_of_order(form.param)
         spec = form.spec
         if thinking is not None and thinking.markers is not None and not thinking.is_over:
             opening, after = thinking.markers

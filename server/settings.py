@@ -12,6 +12,7 @@ from typing import Any, cast, get_type_hints
 from engine.adapters.named import named_adapters
 from engine.config import EngineConfig
 from engine.files.content import brief
+from engine.request import Unmasking
 from server.http.guard.hosts import host_name
 from server.http.guard.origins import is_origin
 from server.http.guard.text_file import read_text_file
@@ -53,6 +54,10 @@ NO_BOUNDS = Bounds("")
 
 def _setting(default: Value, help: str, low: float | None = None, high: float | None = None) -> Any:
     return field(default=default, metadata={"bounds": Bounds(help, low, high)})
+
+
+def _chosen(default: str, help: str, choices: tuple[str, ...]) -> Any:
+    return field(default=default, metadata={"bounds": Bounds(help, choices=choices)})
 
 
 def _secret(help: str) -> Any:
@@ -107,6 +112,18 @@ class Settings:
     header_limit_bytes: int = _setting(32 * 1024, "Largest request head; larger ones are answered 431.", 1024, 65536)
     max_connections: int = _setting(960, "Most open connections; more are answered 503 and closed. 0 = no limit.", 0)
     docs: bool = _setting(True, "Serve /docs and /openapi.json.")
+    denoising_steps: int = _setting(
+        0, "Block diffusion: most passes of a block; 0 = one for each of its tokens.", 0, 1024
+    )
+    unmasking_strategy: str = _chosen(
+        "dynamic_confidence", "Block diffusion: which tokens of a block a pass settles.", tuple(Unmasking)
+    )
+    confidence_threshold: float = _setting(
+        0.9, "Block diffusion: tokens more probable than this are settled by dynamic_confidence.", 0, 1
+    )
+    entropy_bound: float = _setting(
+        0.1, "Block diffusion: sum of the entropies, in nats, that entropy_bound settles in a pass.", 0, 100
+    )
 
     def __post_init__(self) -> None:
         """SettingsError for lists whose parts, and times of which a fraction, cannot be what they should."""

@@ -146,6 +146,13 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_texts: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
 
 
+class DiffusionSpec(msgspec.Struct, frozen=True):
+    """What a block-diffusion model was trained with: the tokens of a block, and the token that stands for none yet."""
+
+    block_length: Annotated[int, Meta(ge=1, le=1024)]
+    mask_token: TokenId
+
+
 class FileEntry(msgspec.Struct, frozen=True):
     """Size in bytes and sha256 (hex) of one file of the bundle."""
 
@@ -183,7 +190,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
     input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
     recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
-    are none.
+    are none. diffusion: None for a model that generates one token after the other.
     """
 
     format_version: int
@@ -208,6 +215,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
     head_weight: Text = ""
     conv_weights: Text = ""
+    diffusion: DiffusionSpec | None = None
 
     @property
     def is_free_shape(self) -> bool:
@@ -289,6 +297,10 @@ def _check_model(path: Path, manifest: Manifest) -> None:
     recurrent = manifest.model.recurrent
     if recurrent is not None and (fault := recurrent.fault(manifest.model.layers)):
         raise BundleError(f"{path}: {fault}")
+    if manifest.diffusion is not None and manifest.diffusion.mask_token >= manifest.model.vocab:
+        raise BundleError(
+            f"{path}: diffusion.mask_token ({manifest.diffusion.mask_token}) is not among {manifest.model.vocab} tokens"
+        )
     for graph in manifest.graphs:
         if graph.rows is not None and graph.context is not None and graph.context < graph.rows:
             raise BundleError(f"{path}: graph {graph.name} has a context of {graph.context} for {graph.rows} rows")

@@ -1,7 +1,7 @@
 """The shapes a bundle can run, and which of them fits. Pure arithmetic."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from engine.bundle.fused import fused_shapes
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
@@ -37,6 +37,7 @@ class ShapeTable:
     is then how many columns its rows read, and a pool has no width.
     slots: of fused graphs, how many sequences a pass decodes at most, beside one prompt that has the other rows; 0 =
     any row may be anybody's.
+    unit: rows are shared out in multiples of it: the block length of a block-diffusion model.
     """
 
     fixed: tuple[PassShape, ...]
@@ -46,6 +47,7 @@ class ShapeTable:
     prefill: tuple[PassShape, ...] = ()
     segmented: bool = False
     slots: int = 0
+    unit: int = field(default=1, repr=False)  # no pass takes longer for it
 
     @property
     def free(self) -> bool:
@@ -61,7 +63,7 @@ class ShapeTable:
         return min(self.max_past, max(1, -(-columns // step)) * step)
 
     def reach(self, sequences: int) -> int:
-        """Columns that so many sequences may share: as far as a variant goes that has a row for each of them.
+        """Columns that so many sequences may share: as far as a variant goes that has `unit` rows for each of them.
 
         Where none has so many rows it is one of most rows. Variants of less than half the widest past do not count:
         rows are not worth half of a pool.
@@ -69,7 +71,7 @@ class ShapeTable:
         if self.free:
             return self.max_past
         wide = [shape for shape in self.fixed if 2 * shape.past >= self.max_past]
-        rows = min(sequences, max(shape.rows for shape in wide))
+        rows = min(sequences * self.unit, max(shape.rows for shape in wide))
         return max(shape.past for shape in wide if shape.rows >= rows)
 
     def candidates(self, columns: int) -> tuple[PassShape, ...]:
@@ -99,8 +101,31 @@ def shape_of(graph: GraphSpec) -> PassShape | None:
 def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
     spec = manifest.fused
+    if spec is not None and manifest.diffusion is not None:
+        raise BundleError("fused graphs decode one token of a sequence a pass, so they cannot denoise blocks")
     if spec is not None:
         return slot_table([shape.rows for shape in fused_shapes(spec)], spec.past, spec.decode_slots)
+    shapes = _every_shape(manifest, max_rows)
+    return shapes if manifest.diffusion is None else _of_blocks(shapes, manifest.diffusion.block_length)
+
+
+def _of_blocks(shapes: ShapeTable, block_length: int) -> ShapeTable:
+    """The shapes that have the rows of a block; BundleError when there are none."""
+    if shapes.free:
+        if shapes.max_rows < block_length:
+            raise BundleError(f"max_rows is {shapes.max_rows}, a block of this model takes {block_length} rows")
+        return replace(shapes, unit=block_length)
+    fixed = tuple(shape for shape in shapes.fixed if shape.rows >= block_length)
+    if not fixed:
+        raise BundleError(
+            f"no variant has the {block_length} rows of a block, the most is {shapes.max_rows}: compile more --rows"
+        )
+    prefill = tuple(shape for shape in shapes.prefill if shape.rows >= block_length)
+    widest = max(shape.past for shape in fixed)
+    return ShapeTable(fixed, shapes.max_rows, widest, prefill=prefill, unit=block_length)
+
+
+def _every_shape(manifest: Manifest, max_rows: int) -> ShapeTable:
     kinds = (GraphKind.DECODER, GraphKind.DEFAULT, GraphKind.ATTENTION)
     layers = [graph for graph in manifest.graphs if graph.kind in kinds]
     if not layers:
@@ -126,10 +151,11 @@ def slot_table(rows: Iterable[int], past: int, slots: int) -> ShapeTable:
 
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
-    """One shape for every pass: the fewest rows >= `rows` (else the most) at the widest past they have.
+    """One shape for every pass: the fewest rows >= `rows` and `unit` (else the most) at the widest past they have.
 
     Shapes of equal context have the wider past the fewer rows they have: a few columns are worth less than rows.
     """
+    rows = max(rows, shapes.unit)
     if shapes.free:
         only = PassShape(min(rows, shapes.max_rows), shapes.max_past)
     else:
@@ -138,4 +164,4 @@ def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
         wanted = min(rows, max(shape.rows for shape in wide))
         fitting = [shape for shape in wide if shape.rows >= wanted]
         only = min(fitting, key=lambda shape: (-shape.past, shape.rows))
-    return ShapeTable((only,), only.rows, only.past, segmented=shapes.segmented, slots=shapes.slots)
+    return ShapeTable((only,), only.rows, only.past, segmented=shapes.segmented, slots=shapes.slots, unit=shapes.unit)

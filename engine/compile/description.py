@@ -43,6 +43,7 @@ def describe(work: Compilation) -> Manifest:
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
         conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
+        diffusion=work.network.details.diffusion,
     )
 
 

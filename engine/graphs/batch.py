@@ -18,9 +18,9 @@ from engine.scheduling.plan import StepPlan
 class PackedSegment:
     """Consecutive rows of one sequence: `count` of them from row `start` on.
 
-    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
-    both_ways. room: how many columns the sequence is going to need, as far as can be foreseen. adapter: of its
-    request.
+    They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: in blocks of
+    `block_rows` both ways, from block to block causally. room: how many columns the sequence is going to need, as far
+    as can be foreseen. adapter: of its request.
 
     For recurrent layers: owner, the sequence's id, "" where nobody asks for the rows. state_key: of the snapshot that
     the rows go on from, b"" = where the sequence's last rows ended. snapshots: after how many of the rows the state is
@@ -32,7 +32,7 @@ class PackedSegment:
     pages: tuple[int, ...]
     past: int
     room: int
-    both_ways: bool = False
+    block_rows: int = 1
     adapter: str = ""
     owner: str = ""
     state_key: bytes = b""
@@ -45,7 +45,8 @@ class PackedSegment:
 
     def visible_rows(self) -> NDArray[np.bool_]:
         """Which of the segment's rows each of them sees, bool [count, count]."""
-        return np.tri(self.count, k=self.count if self.both_ways else 0, dtype=np.bool_)
+        blocks = np.arange(self.count) // self.block_rows
+        return blocks[:, None] >= blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,13 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         assert left <= 0, f"position {segment.first_position}: {left} cached columns have no page"
         input_ids[row:end] = segment.tokens
         positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
-        logit_rows.extend(range(end - segment.logit_rows, end))
+        logit_rows.extend(row + index for index in segment.logit_indices)
         request, states = segment.sequence.request, (segment.state_key, segment.snapshots)
         if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
             tokens = len(request.prompt_ids)
             embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))
-        past, room, adapter = segment.past_columns, segment.room, request.adapter
-        packed.append(PackedSegment(row, count, segment.pages, past, room, False, adapter, request.id, *states))
+        past, room, block = segment.past_columns, segment.room, segment.sequence.block_length
+        packed.append(PackedSegment(row, count, segment.pages, past, room, block, request.adapter, request.id, *states))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))

@@ -1,7 +1,8 @@
 """A runtime whose tokens can be computed by hand. Used by tests and by `hexserve` self-checks; needs no onnxruntime.
 
-The likeliest next token of a row is `expected_token(tokens it may see, in order of position)`. A column remembers the
-token and position that were kept in it, so a wrong mask, column or position changes the answer.
+The likeliest next token of a row is `expected_token(tokens it may see, in order of position)`; what a row of a block
+says of its own place is `expected_prediction`. A column remembers the token and position that were kept in it, so a
+wrong mask, column or position changes the answer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,12 @@ def expected_token(seen: Sequence[tuple[int, int]], vocab: int) -> int:
     for position, token in sorted(seen):
         state = (state * 31 + position * 7 + token + 1) % 1_000_003
     return state % vocab
+
+
+def expected_prediction(seen: Sequence[tuple[int, int]], own: int, vocab: int) -> tuple[int, float]:
+    """What a row of a block says of its own position: a token, and how much larger its logit is than all others."""
+    token = expected_token([*seen, (POISON, 12_347 * own)], POISON)
+    return token % vocab, 1 + token // vocab % 8999 / 1000.0
 
 
 class FakeRuntime:
@@ -71,7 +78,11 @@ class FakeRuntime:
         logits = np.zeros((len(batch.logit_rows), self.vocab), np.float32)
         for index, row in enumerate(batch.logit_rows):
             pairs = [(int(position), int(token)) for position, token in seen(int(row))]
-            logits[index, expected_token(pairs, self.vocab)] = 10.0
+            if any(part.block_rows > 1 and part.start <= row < part.end for part in batch.segments):
+                token, height = expected_prediction(pairs, int(batch.positions[row]), self.vocab)
+                logits[index, token] = height
+            else:
+                logits[index, expected_token(pairs, self.vocab)] = 10.0
         return Logits.of(logits)
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:

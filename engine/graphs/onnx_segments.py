@@ -111,7 +111,8 @@ class SegmentRuntime:
         batch = self._in_order(batch, caches)
         placed = list(zip(batch.segments, caches, strict=True))
         others = [(segment, cache) for segment, cache in placed if _needs_mask(segment, cache)]
-        if others and (self._masked is None or any(segment.both_ways and self._recurrent for segment, _ in others)):
+        has_blocks = any(segment.block_rows > 1 for segment, _ in others)
+        if others and (self._masked is None or (has_blocks and self._recurrent)):
             raise PassFailed("the bundle has no graph for rows that see both ways")
         bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
         work = self._masked.prepare(batch, others) if self._masked else None
@@ -258,4 +259,4 @@ class SegmentRuntime:
 
 
 def _needs_mask(segment: PackedSegment, cache: Cache) -> bool:
-    return segment.both_ways or cache.base is not None
+    return segment.block_rows > 1 or cache.base is not None

@@ -21,10 +21,11 @@ TokenIds = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A sequence to compute: all its tokens, and how many of the last ones give logits."""
+    """A sequence to compute: all its tokens, which of them give logits, and how many see each other both ways."""
 
     tokens: TokenIds
-    logit_rows: int
+    logit_rows: Indices
+    block_rows: int
 
 
 class WholeContextRuntime:
@@ -93,13 +94,13 @@ class WholeContextRuntime:
     def _jobs(self, batch: PackedBatch) -> list[_Job]:
         jobs = []
         for segment in batch.segments:
-            wanted = int(np.count_nonzero((batch.logit_rows >= segment.start) & (batch.logit_rows < segment.end)))
-            if wanted:
+            wanted = batch.logit_rows[(batch.logit_rows >= segment.start) & (batch.logit_rows < segment.end)]
+            if len(wanted):
                 places = np.arange(segment.past)
                 pages = np.array(segment.pages, np.int64)
                 columns = pages[places // batch.page_columns] * batch.page_columns + places % batch.page_columns
                 tokens = np.concatenate([self._columns[columns], batch.input_ids[segment.start : segment.end]])
-                jobs.append(_Job(tokens, wanted))
+                jobs.append(_Job(tokens, wanted - segment.start + segment.past, segment.block_rows))
         return jobs
 
     def _grouped(self, jobs: Sequence[_Job]) -> list[list[_Job]]:
@@ -127,9 +128,9 @@ class WholeContextRuntime:
         for job in group:
             count = len(job.tokens)
             ids[row : row + count], positions[row : row + count] = job.tokens, np.arange(count)
-            segments.append(PackedSegment(row, count, (), 0, count))
+            segments.append(PackedSegment(row, count, (), 0, count, job.block_rows))
+            logit_rows += (row + job.logit_rows).tolist()
             row += count
-            logit_rows += range(row - job.logit_rows, row)
         rows = np.array(logit_rows, np.int64)
         logits = self._inner.run(
             PackedBatch(PassShape(length, 0), 0, ids, positions, rows, tuple(segments), page_columns=1)

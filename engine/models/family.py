@@ -16,8 +16,10 @@ from engine.models.qwen2 import QWEN2
 from engine.models.qwen3 import QWEN3
 from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
 from engine.models.rotary import MAX_POSITIONS, read_rope
+from engine.models.sdar import SDAR
 
-FAMILIES = {family.architecture: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, QWEN3_5, QWEN3_5_NESTED)}
+_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, QWEN3_5, QWEN3_5_NESTED, SDAR)
+FAMILIES = {family.architecture: family for family in _ALL}
 
 _ACTIVATIONS = ("silu", "swish")  # two names of one function
 _FULL_ATTENTION = ("full_attention", "sliding_attention")  # the second is checked as a window

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.bundle.manifest import ModelSpec
+from engine.bundle.manifest import DiffusionSpec, ModelSpec
 from engine.bundle.recurrent import RecurrentSpec
 from engine.models.config_fields import ConfigFields
 
@@ -60,7 +60,7 @@ class FamilyDetails:
 
     has_output_gate: the query projection has twice its outputs, for each head a query and then a gate.
     norm_offset: added to the weight of every norm but that of recurrent outputs. ignored: beginnings of names of
-    tensors that the text model does without.
+    tensors that the text model does without. diffusion: None = one token after the other.
     """
 
     qkv_bias: bool = False
@@ -68,6 +68,7 @@ class FamilyDetails:
     ffn_bias: bool = False
     has_qk_norm: bool = False
     sliding_window: int | None = None
+    diffusion: DiffusionSpec | None = None
     names: WeightNames = WeightNames()
     recurrent_names: RecurrentNames = RecurrentNames()
     has_output_gate: bool = False

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from engine.grammar.masks import Forbidden, GrammarMasks
 from engine.grammar.matching import GrammarFailed
 from engine.graphs.logits import Logits
+from engine.modes.unmasking import Prediction
+from engine.sampling.denoising import predict
 from engine.sampling.prompt_logprobs import take_prompt_logprobs
 from engine.sampling.row_context import RowContext
 from engine.sampling.sampler import BadLogits, SampledToken, sample
@@ -18,12 +20,14 @@ LONE_WAIT_S = 0.05
 class PassSamples:
     """By sequence id: the tokens sampled, and why a sequence is lost. deferred: ids of those whose mask was not there.
 
+    predicted: what is said of the masked tokens of the block that a sequence denoises, in the place of sampled tokens.
     A deferred sequence is sampled in a later pass.
     """
 
     tokens: dict[str, tuple[SampledToken, ...]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
+    predicted: dict[str, tuple[Prediction, ...]] = field(default_factory=dict)
 
     def token_ids(self) -> dict[str, tuple[int, ...]]:
         """The tokens without their log-probabilities."""
@@ -45,6 +49,9 @@ def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Ex
     for segment in plan.segments:
         place, start = start, start + segment.sampled_rows
         if not segment.sampled_rows:
+            continue
+        if segment.masked:
+            _predict(segment, logits, place, samples)
             continue
         forbidden = _masks_of(segment, masks, samples)
         if forbidden is not None and segment.sequence.id not in samples.lost:
@@ -76,6 +83,14 @@ def wait_alone(plan: StepPlan, masks: GrammarMasks) -> None:
         for segment in plan.segments
     ):
         masks.wait(LONE_WAIT_S)
+
+
+def _predict(segment: Segment, logits: Logits, start: int, samples: PassSamples) -> None:
+    predicted = predict(segment, logits, start)
+    if isinstance(predicted, BadLogits):
+        samples.lost[segment.sequence.id] = str(predicted)
+    else:
+        samples.predicted[segment.sequence.id] = predicted
 
 
 def _masks_of(segment: Segment, masks: GrammarMasks, samples: PassSamples) -> tuple[Forbidden | None, ...] | None:

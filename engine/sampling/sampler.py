@@ -89,7 +89,7 @@ def _sample_row(logits: Logits, place: int, row: RowContext) -> SampledToken | B
     token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
     if token is None:
         return BadLogits("the graph returned no finite logits for this request")
-    return SampledToken(token, _logprob(logits.rows(place, place + 1), token, row.params))
+    return SampledToken(token, logprob_of(logits.rows(place, place + 1), token, row.params))
 
 
 def _choose(coded: CodedRow, row: RowContext) -> int | None:
@@ -124,7 +124,7 @@ def _largest_allowed(codes: Array, forbidden: Forbidden) -> int:
     return int(np.argmin(forbidden)) if forbidden[best] else best  # then every allowed code is 0, as the forbidden are
 
 
-def _logprob(logits: Logits, token: int, params: SamplingParams) -> TokenLogprob | None:
+def logprob_of(logits: Logits, token: int, params: SamplingParams) -> TokenLogprob | None:
     """Log-probabilities of a row [1, V] that asks for them, from the unadjusted logits."""
     if params.logprobs is None:
         return None

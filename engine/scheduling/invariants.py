@@ -41,15 +41,17 @@ def _pool_violations(scheduler: Scheduler) -> Iterator[str]:
 def _sequence_violations(scheduler: Scheduler) -> Iterator[str]:
     for sequence in scheduler.sequences():
         page_columns = scheduler.pools[0].page_columns
-        if sequence.computed >= len(sequence.tokens):
+        if sequence.rows_wanted < 1:
             yield f"{sequence.id}: nothing left to compute"
         if len(sequence.pages) * page_columns < sequence.computed:
             yield f"{sequence.id}: {sequence.computed} computed tokens in {len(sequence.pages)} pages"
         if sequence.status is SequenceStatus.WAITING and (sequence.pages or sequence.computed):
             yield f"{sequence.id}: waiting, but holds columns"
-        if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted != 1:
+        if sequence.computed % sequence.block_length:
+            yield f"{sequence.id}: {sequence.computed} computed tokens are no whole blocks of {sequence.block_length}"
+        if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted > sequence.decode_rows:
             yield f"{sequence.id}: decodes, but wants {sequence.rows_wanted} rows"
-        if sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
+        if sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
             yield f"{sequence.id}: in the prefill queue with {sequence.rows_wanted} rows to compute"
         if len(sequence.tokens) > scheduler.rules.capacity.tokens_per_sequence:
             yield f"{sequence.id}: {len(sequence.tokens)} tokens exceed the context"

@@ -1,10 +1,12 @@
 """What one step will run, decided before anything runs, and what it came to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.variant import PassShape
 from engine.cache.prefix import PageKey
+from engine.request import TokenLogprob
 from engine.scheduling.sequence import Sequence
 
 FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostly is much shorter
@@ -20,6 +22,8 @@ class Segment:
     prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
     state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
     snapshots: after how many of the rows such a snapshot is taken, and its key.
+    masked: of a block that is denoised, the rows whose own tokens are predicted; these need logits instead of the last.
+    Rows beyond `targets` are never kept.
     """
 
     sequence: Sequence
@@ -32,6 +36,19 @@ class Segment:
     logprob_tokens: tuple[int, ...] = ()
     state_key: PageKey = b""
     snapshots: tuple[tuple[int, PageKey], ...] = ()
+    masked: tuple[int, ...] = ()
+
+    @property
+    def logit_indices(self) -> Iterable[int]:
+        """Which of its rows need logits."""
+        return self.masked or range(len(self.tokens) - self.logit_rows, len(self.tokens))
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is no prefill: one row and guesses behind it, or at most two blocks."""
+        if self.sequence.block is not None:
+            return len(self.tokens) <= self.sequence.decode_rows
+        return 0 < self.sampled_rows == len(self.tokens)
 
     @property
     def room(self) -> int:
@@ -48,6 +65,8 @@ class Segment:
     @property
     def guesses(self) -> tuple[int, ...]:
         """The guessed tokens at the end of `tokens`: all that sampled rows hold but the first, which is certain."""
+        if self.masked:
+            return ()
         return self.tokens[len(self.tokens) - self.sampled_rows + 1 :]
 
 
@@ -88,7 +107,8 @@ class StepPlan:
 class SequenceUpdate:
     """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept.
 
-    drafted, accepted: guesses that were judged, and those of them that are new tokens.
+    drafted, accepted: guesses that were judged, and those of them that are new tokens. logprobs: of
+    tokens that were chosen in several passes.
     """
 
     segment: Segment
@@ -96,6 +116,7 @@ class SequenceUpdate:
     kept_rows: int
     drafted: int = 0
     accepted: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def sequence(self) -> Sequence:

@@ -15,7 +15,8 @@ ROWS_PER_READING = 5
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Rows wanted from one pool: sequences with one row each, and all prefill rows together.
+    """Rows wanted from one pool: of the sequences that decode, one row each where they take one token after the other,
+    and all prefill rows together.
 
     kv_only_rows: the prefill rows before the first whose logits are read; a KV-only shape may compute them.
     """
@@ -75,10 +76,12 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     The price of a pass is its time and that of re-laying the pool for it. Re-laying costs less by what not doing it
     has cost so far, as in the ski rental problem (Karlin et al., Competitive snoopy caching, 1988).
     """
-    shares = [_split(shape, demand, shapes.slots) for shape in _options(shapes, demand, extent)]
+    shares = [_split(shape, demand, shapes.slots, shapes.unit) for shape in _options(shapes, demand, extent)]
     shares += [
-        Share(shape, 0, min(demand.kv_only_rows, shape.rows)) for shape in _kv_only_options(shapes, demand, extent)
+        Share(shape, 0, _fitting(demand.kv_only_rows, shape.rows, shapes.unit))
+        for shape in _kv_only_options(shapes, demand, extent)
     ]
+    shares = [share for share in shares if share.useful]
     run_ms = {share: costs.milliseconds(share.shape) for share in shares}
     relay_ms = {share: max(0.0, costs.switch_ms(extent.width, share.shape) - extent.forgone_ms) for share in shares}
     price = {share: run_ms[share] + relay_ms[share] for share in shares}
@@ -123,9 +126,14 @@ def _kv_only_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequ
     return shapes.prefill_candidates(extent.preferred) or shapes.prefill_candidates(extent.referenced)
 
 
-def _split(shape: PassShape, demand: Demand, slots: int) -> Share:
+def _split(shape: PassShape, demand: Demand, slots: int, unit: int) -> Share:
     if slots:
         return Share(shape, *slot_rows(shape, slots, demand.decodes, demand.prefill_rows))
-    reserved = min(demand.prefill_rows, max(1, shape.rows // 4)) if demand.prefill_first else 0
-    decodes = min(demand.decodes, shape.rows - reserved)
-    return Share(shape, decodes, min(demand.prefill_rows, shape.rows - decodes))
+    reserved = min(demand.prefill_rows, shape.rows, max(unit, shape.rows // 4)) if demand.prefill_first else 0
+    decodes = _fitting(demand.decodes, shape.rows - reserved, unit)
+    return Share(shape, decodes, _fitting(demand.prefill_rows, shape.rows - decodes, unit))
+
+
+def _fitting(wanted: int, rows: int, unit: int) -> int:
+    """How many of the rows wanted fit: all, or whole units."""
+    return wanted if wanted <= rows else rows - rows % unit

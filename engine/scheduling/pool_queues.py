@@ -174,7 +174,7 @@ class PoolQueues:
 
     def enqueue(self, sequence: Sequence) -> None:
         """Put a sequence that holds its pages into the queue of what it needs next."""
-        if sequence.rows_wanted > 1:
+        if sequence.rows_wanted > sequence.decode_rows:
             sequence.move(SequenceStatus.PREFILL)
             self.prefill_queue[sequence.id] = sequence
         else:

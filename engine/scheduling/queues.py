@@ -30,12 +30,29 @@ def kv_only_rows(prefills: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequenc
     return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in prefills]
 
 
-def take_prefill(prefills: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
-    """Share out `rows`: in the order given, each sequence takes up to its number from what is left."""
+def take_rows(wanted: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
+    """Share out `rows`: in the order given, each sequence takes up to its number from what is left, in whole blocks."""
     taken = []
-    for sequence, most in prefills:
+    for sequence, most in wanted:
         share = min(rows, most)
+        share -= share % sequence.block_length
         if share > 0:
             taken.append((sequence, share))
             rows -= share
     return taken
+
+
+def take_turns(ready: Iterable[Sequence], rows: int) -> list[tuple[Sequence, int]]:
+    """Share out `rows` to sequences that decode, those first that were served the longest ago."""
+    by_turn = sorted(ready, key=lambda sequence: (sequence.last_served, sequence.rank))
+    return take_rows([(sequence, sequence.rows_wanted) for sequence in by_turn], rows)
+
+
+def rows_of(ready: Iterable[Sequence]) -> int:
+    """Rows that sequences want which decode."""
+    return sum(sequence.rows_wanted for sequence in ready)
+
+
+def guessing(decodes: Iterable[tuple[Sequence, int]]) -> list[Sequence]:
+    """Those that may have guesses behind their last token: a block has no last one."""
+    return [sequence for sequence, _ in decodes if sequence.block is None]

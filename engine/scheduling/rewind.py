@@ -9,18 +9,21 @@ def rewind(sequence: Sequence, pages: PagePool, generated: int) -> None:
     """Keep the prompt and the first `generated` tokens behind it, and the computed columns that they still fill.
 
     ValueError unless 0 <= generated <= sequence.generated. A page that others may find by its contents is never
-    written again: of one that is cut in two nothing is kept, its first tokens are computed once more.
+    written again: of one that is cut in two nothing is kept, its first tokens are computed once more. A block that is
+    cut in two is denoised again behind the tokens that are left of it.
     """
     if not 0 <= generated <= sequence.generated:
         raise ValueError(f"{sequence.id} has {sequence.generated} tokens, it cannot go back to {generated}")
     del sequence.tokens[sequence.prompt_tokens + generated :]
     size = pages.page_columns
-    kept = min(sequence.computed, len(sequence.tokens) - 1)
+    if sequence.block is not None:
+        sequence.block.begin(len(sequence.tokens) % sequence.block_length)
+    kept = min(sequence.computed, sequence.settled_tokens if sequence.block is not None else len(sequence.tokens) - 1)
     if kept // size < sequence.registered:
-        kept = kept // size * size
+        kept = sequence.shareable_pages(kept // size, size) * size
     sequence.computed = kept
     sequence.registered = min(sequence.registered, kept // size)
-    del sequence.keys[len(sequence.tokens) // size :]
+    del sequence.keys[sequence.shareable_pages(len(sequence.tokens) // size, size) :]
     count = pages_for(kept, size)
     pages.release(sequence.pages[count:])
     del sequence.pages[count:]

@@ -1,27 +1,32 @@
 """The scheduler: its queues and columns, the plan of the next pass, and the commit of what the pass gave."""
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.messages import Counters
 from engine.modes.mode import Mode, Outcome
+from engine.modes.unmasking import Prediction
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
+from engine.scheduling.block_rows import block_segment, first_block, take_predictions
 from engine.scheduling.coming import is_coming, pending_keys
 from engine.scheduling.costs import CostTable
+from engine.scheduling.ending import append_tokens
 from engine.scheduling.growth import Growth
 from engine.scheduling.guesses import Guesser
 from engine.scheduling.output_length import OutputLengthEstimate
 from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
-from engine.scheduling.queues import kv_only_rows, take_prefill, without
+from engine.scheduling.queues import guessing, kv_only_rows, rows_of, take_rows, take_turns, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence, SequenceStatus
 from engine.scheduling.slots import prefills_of
 from engine.scheduling.state_borders import StateBorders
+from engine.scheduling.token_rows import token_segment
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
 
 
@@ -58,7 +63,8 @@ class Scheduler:
             raise ValueError(f"{len(tokens)} tokens leave no room in a context of {limit}")
         if self.find(request.id) is not None:
             raise ValueError(f"request id {request.id} is in use")
-        sequence = Sequence(request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted))
+        block = first_block(request, len(tokens), self.shapes.unit)
+        sequence = Sequence(request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted), block=block)
         self._arrivals += 1
         self._waiting[request.id] = sequence
         return sequence
@@ -134,8 +140,8 @@ class Scheduler:
         ready = without(pool.decode_queue, held) if pool is not None else []
         if pool is None or not ready or pool.prefill_queue:
             return []
-        share = self._share(pool, len(ready), (), ())
-        decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
+        share = self._share(pool, rows_of(ready), (), ())
+        decodes = guessing(take_turns(ready, share.decodes))
         return self._guesser.wishes(decodes, drafter, self._guesser.growth(decodes, share))
 
     def plan(
@@ -156,20 +162,20 @@ class Scheduler:
             return None
         open_prefills = prefills_of(self.shapes, pool.prefill_queue.values(), held, bool(ready))
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
-        share = self._share(pool, len(ready), open_prefills, kv_only)
+        share = self._share(pool, rows_of(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
-        prefills = take_prefill(kv_only if share.shape in self.shapes.prefill else open_prefills, share.prefill_rows)
-        decodes = sorted(ready, key=lambda s: (s.last_served, s.rank))[: share.decodes]
+        prefills = take_rows(kv_only if share.shape in self.shapes.prefill else open_prefills, share.prefill_rows)
+        decodes = take_turns(ready, share.decodes)
         # A KV-only shape never decodes, so it has its turn after every pass that does.
         is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in kv_only)
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
-        growth = self._guesser.growth(decodes, share, sum(rows for _, rows in open_prefills))
-        drafts = self._draft(pool, decodes, growth, proposals)
+        growth = self._guesser.growth(guessing(decodes), share, sum(rows for _, rows in open_prefills))
+        drafts = self._draft(pool, guessing(decodes), growth, proposals)
         for sequence, rows in prefills:
-            reserved = self._grow(pool, sequence, sequence.computed + rows)
+            reserved = self._grow(pool, sequence, min(sequence.computed + rows, sequence.settled_tokens))
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
         segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
-        segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
+        segments += [self._segment(sequence, rows, drafts.get(sequence.id, ())) for sequence, rows in decodes]
         shape = growth.shape(sum(map(len, drafts.values())))
         return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
 
@@ -180,10 +186,15 @@ class Scheduler:
         return moves
 
     def commit(
-        self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
+        self,
+        plan: StepPlan,
+        sampled: Mapping[str, tuple[int, ...]],
+        deferred: Collection[str] = (),
+        predicted: Mapping[str, tuple[Prediction, ...]] = MappingProxyType({}),
     ) -> list[SequenceUpdate]:
         """Take in what was sampled for a plan: by id, a token for each sampled row. Ends what is finished.
 
+        predicted: by id, what a pass says of each masked token of the block that a sequence denoises.
         deferred: ids of sequences that were not sampled; their logit rows are computed again in a later pass.
         Sequences that were dropped since the plan was made (aborted, or lost in the pass) get no update.
         """
@@ -198,7 +209,14 @@ class Scheduler:
             sequence.passes += 1
             sequence.pass_rows += rows_used
             tokens = None if sequence.id in deferred else sampled.get(sequence.id, ())
-            updates.append(self._update(segment, tokens))
+            if sequence.block is None:
+                update = self._update(segment, tokens)
+            else:
+                limit = self.rules.capacity.tokens_per_sequence
+                update = take_predictions(segment, predicted.get(sequence.id, ()), limit)
+            sequence.last_served = self._passes
+            self._advance(segment, update.kept_rows)
+            updates.append(update)
         return updates
 
     def fail(self, plan: StepPlan) -> list[Sequence]:
@@ -234,6 +252,7 @@ class Scheduler:
         keys = sequence.usable_keys(self._pools[0].pages.page_columns) if self.rules.prefix_cache else []
         for pool in sorted(self._pools, key=lambda pool: (-len(self.states.known(pool, keys)), -pool.available(1))):
             known = self.states.known(pool, keys)
+            known = known[: sequence.shareable_pages(len(known), pool.pages.page_columns)]
             shared = [page for page in known if page is not None]
             pool.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), pool.pages.page_columns) - len(shared)
@@ -265,9 +284,12 @@ class Scheduler:
         return min(busy, key=lambda pool: pool.last_pass, default=None)
 
     def _reserve_decode_columns(self, pool: PoolQueues) -> None:
-        """Give every decoding sequence the column its next row needs; if there is none the greatest rank gives way."""
+        """Give every decoding sequence the columns its next rows need; if there are none the greatest rank gives way.
+
+        Tokens that are known need a column, those of a block that is denoised do not.
+        """
         for sequence in sorted(pool.decode_queue.values(), key=lambda s: s.rank):
-            while sequence.status is SequenceStatus.DECODE and not self._grow(pool, sequence, sequence.computed + 1):
+            while sequence.status is SequenceStatus.DECODE and not self._grow(pool, sequence, sequence.settled_tokens):
                 self._preempt(pool, max(pool.running(), key=lambda s: s.rank))
 
     def _grow(self, pool: PoolQueues, sequence: Sequence, tokens: int) -> bool:
@@ -307,26 +329,9 @@ class Scheduler:
 
     def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
         page_columns = self._pools[sequence.pool].pages.page_columns
-        start, end = sequence.computed, sequence.computed + rows
-        known = (
-            () if sequence.has_prompt_logprobs else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
-        )
-        sampled = 1 + len(draft) if end == len(sequence.tokens) else 0
-        columns = [
-            sequence.pages[i // page_columns] * page_columns + i % page_columns for i in range(start, end + len(draft))
-        ]
-        return Segment(
-            sequence=sequence,
-            tokens=(*sequence.tokens[start:end], *draft),
-            first_position=start,
-            pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
-            past_columns=start,
-            targets=tuple(columns),
-            logit_rows=len(known) + sampled,
-            logprob_tokens=tuple(known),
-            state_key=self.states.origin(sequence),
-            snapshots=self.states.wanted(sequence, end),
-        )
+        if sequence.block is not None:
+            return block_segment(sequence, rows, page_columns)
+        return token_segment(sequence, rows, draft, page_columns, self.states)
 
     # -- the parts of commit ------------------------------------------------------------------------------------
 
@@ -338,45 +343,26 @@ class Scheduler:
             outcome = Outcome(0 if self.rules.is_recurrent else len(segment.tokens) - segment.sampled_rows, ())
         else:
             outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
-        sequence.last_served = self._passes
-        taken = self._append(sequence, outcome.new_tokens)
+        taken = append_tokens(sequence, outcome.new_tokens, self.rules.capacity.tokens_per_sequence)
         accepted = max(0, len(taken) - 1)
         if draft:
             self._guesser.judge(sequence, len(draft), len(outcome.new_tokens) - 1, accepted)
         # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
         kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
+        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
+
+    def _advance(self, segment: Segment, kept_rows: int) -> None:
+        """So many more of its tokens are computed; it ends, or goes on in the queue where it belongs now."""
+        sequence = segment.sequence
         sequence.computed += kept_rows
         pool = self._pools[sequence.pool]
         self._register(sequence, pool)
         self.states.commit(segment, kept_rows)
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)
-        elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
+        elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
             del pool.prefill_queue[sequence.id]
             pool.enqueue(sequence)
-        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
-
-    def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
-        """Add tokens up to a stop token, max_tokens or the end of the context."""
-        params, taken = sequence.request.params, []
-        for token in new_tokens:
-            if not params.max_tokens:
-                sequence.finish = FinishReason.LENGTH
-                break
-            sequence.tokens.append(token)
-            taken.append(token)
-            # Under a grammar the sampler takes a stop token before min_tokens only where there is no other.
-            may_stop = sequence.generated > params.min_tokens or params.grammar is not None
-            if token in params.stop_token_ids and may_stop:
-                sequence.finish = FinishReason.STOP
-            elif (
-                sequence.generated >= params.max_tokens
-                or len(sequence.tokens) >= self.rules.capacity.tokens_per_sequence
-            ):
-                sequence.finish = FinishReason.LENGTH
-            if sequence.finish is not None:
-                break
-        return tuple(taken)
 
     def _register(self, sequence: Sequence, pool: PoolQueues) -> None:
         """Put the pages that just became full of computed tokens into the prefix cache."""
@@ -384,6 +370,7 @@ class Scheduler:
         if not self.rules.prefix_cache or full <= sequence.registered:
             return
         sequence.extend_keys(full * pool.pages.page_columns, pool.pages.page_columns)
+        full = min(full, len(sequence.keys))  # those of a run that ends with a block come together
         for page in range(sequence.registered, full):
             pool.pages.register(sequence.pages[page], sequence.keys[page])
         sequence.registered = full

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 
-from engine.cache.prefix import PageKey, page_keys
+from engine.cache.prefix import PageKey, page_keys, pages_at_once
+from engine.modes.block_diffusion import ActiveBlock
 from engine.request import FinishReason, Request, TokenLogprob
 from engine.speculation.acceptance import GuessRecord
 
@@ -14,8 +15,8 @@ class SequenceStatus(StrEnum):
     """Where a sequence stands."""
 
     WAITING = "waiting"  # holds no columns
-    PREFILL = "prefill"  # more than one token still to compute
-    DECODE = "decode"  # exactly one token to compute: the newest
+    PREFILL = "prefill"  # more still to compute than a decode does
+    DECODE = "decode"  # one token to compute, the newest; of blocks: one that is denoised, or one to keep and the next
     FINISHED = "finished"
 
 
@@ -33,7 +34,7 @@ class Sequence:
 
     tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
     in columns pages[i // 16] * 16 + i % 16. resumed: how many tokens an earlier
-    worker delivered.
+    worker delivered. block: what is denoised, None for one token after the other.
     """
 
     request: Request
@@ -61,6 +62,7 @@ class Sequence:
     passes: int = 0
     pass_rows: int = 0
     resumed: int = 0
+    block: ActiveBlock | None = None
     _distinct: "array[int] | None" = None
     _embeds_salt: bytes | None = None
 
@@ -93,9 +95,24 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def block_length(self) -> int:
+        """Rows that see each other both ways; it is computed in multiples of them."""
+        return self.block.settings.block_length if self.block is not None else 1
+
+    @property
+    def decode_rows(self) -> int:
+        """Most rows of it in a pass that does not count as prefill."""
+        return 2 * self.block_length if self.block is not None else 1
+
+    @property
+    def settled_tokens(self) -> int:
+        """Tokens whose keys and values can be computed for good: all, or those of whole blocks."""
+        return len(self.tokens) - len(self.tokens) % self.block_length
+
+    @property
     def rows_wanted(self) -> int:
-        """Rows that still have to be computed before the next token is known."""
-        return len(self.tokens) - self.computed
+        """Rows that still have to be computed before the next token is known, or the next block denoised once."""
+        return self.settled_tokens - self.computed + (self.block_length if self.block is not None else 0)
 
     @property
     def has_prompt_logprobs(self) -> bool:
@@ -106,6 +123,8 @@ class Sequence:
     @property
     def first_logit_row(self) -> int:
         """Index of the first token whose row must be computed, because something is read from its logits."""
+        if self.block is not None:
+            return self.settled_tokens
         return len(self.tokens) - 1 if self.has_prompt_logprobs else len(self.prompt_logprobs)
 
     @property
@@ -122,14 +141,24 @@ class Sequence:
             self._embeds_salt = digest.digest()
         return self._embeds_salt or request.cache_salt
 
+    def shareable_pages(self, pages: int, page_columns: int) -> int:
+        """Of its first `pages` pages, those that end where a block ends."""
+        return pages - pages % pages_at_once(page_columns, self.block_length)
+
     def extend_keys(self, tokens: int, page_columns: int) -> None:
         """Compute the prefix keys of the full pages among the first `tokens` tokens."""
         if len(self.keys) < tokens // page_columns:
-            self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.prefix_salt)
+            self.keys = page_keys(
+                self.tokens[:tokens],
+                page_columns,
+                self.keys,
+                self.prefix_salt,
+                self.block_length if self.block is not None else 0,
+            )
 
     def usable_keys(self, page_columns: int) -> list[PageKey]:
         """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
-        return self.keys[: self.first_logit_row // page_columns]
+        return self.keys[: self.shareable_pages(self.first_logit_row // page_columns, page_columns)]
 
     def move(self, status: SequenceStatus) -> None:
         """Change status; anything the table does not list is our own mistake."""

@@ -227,7 +227,13 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
-    """The shapes to use: what the bundle has, a free past sized by the settings, one pinned shape if deterministic."""
+    """The shapes to use: what the bundle has, a free past sized by the settings, one pinned shape if deterministic.
+
+    BundleError for settings that the bundle cannot follow.
+    """
+    if manifest.diffusion is not None and (config.lookup_rows or config.draft):
+        setting = "draft" if config.draft else "lookup_rows"
+        raise BundleError(f"{setting} guesses the next tokens: {manifest.name} denoises blocks of them")
     shapes = shape_table(manifest, config.max_rows)
     if shapes.free:
         columns = config.pool_columns or _default_columns(manifest, config)

@@ -15,9 +15,10 @@ def certain_rows(plan: StepPlan, masks: GrammarMasks) -> dict[str, int]:
     """By sequence id, how many of its rows, from the first, are kept whatever is sampled from numbers that are sound.
 
     Not certain: guesses, sequences whose grammar may fail or whose mask may be late, and a row that is only scored.
+    Rows of a block that is denoised have no column at all.
     """
     return {
-        segment.sequence.id: len(segment.tokens) - len(segment.guesses)
+        segment.sequence.id: len(segment.targets) - len(segment.guesses)
         for segment in plan.segments
         if segment.sequence.id not in masks and segment.sequence.request.params.max_tokens
     }

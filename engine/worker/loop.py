@@ -176,7 +176,7 @@ class EngineLoop:
         samples = sample_pass(plan, logits, self._masks, self._sampling)
         self.stages.mark("sample")
         failures = self._drop_failed(plan, batch, samples.lost, non_finite)
-        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
+        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred, samples.predicted)
         self._advance_masks(plan, updates)
         self.stages.mark("commit")
         kept = {update.sequence.id: update.kept_rows for update in updates}
@@ -265,7 +265,7 @@ class EngineLoop:
         counters.passes += 1
         counters.rows_used += plan.rows_used
         counters.rows_run += plan.shape.rows
-        prefill = sum(len(s.tokens) for s in plan.segments if not s.sampled_rows or len(s.tokens) > s.sampled_rows)
+        prefill = sum(len(segment.tokens) for segment in plan.segments if not segment.is_decode)
         counters.prefill_rows += prefill
         counters.decode_rows += plan.rows_used - prefill
         counters.variant_switches += self._last_shape not in (None, plan.shape)
@@ -287,8 +287,9 @@ class EngineLoop:
                 self._counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
             self._counters.generated_tokens += len(update.new_tokens)
             self._counters.finished += sequence.finish is not None
-            tokens = sampled[sequence.id][: len(update.new_tokens)]
-            events.append(_event(update, tokens, now_s, tuple(sequence.prompt_logprobs) if is_first else ()))
+            tokens = sampled.get(sequence.id, ())[: len(update.new_tokens)]
+            logprobs = update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None)
+            events.append(_event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ()))
         return events
 
 
@@ -299,13 +300,16 @@ def _mark_started(plan: StepPlan, now_s: float) -> None:
 
 
 def _event(
-    update: SequenceUpdate, tokens: tuple[SampledToken, ...], now_s: float, prompt_logprobs: tuple[TokenLogprob, ...]
+    update: SequenceUpdate,
+    logprobs: tuple[TokenLogprob, ...],
+    now_s: float,
+    prompt_logprobs: tuple[TokenLogprob, ...],
 ) -> TokenEvent:
     sequence = update.sequence
     return TokenEvent(
         sequence.id,
         update.new_tokens,
-        tuple(token.logprob for token in tokens if token.logprob is not None),
+        logprobs,
         sequence.finish,
         stopped_by=update.new_tokens[-1] if sequence.finish is FinishReason.STOP else None,
         timings=_timings(sequence, now_s) if sequence.finish is not None else None,

@@ -7,6 +7,8 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 from server.protocol.fields import (
     MAX_TOKENS,
     Body,
+    DenoisingSteps,
+    EntropyBound,
     Name,
     NotYet,
     Penalty,
@@ -18,6 +20,7 @@ from server.protocol.fields import (
     TokenId,
     TokenLimit,
     TopK,
+    UnmaskingStrategy,
     User,
     text_or_list,
 )
@@ -89,6 +92,12 @@ class GenerationBody(Body):
     guided_regex: RegexText | None = None
     guided_choice: OptionTexts | None = None
     guided_grammar: GrammarText | None = None
+
+    # How a block-diffusion model denoises.
+    denoising_steps: DenoisingSteps | None = None
+    unmasking_strategy: UnmaskingStrategy | None = None
+    confidence_threshold: Probability | None = None
+    entropy_bound: EntropyBound | None = None
 
     # Known, not honoured.
     prompt_logprobs: NotYet = None

@@ -9,7 +9,9 @@ from server.protocol.fields import (
     MAX_TOKENS,
     MAX_TOOLS,
     Body,
+    DenoisingSteps,
     Effort,
+    EntropyBound,
     Metadata,
     Name,
     NotYet,
@@ -24,6 +26,7 @@ from server.protocol.fields import (
     TokenLimit,
     TopK,
     TopLogprobs,
+    UnmaskingStrategy,
     User,
     text_or_list,
     text_or_object,
@@ -226,6 +229,10 @@ class ResponsesRequest(Body):
     priority: Priority | None = None
     thinking_token_budget: TokenLimit | None = None
     chat_template_kwargs: TemplateOptions | None = None
+    denoising_steps: DenoisingSteps | None = None
+    unmasking_strategy: UnmaskingStrategy | None = None
+    confidence_threshold: Probability | None = None
+    entropy_bound: EntropyBound | None = None
 
     # Known, not honoured: nothing is stored, so nothing can be referred to.
     previous_response_id: NotYet = None

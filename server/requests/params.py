@@ -4,12 +4,13 @@ import re
 from dataclasses import dataclass, replace
 
 from engine.client.engine import EngineInfo
-from engine.request import SamplingParams, ThinkingBudget
+from engine.request import Denoising, SamplingParams, ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import echo, refuse
 from server.protocol.chat_request import ChatRequest
 from server.protocol.completion_request import CompletionRequest
 from server.protocol.generation_request import GenerationBody
+from server.requests.denoising import denoising
 from server.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -43,6 +44,7 @@ class GenerationParams:
     keep: int | None = None  # of a longer prompt only this many last tokens are used
     grammar: str | None = None
     prediction: tuple[int, ...] = ()
+    denoising: Denoising | None = None
 
     def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
         """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
@@ -64,6 +66,7 @@ class GenerationParams:
             prompt_logprobs=self.prompt_logprobs,
             thinking_budget=self.thinking_budget,
             grammar=self.grammar,
+            denoising=self.denoising,
         )
 
 
@@ -139,6 +142,7 @@ def _params(
         min_tokens=min_tokens,
         logprobs=logprobs,
         keep=_keep(body, engine.info.max_context, max_tokens),
+        denoising=denoising(body, engine, settings),
     )
 
 

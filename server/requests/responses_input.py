@@ -56,6 +56,11 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
         repetition_penalty=body.repetition_penalty,
         seed=body.seed,
         priority=body.priority,
+        thinking_token_budget=body.thinking_token_budget,
+        denoising_steps=body.denoising_steps,
+        unmasking_strategy=body.unmasking_strategy,
+        confidence_threshold=body.confidence_threshold,
+        entropy_bound=body.entropy_bound,
         response_format=_response_format(body.text),
     )
 

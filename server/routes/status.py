@@ -53,6 +53,7 @@ def _model(service: Service, adapter: str) -> Model:
             "variants": list(info.ready.variants),
             "kv_bytes_per_token": manifest.kv_bytes_per_token,
             "fingerprint": info.fingerprint,
+            **({"block_length": manifest.diffusion.block_length} if manifest.diffusion is not None else {}),
         },
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from engine import messages
-from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
+from engine.bundle.manifest import DiffusionSpec, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client.engine import EngineInfo, EngineState
 from engine.embeddings.npy import decode_embeds
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
@@ -137,6 +137,12 @@ class ScriptedEngine:
         manifest = self._info.manifest
         text = msgspec.structs.replace(manifest.text, **fields)
         self._info = dataclasses.replace(self._info, manifest=msgspec.structs.replace(manifest, text=text))
+
+    def denoise(self, block_length: int = 8) -> None:
+        """Serve a block-diffusion model."""
+        diffusion = DiffusionSpec(block_length, 999)
+        manifest = msgspec.structs.replace(self._info.manifest, diffusion=diffusion)
+        self._info = dataclasses.replace(self._info, manifest=manifest)
 
     def hold(self, deltas: int = 0) -> None:
         """Let `deltas` more deltas out, then none."""

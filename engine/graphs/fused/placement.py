@@ -86,7 +86,7 @@ def _check(shape: FusedShape, prefill: PackedSegment | None, decodes: tuple[Pack
     if prefill is not None and prefill.count > shape.prefill_rows:
         raise PassFailed(f"{prefill.count} prompt rows do not fit the {shape.prefill_rows} of {shape.name}")
     for segment in (*decodes, *((prefill,) if prefill else ())):
-        if segment.both_ways:
+        if segment.block_rows > 1:
             raise PassFailed(f"{shape.name} has no rows that see both ways")
         if segment.past + segment.count > columns:
             raise PassFailed(

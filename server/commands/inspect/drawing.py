@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.bundle.fused_spec import FusedSpec
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
+from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 from server.commands.inspect.segments import grouped_files, segment_table
@@ -54,6 +54,7 @@ def _headline(manifest: Manifest) -> RenderableType:
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
         *([("fused", _fused_text(manifest.fused))] if manifest.fused is not None else []),
+        *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
         ("parity", _parity_text(manifest.parity)),
@@ -72,6 +73,10 @@ def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:
     heads, keys, values = spec.memory_shape
     layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
     return [("states", f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence")]
+
+
+def _blocks_text(diffusion: DiffusionSpec) -> str:
+    return f"denoised {diffusion.block_length} tokens at a time, mask token {diffusion.mask_token}"
 
 
 def _parity_text(parity: dict[str, float]) -> str:

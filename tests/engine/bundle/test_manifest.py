@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from engine.bundle.manifest import load_manifest
+from engine.bundle.manifest import DiffusionSpec, load_manifest, save_manifest
 from engine.errors import BundleError
 from tests.engine.tiny_bundle import write_bundle
 
@@ -31,6 +32,9 @@ from tests.engine.tiny_bundle import write_bundle
         ("text.chat_template", "/etc/passwd", "outside the bundle: the name '/etc/passwd' does not stay"),
         ("graphs.0.file", "../model.onnx", "outside the bundle"),
         ("parity", {"kl": None}, r"Expected `float`, got `null`"),
+        ("diffusion", {"block_length": 0, "mask_token": 1}, r">= 1 - at `\$\.diffusion\.block_length`"),
+        ("diffusion", {"block_length": 4}, "missing required field `mask_token`"),
+        ("diffusion", {"block_length": 4, "mask_token": 9999}, r"diffusion\.mask_token \(9999\) is not among 262"),
     ],
 )
 def test_values_that_are_impossible(field: str, value: object, message: str, tmp_path: Path) -> None:
@@ -53,6 +57,24 @@ def test_caches_larger_than_any_models(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(document))
     with pytest.raises(BundleError, match="make 8589934592 bytes of cache a token, 16777216 is the most"):
         load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "dtype", "megabytes"), [(8, "float16", 234.9), (4, "float16", 117.4), (8, "uint8", 117.4)]
+)
+def test_memory_of_a_cache(kv_heads: int, dtype: str, megabytes: float, tmp_path: Path) -> None:
+    """28 layers, 2,048 columns, heads of 128 numbers: keys and values, in millions of bytes."""
+    manifest = write_bundle(tmp_path)
+    model = structs.replace(manifest.model, layers=28, kv_heads=kv_heads, head_dim=128)
+    sized = structs.replace(manifest, model=model, kv_dtype=dtype)
+    assert round(2048 * sized.kv_bytes_per_token / 1e6, 1) == megabytes
+
+
+def test_models_of_blocks_say_so_and_the_others_nothing(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path)
+    assert "diffusion" not in (tmp_path / "manifest.json").read_text()
+    save_manifest(tmp_path, structs.replace(manifest, diffusion=DiffusionSpec(16, 7)))
+    assert load_manifest(tmp_path).diffusion == DiffusionSpec(16, 7)
 
 
 def test_deep_nesting(tmp_path: Path) -> None:

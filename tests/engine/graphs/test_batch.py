@@ -69,6 +69,6 @@ def test_a_block_that_sees_both_ways_sees_its_later_rows() -> None:
     plan = StepPlan(PassShape(4, 64), 0, (segment("d", (9,), 20, (2, 0)), segment("b", (5, 6, 7), 16, (3,))))
     batch = pack(plan, 16)
     first, block = batch.segments
-    visible = replace(batch, segments=(first, replace(block, both_ways=True))).visible()
+    visible = replace(batch, segments=(first, replace(block, block_rows=3))).visible()
     assert visible[:, 64:].astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
     assert (visible[:, :64] == batch.visible()[:, :64]).all()

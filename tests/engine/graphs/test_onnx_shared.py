@@ -135,7 +135,7 @@ def test_sixteen_over_a_thousand_tokens_take_less_than_three_times_the_memory_of
 def both_ways(runtime: Runtime, shape: PassShape, *segments: Segment) -> np.ndarray:
     """Logits of a pass whose last segment sees both ways; nothing is kept."""
     batch = pack(StepPlan(shape, 0, segments), 16)
-    last = replace(batch.segments[-1], both_ways=True)
+    last = replace(batch.segments[-1], block_rows=batch.segments[-1].count)
     return runtime.run(replace(batch, segments=(*batch.segments[:-1], last))).decoded().copy()
 
 

@@ -1,9 +1,12 @@
 """config.json as a Network: what is accepted, and what is refused by name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from engine.bundle.manifest import DiffusionSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import FAMILIES, read_network
 
@@ -38,6 +41,7 @@ def test_context_is_bounded_by_the_checkpoint(asked: int, given: int) -> None:
 
 LAYERS = {"layer_types": ["linear_attention", "full_attention"]}
 MORE: dict[str, dict[str, Any]] = {
+    "SDARForCausalLM": {"mask_token_id": 99},
     "Qwen3_5ForCausalLM": LAYERS,
     "Qwen3_5ForConditionalGeneration": {"text_config": GOOD | LAYERS},
 }
@@ -46,10 +50,34 @@ MORE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_every_family_reads_a_minimal_config(architecture: str) -> None:
     """The table is complete."""
-    assert (
-        read_network(GOOD | MORE.get(architecture, {}) | {"architectures": [architecture]}).spec.family
-        == FAMILIES[architecture].name
-    )
+    config = GOOD | {"architectures": [architecture]}
+    config |= MORE.get(architecture, {})
+    assert read_network(config).spec.family == FAMILIES[architecture].name
+
+
+SDAR = GOOD | {"architectures": ["SDARForCausalLM"], "model_type": "sdar", "mask_token_id": 99}
+
+
+def test_sdar_is_qwen3_with_blocks() -> None:
+    qwen3 = read_network(GOOD | {"architectures": ["Qwen3ForCausalLM"]})
+    sdar = read_network(SDAR | {"block_size": 16})
+    assert sdar.details.diffusion == DiffusionSpec(16, 99)
+    assert qwen3.details == replace(sdar.details, diffusion=None)
+    assert qwen3.spec == structs.replace(sdar.spec, family="qwen3")
+    assert read_network(SDAR).details.diffusion == DiffusionSpec(4, 99)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask_token_id": None}, "mask_token_id is missing"),
+        ({"mask_token_id": 100}, "mask_token_id must be an integer from 0 to 99"),
+        ({"block_size": 0}, "block_size must be an integer from 1 to 1024"),
+    ],
+)
+def test_blocks_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        read_network(SDAR | changes)
 
 
 def test_family_differences() -> None:

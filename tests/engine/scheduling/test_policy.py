@@ -1,5 +1,7 @@
 """Sharing rows and pricing shapes, by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,20 @@ def test_the_smallest_variant_that_fits_else_the_largest(
     assert share.shape.past == next(past for past in pasts if past >= cached)
     assert share.shape.rows == next((count for count in rows if count >= wanted), rows[-1])
     assert share.prefill_rows == min(wanted, share.shape.rows)
+
+
+@given(SIZES, st.integers(1, 9), st.integers(0, 40), st.integers(0, 200), st.booleans())
+def test_rows_are_shared_out_in_whole_blocks(
+    sizes: list[int], unit: int, blocks: int, prompts: int, prefill_first: bool
+) -> None:
+    """What is less than a block is given only where it is all that is wanted."""
+    shapes = replace(fixed(*((rows + unit, 128) for rows in sizes)), unit=unit)
+    demand = Demand(blocks * unit, prompts * unit or unit, prefill_first)
+    share = share_rows(shapes, CostTable({}), demand, Extent(0, 0, 128), 100.0)
+    assert share.useful > 0 and share.useful <= share.shape.rows
+    assert share.decodes % unit == 0 and share.prefill_rows % unit == 0
+    free_share = share_rows(replace(free(unit + 7, 512), unit=unit), CostTable({}), demand, Extent(0, 0, 64), 100.0)
+    assert free_share.useful > 0 and free_share.decodes % unit == free_share.prefill_rows % unit == 0
 
 
 def test_starved_prefill_gets_a_quarter() -> None:
@@ -172,6 +188,7 @@ def test_how_far_a_pool_is_shared() -> None:
     assert fixed((1, 512), (32, 512)).reach(2) == 512
     assert fixed((1, 4095), (128, 896)).reach(2) == 4095  # rows are not worth three quarters of the pool
     assert free(64, 4096).reach(99) == 4096
+    assert [replace(stock, unit=16).reach(sequences) for sequences in (1, 2, 3, 9)] == [4064, 4064, 3968, 3968]
 
 
 def test_a_kept_prefix_never_keeps_prefill_from_a_shape_without_logits() -> None:

@@ -1,7 +1,8 @@
 """Who may take rows, by hand."""
 
-from engine.request import Request, SamplingParams
-from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.modes.block_diffusion import ActiveBlock
+from engine.request import Denoising, Request, SamplingParams
+from engine.scheduling.queues import guessing, kv_only_rows, open_rows, rows_of, take_rows, take_turns, without
 from engine.scheduling.sequence import Sequence
 
 
@@ -41,6 +42,28 @@ def test_rows_before_the_first_whose_logits_are_read() -> None:
 
 def test_rows_go_to_the_first_until_none_is_left() -> None:
     a, b, c = (waiting(name, 20) for name in "abc")
-    assert take_prefill([(a, 5), (b, 0), (c, 9)], 8) == [(a, 5), (c, 3)]
-    assert take_prefill([(a, 5), (b, -1), (c, 9)], 100) == [(a, 5), (c, 9)]
-    assert take_prefill([(a, 5)], 0) == []
+    assert take_rows([(a, 5), (b, 0), (c, 9)], 8) == [(a, 5), (c, 3)]
+    assert take_rows([(a, 5), (b, -1), (c, 9)], 100) == [(a, 5), (c, 9)]
+    assert take_rows([(a, 5)], 0) == []
+
+
+def blocks(name: str, tokens: int, order: int = 0, *, computed: int = 0) -> Sequence:
+    made = waiting(name, tokens, order, computed=computed)
+    made.block = ActiveBlock(Denoising(4, 49, 4), tokens % 4)
+    return made
+
+
+def test_who_denoises_takes_whole_blocks() -> None:
+    token, block, prompt = waiting("t", 9, computed=8), blocks("b", 10, computed=4), blocks("p", 22)
+    assert (block.rows_wanted, block.decode_rows, block.first_logit_row) == (8, 8, 8)
+    assert rows_of([token, block]) == 9
+    assert take_rows([(token, 1), (block, 8), (prompt, 24)], 8) == [(token, 1), (block, 4)]
+    assert take_rows([(block, 8), (token, 1), (prompt, 24)], 30) == [(block, 8), (token, 1), (prompt, 20)]
+    assert kv_only_rows([(prompt, 24), (block, 8)]) == [(prompt, 20), (block, 4)]
+
+
+def test_turns_go_to_those_that_wait_the_longest_and_guesses_to_those_with_a_last_token() -> None:
+    early, late, block = waiting("e", 9, 1, computed=8), waiting("l", 9, 2, computed=8), blocks("b", 8, 3, computed=4)
+    early.last_served, late.last_served, block.last_served = 5, 4, 3
+    assert take_turns([early, late, block], 9) == [(block, 8), (late, 1)]
+    assert guessing(take_turns([early, late, block], 10)) == [late, early]

@@ -28,7 +28,7 @@ class SegmentedFake(FakeRuntime):
         self.caches: SequenceCaches[None] = SequenceCaches(smallest_manifest(), None if shapes.fixed else 16)
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
-        """Writes the new rows behind the past of each sequence, then reads causally."""
+        """Writes the new rows behind the past of each sequence, then reads what each may see of them."""
         self.caches.place(batch)
         found: dict[int, NDArray[np.int64]] = {}
         for segment, cache in self.caches.last:
@@ -37,7 +37,7 @@ class SegmentedFake(FakeRuntime):
             cache.values[0, 0, 0, new, 0] = batch.input_ids[segment.start : segment.end]
         for segment, cache in self.caches.last:
             for row in range(segment.start, segment.end):
-                end = segment.past + row - segment.start + 1
+                end = segment.past + int(segment.visible_rows()[row - segment.start].sum())
                 parts = [(cache, end - cache.base_columns)]
                 parts[:0] = [(cache.base, cache.base_columns)] if cache.base else []
                 read = [

@@ -1,5 +1,7 @@
 """Keys and values are written beside the loop: all that is kept, nothing twice, before the next pass reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.fake_runtime import POISON
 from engine.graphs.logits import Logits
+from engine.request import Denoising, Unmasking
 from engine.scheduling.plan import Segment, StepPlan
 from engine.worker.kv_writer import KvWriter, certain_rows
 from tests.engine.grammar.small_tokens import OnDemand, grammar, inline_masks
@@ -90,6 +93,23 @@ def test_integer_logits_give_the_same_answers(lookup: int) -> None:
         world.submit(name, tokens, 15)
     world.run()
     assert world.outputs == {name: by_hand(tokens, 15) for name, tokens in prompts.items()}
+
+
+def test_of_integer_logits_only_what_is_settled_is_written_early() -> None:
+    denoising = Denoising(4, 49, 2, Unmasking.STATIC_CONFIDENCE)
+    prompts = {f"s{length}": tuple((length * 11 + j) % 49 for j in range(length)) for length in (3, 8, 21)}
+    found = []
+    for is_quantised in (False, True):
+        world = simulate(replace(fixed((8, 88), (32, 64)), unit=4))
+        if is_quantised:
+            quantised(world)
+        for name, tokens in prompts.items():
+            world.submit(name, tokens, 14, denoising=denoising)
+        world.run()
+        found.append(world.outputs)
+        kept = world.runtime._pools[0]
+        assert 49 not in kept[:, 1]
+    assert found[0] == found[1] and all(len(tokens) == 14 for tokens in found[0].values())
 
 
 def test_the_next_pass_waits_for_what_is_written() -> None:

@@ -1,0 +1,42 @@
+"""Shapes of a block-diffusion bundle: only those that have the rows of a block."""
+
+import msgspec
+import pytest
+
+from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
+from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.errors import BundleError
+
+
+def manifest(*shapes: tuple[int, int], block_length: int | None) -> Manifest:
+    rope = RopeSpec("default", 1e4, 2, (1.0,))
+    graphs = tuple(
+        GraphSpec(f"ar{rows}_cl{context}_1_of_1", "a.onnx", GraphKind.DEFAULT, 1, 1, (), (), rows, context)
+        for rows, context in shapes
+    ) or (GraphSpec("model", "a.onnx", GraphKind.DEFAULT, 1, 1, (), ()),)
+    model, text = ModelSpec("sdar", 1, 2, 1, 1, 2, 2, 9, rope), TextSpec("tokenizer.json", None, ())
+    made = Manifest(1, "m", "cpu", "fp32", "none", 0, model, graphs, "float32", 512, text, {}, {})
+    return msgspec.structs.replace(made, diffusion=DiffusionSpec(block_length, 8) if block_length else None)
+
+
+ALL = ((1, 160), (8, 96), (8, 160), (32, 96))
+
+
+def test_rows_of_less_than_a_block_are_left_out() -> None:
+    table = shape_table(manifest(*ALL, block_length=8), 256)
+    assert table == ShapeTable((PassShape(8, 88), PassShape(8, 152), PassShape(32, 64)), 32, 152, unit=8)
+    assert shape_table(manifest(*ALL, block_length=16), 256).max_past == 64
+    assert len(shape_table(manifest(*ALL, block_length=None), 256).fixed) == 4
+
+
+def test_too_few_rows_end_the_start_with_a_sentence() -> None:
+    with pytest.raises(BundleError, match="no variant has the 64 rows of a block, the most is 32: compile more --rows"):
+        shape_table(manifest(*ALL, block_length=64), 256)
+    with pytest.raises(BundleError, match="max_rows is 32, a block of this model takes 64 rows"):
+        shape_table(manifest(block_length=64), 32)
+    assert shape_table(manifest(block_length=64), 64).unit == 64
+
+
+def test_one_pinned_shape_has_the_rows_of_a_block() -> None:
+    assert pin(shape_table(manifest(block_length=64), 256), 32).fixed == (PassShape(64, 512),)
+    assert pin(shape_table(manifest(*ALL, block_length=4), 256), 8).unit == 4
