@@ -24,14 +24,14 @@ def check_contract(manifest: Manifest) -> None:
         check_kv_scales(manifest)
         check_conv_weights(manifest)
         return
-    if manifest.fused is not None:
-        check_fused(manifest)
-        return
     check_head_weight(manifest)
     if manifest.model.recurrent is not None:
         raise BundleError("recurrent layers need a segmented bundle: in a pool there is no state for each sequence")
     if manifest.kv_scales:
         raise BundleError("kv_scales are for the caches of a segmented bundle")
+    if manifest.fused is not None:
+        check_fused(manifest)
+        return
     found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
     for spec in manifest.graphs:
         layers: set[int] = set()

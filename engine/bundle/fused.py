@@ -121,6 +121,8 @@ def check_fused(manifest: Manifest) -> None:
     """BundleError names what is missing, or the graph and the tensor that is not as the model wants it."""
     spec = manifest.fused
     assert spec is not None
+    if manifest.diffusion is not None:
+        raise BundleError("a fused graph decodes one token a pass of each sequence, this model denoises blocks of them")
     if spec.pd_prefill_len != tuple(rows - spec.decode_slots for rows in spec.pd_total_len):
         raise BundleError("fused: pd_prefill_len must be pd_total_len without the decode slots")
     wanted = {shape.name for shape in fused_shapes(spec)}

@@ -137,7 +137,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
 def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
     """How the network is cut: for an NPU by size as well, because a context binary has a limit."""
     if layout_of(arguments) is Layout.FUSED:
-        return (whole_part(network.spec.layers),)
+        return (whole_part(network),)
     if arguments.is_npu:
         return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:

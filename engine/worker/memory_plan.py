@@ -44,7 +44,8 @@ class MemoryPlan:
 
 def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> MemoryPlan:
     """For the graphs of the manifest that are to be loaded. What onnxruntime itself needs is not in it."""
-    columns = config.pools * shapes.max_past
+    # With fused graphs a pool is so many whole caches, and a pass spans one of them.
+    columns = config.pool_columns if shapes.slots else config.pools * shapes.max_past
     state = manifest.state_bytes_per_sequence
     return MemoryPlan(
         weights=_weight_bytes(manifest),

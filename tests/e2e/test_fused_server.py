@@ -26,8 +26,8 @@ QUESTIONS = (
 )
 COMMANDS = {
     "row": "--layout pool --rows 1,8,32 --context 512",
-    "seed": "--layout fused --rows 32,64 --context 512",
-    "slots": "--layout fused --rows 32 --context 512 --decode-slots 3",
+    "one slot": "--layout fused --rows 32,64 --context 512",
+    "three slots": "--layout fused --rows 32 --context 512 --decode-slots 3",
 }
 
 
@@ -43,14 +43,18 @@ def text(answer: dict[str, object]) -> str:
     return str(answer["choices"][0]["message"]["content"])  # type: ignore[index]
 
 
+def folder_of(folder: Path, name: str) -> Path:
+    return folder / name.replace(" ", "-")
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The embedded model in each layout, compiled by the command's own options."""
     folder = tmp_path_factory.mktemp("fused")
     for name, words in COMMANDS.items():
-        options = f"demo -o {folder / name} --quant fp32 --name demo --parity-tokens 64 {words}"
+        options = f"demo -o {folder_of(folder, name)} --quant fp32 --name demo --parity-tokens 64 {words}"
         compile_bundle(compile_arguments(options.split()), SilentProgress())
-    return {name: folder / name for name in COMMANDS}
+    return {name: folder_of(folder, name) for name in COMMANDS}
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +63,14 @@ def row_answers(folders: dict[str, Path]) -> list[str]:
         return [text(ask(server, question)) for question in QUESTIONS]
 
 
-@pytest.fixture(scope="module", params=["seed", "slots"])
+@pytest.fixture(scope="module", params=["one slot", "three slots"])
 def server(folders: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[LiveServer]:
     with serving(str(folders[request.param])) as live:
         yield live
 
 
 def test_the_options_of_the_command_arrive() -> None:
-    made = compile_arguments(["s", "-o", "o", *COMMANDS["slots"].split(), "--kv-update", "host"])
+    made = compile_arguments(["s", "-o", "o", *COMMANDS["three slots"].split(), "--kv-update", "host"])
     assert (made.layout, made.rows, made.decode_slots, made.kv_update) == (Layout.FUSED, (32,), 3, "host")
     assert made.quant is Quant.INT4
 

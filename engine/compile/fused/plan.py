@@ -10,6 +10,7 @@ from engine.compile.arguments import CompileArguments, KvUpdate, Split
 from engine.compile.graphs import GraphPlan
 from engine.compile.parts import PartPlan, plan_parts
 from engine.errors import CompileError
+from engine.models.network import Network
 
 LEAST_COLUMNS = 16
 MOST_SLOTS = 64
@@ -62,9 +63,11 @@ def pass_shapes(arguments: CompileArguments) -> tuple[PassShape, ...]:
     return tuple(PassShape(shape.rows, spec.past) for shape in fused_shapes(spec))
 
 
-def whole_part(layers: int) -> PartPlan:
-    """The network as one graph."""
-    (part,) = plan_parts(Split.NONE, layers)
+def whole_part(network: Network) -> PartPlan:
+    """The network as one graph. CompileError for a model that denoises blocks: a decode has one row."""
+    if network.details.diffusion is not None:
+        raise CompileError(f"--layout fused decodes token by token: {network.spec.family} denoises blocks of them")
+    (part,) = plan_parts(Split.NONE, network.spec.layers)
     return replace(part, kind=GraphKind.FUSED)
 
 

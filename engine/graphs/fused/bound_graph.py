@@ -10,6 +10,7 @@ import numpy as np
 from engine.bundle.encoding import Array, Encoding, encoding_of
 from engine.bundle.fused import FusedShape, cache_tensors, fresh_tensors, fused_shape
 from engine.bundle.manifest import GraphSpec, Manifest
+from engine.errors import PassFailed
 from engine.graphs.fused.caches import FusedCache
 from engine.graphs.fused.inputs import FusedInputs
 from engine.graphs.onnx_binding import Binding, bind
@@ -37,14 +38,17 @@ class BoundGraph:
     def run(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> None:
         """Run over caches in the order of `FusedShape.caches`, and write the updated ones to `updated`, () = nowhere.
 
-        An updated cache may be the cache itself. Raises what onnxruntime raises.
+        An updated cache may be the cache itself. PassFailed when onnxruntime raises.
         """
         key = (*(cache.serial for cache in caches), *(cache.serial for cache in updated))
         found = self._bindings.pop(key, None) or self._bind(caches, updated)
         self._bindings[key] = found
         if len(self._bindings) > KEPT_BINDINGS:
             del self._bindings[next(iter(self._bindings))]
-        found.run()
+        try:
+            found.run()
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise PassFailed(f"graph {self.shape.name} failed: {str(error)[:300]}") from error
 
     def clear(self) -> None:
         """Drop the bindings: none may outlive what it points to."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import PassShape
+from engine.errors import PassFailed
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.fused.bound_graph import BoundGraph
 from engine.graphs.fused.caches import FusedCache
@@ -29,7 +30,7 @@ class CacheUpdate(Enum):
 
 
 def choose_update(manifest: Manifest, graphs: Sequence[BoundGraph], tables: Tables) -> CacheUpdate:
-    """In place where every graph, tried once, then gives the same bytes as with a copy."""
+    """In place where every graph, tried once, then gives the bytes of a copy. PassFailed when one cannot run."""
     assert manifest.fused is not None
     if not manifest.fused.kv_update_on_device:
         return CacheUpdate.HOST
@@ -59,8 +60,8 @@ def _updates_in_place(manifest: Manifest, graph: BoundGraph, tables: Tables, ser
     expected = graph.logits.copy()
     try:
         graph.run(mine, mine)
-    except Exception as error:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
-        log.info("%s cannot write its caches in place: %s", graph.shape.name, str(error)[:200])
+    except PassFailed as error:
+        log.info("caches cannot be written in place: %s", error)
         return False
     return np.array_equal(expected, graph.logits) and all(
         np.array_equal(copy.keys, own.keys) and np.array_equal(copy.values, own.values)

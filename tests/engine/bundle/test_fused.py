@@ -38,8 +38,8 @@ def test_other_names_are_refused(name: str) -> None:
 def test_a_bundle_has_a_graph_for_every_kind_of_pass() -> None:
     names = [shape.name for shape in fused_shapes(FusedSpec((32, 128), (28, 124), 4, 896))]
     assert names == ["model.0.s1", "model.0.d4", "model.0.pd.s32.d4", "model.0.pd.s128.d4"]
-    seed = [shape.name for shape in fused_shapes(FusedSpec((32, 64, 128), (31, 63, 127), 1, 896))]
-    assert seed == ["model.0.s1", "model.0.pd.s32", "model.0.pd.s64", "model.0.pd.s128"]
+    one_slot = [shape.name for shape in fused_shapes(FusedSpec((32, 64, 128), (31, 63, 127), 1, 896))]
+    assert one_slot == ["model.0.s1", "model.0.pd.s32", "model.0.pd.s64", "model.0.pd.s128"]
 
 
 def test_the_manifest_tells_total_and_prefill_lengths(bundles: Bundles) -> None:

@@ -180,3 +180,20 @@ def test_what_is_built_shares_guesses_and_offloads_nothing() -> None:
     assert (rules.prefix_cache, rules.lookup_rows, rules.prediction_rows) == (False, 0, 0)
     assert (rules.offload_pages, rules.reserve_tokens) == (0, 0)
     assert rules.capacity.tokens_per_sequence == CACHE + 1
+
+
+@pytest.mark.parametrize("back_to", [0, 1, 4])
+@pytest.mark.parametrize("length", [1, 12])
+def test_a_sequence_goes_back_in_its_cache(length: int, back_to: int) -> None:
+    world = world_of(2, 8, caches=2)
+    for name, salt in (("a", 3), ("b", 4)):
+        world.submit(name, prompt(length, salt), 15)
+    while len(world.outputs["a"]) < 7:
+        world.step()
+    world.loop.rewind("a", back_to)
+    del world.outputs["a"][back_to:]
+    world.run()
+    assert {name: world.outputs[name] for name in "ab"} == {
+        "a": by_hand(prompt(length, 3), 15),
+        "b": by_hand(prompt(length, 4), 15),
+    }

@@ -30,12 +30,12 @@ def test_the_graphs_and_what_each_costs() -> None:
         slot_prices(MLLM, 32)
 
 
-def test_one_slot_takes_the_passes_of_the_seed_and_starves_nobody() -> None:
+def test_one_slot_takes_the_passes_of_mllm_and_starves_nobody() -> None:
     """The same work in as many passes, but streams take turns: eight of them wait for eight passes, not for the end."""
     load = everyone(8, 256, 128)
-    seed, turns = play(Fusion(MLLM), load), play(slot_policy(MLLM, 1, EngineConfig("")), load)
-    assert turns.passes == seed.passes == 9 + 8 * 127
-    assert (worst_gap(seed), worst_gap(turns)) == (827, 8)
+    fixed, turns = play(Fusion(MLLM), load), play(slot_policy(MLLM, 1, EngineConfig("")), load)
+    assert turns.passes == fixed.passes == 9 + 8 * 127
+    assert (worst_gap(fixed), worst_gap(turns)) == (827, 8)
 
 
 @pytest.mark.parametrize(("slots", "passes", "gap"), [(4, 291, 2), (8, 215, 1)])

@@ -31,6 +31,14 @@ def test_a_pool_bundle(bundles: Bundles) -> None:
     assert plan_memory(manifest, shape_table(manifest, 8), replace(CONFIG, prefix_cache=False)).prefixes == 0
 
 
+def test_caches_of_fused_graphs(bundles: Bundles) -> None:
+    """As many whole caches of 64 tokens as sequences may run."""
+    manifest = load_manifest(bundles("fused 3"))
+    config = settings_for(manifest, replace(CONFIG, max_running=9))
+    plan = plan_memory(manifest, choose_shapes(manifest, config), config)
+    assert (plan.columns, plan.caches, plan.prefixes) == (9 * 64, 9 * 64 * 512, 0)
+
+
 @pytest.mark.parametrize(("choice", "unread"), [("both", ()), ("narrow", ("wide.data",)), ("wide", ("narrow.data",))])
 def test_only_the_storages_that_are_loaded_count(bundles: Bundles, choice: str, unread: tuple[str, ...]) -> None:
     manifest = load_manifest(bundles("segments int4"))

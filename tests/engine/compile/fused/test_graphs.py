@@ -1,6 +1,7 @@
 """Fused graphs as they are written: names of tensors, families, integers, one file of weights."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from engine.bundle.check import check_contract
 from engine.bundle.fused import fused_shape
-from engine.bundle.manifest import GraphKind, Manifest, load_manifest
+from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, load_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, KvUpdate, Layout, Quant
 from engine.compile.checkpoint import SafetensorsCheckpoint, read_json
@@ -23,7 +24,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
-from engine.errors import BundleError
+from engine.errors import BundleError, CompileError
 from engine.graphs.fused.update import CacheUpdate
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -56,14 +57,14 @@ def packed_checkpoint(source: Path, folder: Path) -> tuple[PackedPart, Network]:
     network = read_network(read_json(source / "config.json"), 65)
     with SafetensorsCheckpoint(source) as checkpoint, WeightFile(folder, "weights.data") as file:
         packer = WeightPacker(checkpoint, network, arguments, lambda count: None)
-        return packer.pack(whole_part(network.spec.layers), file, file), network
+        return packer.pack(whole_part(network), file, file), network
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_every_tensor_stands_for_one_of_the_row_graph(tiny_checkpoint: Path, tmp_path: Path, slots: int) -> None:
     """Otherwise it would get the encoding of something else: the same operator made both."""
     packed, network = packed_checkpoint(tiny_checkpoint, tmp_path)
-    part, shape = whole_part(network.spec.layers), PassShape(16, 65)
+    part, shape = whole_part(network), PassShape(16, 65)
     row = build_graph(GraphPlan("row", part, PassShape(64, 192)), packed, network, NPU, "float32").model("row")
     kinds = {name: node.op_type for node in row.graph.node for name in node.output}
     (plan,) = plan_fused(part, (shape,), slots)
@@ -199,3 +200,14 @@ def test_a_graph_changes_the_columns_that_its_control_names_and_the_last_one(bun
                     assert set(named) <= set(changed) <= {*named, 64}
                     changed = (old.values != new.values).any(axis=(0, 1, 2, 4)).nonzero()[0].tolist()
                     assert set(named) <= set(changed) <= {*named, 64}
+
+
+def test_models_that_denoise_blocks_are_refused(tiny_checkpoint: Path, bundles: Bundles) -> None:
+    diffusion = DiffusionSpec(4, 5)
+    network = read_network(read_json(tiny_checkpoint / "config.json"), 65)
+    other = replace(network, details=replace(network.details, diffusion=diffusion))
+    with pytest.raises(CompileError, match="--layout fused decodes token by token: qwen3 denoises blocks"):
+        whole_part(other)
+    manifest = msgspec.structs.replace(load_manifest(bundles("fused")), diffusion=diffusion)
+    with pytest.raises(BundleError, match="this model denoises blocks of them"):
+        check_contract(manifest)

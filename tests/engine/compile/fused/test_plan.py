@@ -19,7 +19,7 @@ def arguments(**options: object) -> CompileArguments:
     return CompileArguments(Path("s"), Path("o"), **{**FUSED, **options})  # type: ignore[arg-type]
 
 
-def test_the_graphs_of_the_seed() -> None:
+def test_the_graphs_of_one_slot() -> None:
     """All have the past that the widest leaves of the context."""
     assert fused_spec(arguments()) == FusedSpec((32, 64, 128), (31, 63, 127), 1, 896, True)
     assert fixed_shapes(arguments()) == tuple(PassShape(rows, 896) for rows in (1, 32, 64, 128))
