@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -15,6 +15,13 @@ from engine.demo.exam import Exam, exams
 from engine.demo.location import demo_folder
 
 _BATCH = 64
+
+
+class AnswersPrompts(Protocol):
+    """A model that can be examined."""
+
+    def answers(self, prompts: Sequence[str], longest: int) -> list[str]:
+        """The text of a greedy answer to each prompt, of at most so many tokens."""
 
 
 class Examinee:
@@ -49,7 +56,7 @@ class Examinee:
         return [answer.split("<|im_end|>")[0].split("<|endoftext|>")[0] for answer in answers]
 
 
-def examine(examinee: Examinee, exam: Exam, console: Console, mistakes: int) -> bool:
+def examine(examinee: AnswersPrompts, exam: Exam, console: Console, mistakes: int) -> bool:
     """Print the exam's figure and tell whether its bar, if any, is reached."""
     prompts = [prompt_text(question.sample) for question in exam.questions]
     answers = examinee.answers(prompts, exam.longest_answer)

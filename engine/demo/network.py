@@ -1,8 +1,10 @@
 """The demo model as a plain torch module, with the tensor names of Qwen3."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -10,7 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-_END_OF_TEXT, _END_OF_TURN = 0, 2
+END_OF_TEXT, END_OF_TURN = 0, 2
+QWEN3: Mapping[str, Any] = MappingProxyType({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"})
+Rotation = tuple[Tensor, Tensor]  # cos and sin
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention with grouped keys and values, normed queries and keys, and rotary positions."""
+    """Attention with grouped keys and values, normed queries and keys, and rotary positions."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -56,17 +60,28 @@ class Attention(nn.Module):
         self.q_norm = Norm(self._dim, shape.rms_norm_eps)
         self.k_norm = Norm(self._dim, shape.rms_norm_eps)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """Attend from each position to itself and those before; hidden [batch, length, width] in and out."""
+    def forward(self, hidden: Tensor, rotation: Rotation, visible: Tensor | None = None) -> Tensor:
+        """Attend within hidden [batch, length, width]; returns the same shape. visible: as of `mix`."""
+        return self.mix(*self.project(hidden, rotation), visible)
+
+    def project(self, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [batch, heads, length, head_dim], keys and values [batch, kv_heads, length, head_dim]."""
         batch, length, _ = hidden.shape
         heads = (batch, length, -1, self._dim)
         queries = _rotate(self.q_norm(self.q_proj(hidden).view(heads)).transpose(1, 2), rotation)
         keys = _rotate(self.k_norm(self.k_proj(hidden).view(heads)).transpose(1, 2), rotation)
-        values = self.v_proj(hidden).view(heads).transpose(1, 2)
+        return queries, keys, self.v_proj(hidden).view(heads).transpose(1, 2)
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
+        """Attention outputs [batch, length, width].
+
+        visible: [batch, 1, length, columns], True where a row sees a column; None = itself and those before.
+        """
         groups = queries.shape[1] // keys.shape[1]
         keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        return cast(Tensor, self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)))
+        is_causal = visible is None
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, visible, is_causal=is_causal)
+        return cast(Tensor, self.o_proj(mixed.transpose(1, 2).flatten(2)))
 
 
 class FeedForward(nn.Module):
@@ -94,14 +109,21 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], chosen: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, rotation: Rotation, chosen: Tensor | None = None, visible: Tensor | None = None
+    ) -> Tensor:
         """Add attention, then the feed-forward part, to [batch, length, width].
 
         chosen: positions of the flattened batch; only their [positions, width] are returned, None = all.
+        visible: as of `Attention.mix`.
         """
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, visible)
         if chosen is not None:
             hidden = hidden.flatten(0, 1)[chosen]
+        return self.add_ffn(hidden)
+
+    def add_ffn(self, hidden: Tensor) -> Tensor:
+        """Add the feed-forward part to [..., width]."""
         return cast(Tensor, hidden + self.mlp(self.post_attention_layernorm(hidden)))
 
 
@@ -120,37 +142,47 @@ class DemoNetwork(nn.Module):
             nn.init.zeros_(layer.self_attn.o_proj.weight)
             nn.init.zeros_(layer.mlp.down_proj.weight)
 
-    def forward(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """Logits [chosen, vocab] at the chosen positions of the flattened batch `tokens` [batch, length]."""
+    def forward(
+        self, tokens: Tensor, chosen: Tensor, positions: Tensor | None = None, visible: Tensor | None = None
+    ) -> Tensor:
+        """Logits [chosen, vocab] at the chosen positions of the flattened batch `tokens` [batch, length].
+
+        positions: [batch, length], None = 0, 1, 2 ... visible: as of `Attention.mix`.
+        """
         hidden = self.embed_tokens(tokens)
-        rotation = _rotation(tokens.shape[1], self.shape)
+        rotation = rotation_tables(torch.arange(tokens.shape[1]) if positions is None else positions, self.shape)
         *lower, last = self.layers
         for layer in lower:
-            hidden = layer(hidden, rotation)
-        return functional.linear(self.norm(last(hidden, rotation, chosen)), self.embed_tokens.weight)
+            hidden = layer(hidden, rotation, None, visible)
+        return self.logits(last(hidden, rotation, chosen, visible))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the last layer's output [..., width] says: [..., vocab]."""
+        return functional.linear(self.norm(hidden), self.embed_tokens.weight)
 
 
-def save_model(weights: dict[str, Tensor], shape: Shape, folder: Path) -> None:
-    """Write the weights and configuration as a Qwen3 model folder, each file in one move."""
+def save_model(weights: dict[str, Tensor], shape: Shape, folder: Path, family: Mapping[str, Any] = QWEN3) -> None:
+    """Write the weights and configuration as a model folder of the family, each file in one move.
+
+    family: what tells it in config.json: `architectures`, `model_type` and more.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     partial = folder / "model.safetensors.partial"
     save_file(tensors, partial, metadata={"format": "pt"})
     partial.chmod(0o644)
     partial.replace(folder / "model.safetensors")
-    _write_json(folder / "config.json", _configuration(shape))
+    _write_json(folder / "config.json", _configuration(shape, family))
     generation = {
         "do_sample": False,
-        "eos_token_id": [_END_OF_TURN, _END_OF_TEXT],
-        "pad_token_id": _END_OF_TEXT,
+        "eos_token_id": [END_OF_TURN, END_OF_TEXT],
+        "pad_token_id": END_OF_TEXT,
     }
     _write_json(folder / "generation_config.json", generation)
 
 
-def _configuration(shape: Shape) -> dict[str, Any]:
+def _configuration(shape: Shape, family: Mapping[str, Any]) -> dict[str, Any]:
     fixed = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -158,12 +190,12 @@ def _configuration(shape: Shape) -> dict[str, Any]:
         "use_sliding_window": False,
         "initializer_range": 0.02,
         "bos_token_id": None,
-        "eos_token_id": _END_OF_TURN,
-        "pad_token_id": _END_OF_TEXT,
+        "eos_token_id": END_OF_TURN,
+        "pad_token_id": END_OF_TEXT,
         "torch_dtype": "bfloat16",
         "use_cache": True,
     }
-    return fixed | asdict(shape)
+    return {**family, **fixed, **asdict(shape)}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -172,14 +204,15 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def _rotation(length: int, shape: Shape) -> tuple[Tensor, Tensor]:
+def rotation_tables(positions: Tensor, shape: Shape) -> Rotation:
+    """cos and sin of positions [length] or [batch, length]: [..., length, head_dim], with an axis for the heads."""
     steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), shape.rope_theta**-steps)
-    doubled = torch.cat((angles, angles), dim=-1)
+    angles = positions.to(torch.float32).unsqueeze(-1) * shape.rope_theta**-steps
+    doubled = torch.cat((angles, angles), dim=-1).unsqueeze(-3)
     return doubled.cos(), doubled.sin()
 
 
-def _rotate(vectors: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(vectors: Tensor, rotation: Rotation) -> Tensor:
     cosine, sine = rotation
     left, right = vectors.chunk(2, dim=-1)
     return vectors * cosine + torch.cat((-right, left), dim=-1) * sine

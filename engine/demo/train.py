@@ -3,10 +3,11 @@
 import argparse
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,7 +18,7 @@ from torch.optim import AdamW, Optimizer
 
 from engine.demo.corpus.mixture import EARLY_STEPS, draw
 from engine.demo.muon import Muon
-from engine.demo.network import DemoNetwork, Shape, save_model
+from engine.demo.network import QWEN3, DemoNetwork, Shape, save_model
 from engine.demo.vocabulary import encode, save_vocabulary, train_tokenizer
 
 _MATRIX_RATE, _VECTOR_RATE = 0.02, 0.004
@@ -40,27 +41,34 @@ class Plan:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded tokens, the flat positions that predict a learned token, and those tokens."""
+    """Padded tokens [samples, length], the flat positions that predict a learned token, and those tokens.
+
+    positions, visible: as of `DemoNetwork.forward`.
+    """
 
     tokens: Tensor
     chosen: Tensor
     targets: Tensor
+    positions: Tensor | None = None
+    visible: Tensor | None = None
 
 
 class Trainer:
     """The network, its optimisers and the running average of its weights."""
 
-    def __init__(self, plan: Plan, tokenizer: Tokenizer) -> None:
-        torch.manual_seed(plan.seed)
+    def __init__(
+        self, plan: Plan, network: DemoNetwork, rates: tuple[float, float], family: Mapping[str, Any] = QWEN3
+    ) -> None:
         self.plan = plan
-        self.network = DemoNetwork(Shape(vocab_size=tokenizer.get_vocab_size()))
+        self.network = network
+        self._family = family
         matrices = [each for each in self.network.layers.parameters() if each.ndim == 2]
         vectors = [each for each in self.network.parameters() if not any(each is matrix for matrix in matrices)]
         self.optimizers: tuple[Optimizer, ...] = (
-            Muon(matrices, _MATRIX_RATE),
-            AdamW(vectors, _VECTOR_RATE, betas=(0.9, 0.97), weight_decay=0.0),
+            Muon(matrices, rates[0]),
+            AdamW(vectors, rates[1], betas=(0.9, 0.97), weight_decay=0.0),
         )
-        self.rates = (_MATRIX_RATE, _VECTOR_RATE)
+        self.rates = rates
         self.average = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
         self.steps = 0
 
@@ -69,7 +77,7 @@ class Trainer:
         count = sum(len(batch.targets) for batch in batches)
         total = 0.0
         for batch in batches:
-            logits = self.network(batch.tokens, batch.chosen)
+            logits = self.network(batch.tokens, batch.chosen, batch.positions, batch.visible)
             loss = functional.cross_entropy(logits, batch.targets, reduction="sum") / count
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
@@ -86,7 +94,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the averaged weights as a model and all state for a resumption."""
-        save_model(self.average, self.network.shape, self.plan.out)
+        save_model(self.average, self.network.shape, self.plan.out, self._family)
         state = {
             "network": self.network.state_dict(),
             "average": self.average,
@@ -129,16 +137,24 @@ def learning_rate_factor(fraction: float, resumed: bool) -> float:
 
 
 def train(plan: Plan) -> None:
-    """Train for the planned minutes, saving now and then."""
+    """Train a new model for the planned minutes."""
     tokenizer = _vocabulary(plan)
-    trainer = Trainer(plan, tokenizer)
+    torch.manual_seed(plan.seed)
+    network = DemoNetwork(Shape(vocab_size=tokenizer.get_vocab_size()))
+    trainer = Trainer(plan, network, (_MATRIX_RATE, _VECTOR_RATE))
+    run(trainer, lambda first: training_stream(tokenizer, plan.seed, plan.tokens_per_step, first))
+
+
+def run(trainer: Trainer, stream: Callable[[int], Iterator[list[Batch]]]) -> None:
+    """Train for the planned minutes, saving now and then. stream: the batches of each step from a step on."""
+    plan = trainer.plan
     if plan.resume:
         trainer.restore(plan.resume)
     losses: deque[float] = deque(maxlen=50)
     started = saved = time.monotonic()
     with _progress() as progress:
         task = progress.add_task("training", total=1.0, report="")
-        for batches in training_stream(tokenizer, plan.seed, plan.tokens_per_step, trainer.steps):
+        for batches in stream(trainer.steps):
             now = time.monotonic()
             fraction = (now - started) / (60 * plan.minutes)
             if fraction >= 1:
@@ -190,9 +206,9 @@ def _progress() -> Progress:
     )
 
 
-def main() -> None:
-    """Read the command line and train."""
-    parser = argparse.ArgumentParser(description="Train the demo model on generated text.")
+def read_plan(description: str) -> Plan:
+    """The plan that the command line asks for; sets torch's threads."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--minutes", type=float, default=80)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
@@ -204,8 +220,8 @@ def main() -> None:
     # Sure predictions leave gradients too small for normal floats, with which some processors are very slow.
     torch.set_flush_denormal(True)
     torch.set_num_threads(given.threads)
-    train(Plan(given.minutes, given.out, given.seed, given.tokens_per_step, given.save_every, given.resume))
+    return Plan(given.minutes, given.out, given.seed, given.tokens_per_step, given.save_every, given.resume)
 
 
 if __name__ == "__main__":
-    main()
+    train(read_plan("Train the demo model on generated text."))
