@@ -50,8 +50,8 @@ class LayerWriter:
         graph, network, spec = self.graph, self.network, self.network.spec
         widths = graph.integers(network.query_width, network.key_width, network.key_width)
         query, key, value = graph.op_many("Split", [linear(graph, x, packed.qkv), widths], 3, axis=-1)
-        query = self._rotated_heads(query, spec.heads, packed.q_norm)
-        key = self._rotated_heads(key, spec.kv_heads, packed.k_norm)
+        query = self.rotated_heads(query, spec.heads, packed.q_norm)
+        key = self.rotated_heads(key, spec.kv_heads, packed.k_norm)
         value = graph.reshape(value, 1, "rows", spec.kv_heads, spec.head_dim)
         fresh_key, fresh_value = f"past_key_{index}_out", f"past_value_{index}_out"
         graph.op("Transpose", [key], name=fresh_key, perm=[1, 0, 3, 2])
@@ -68,7 +68,7 @@ class LayerWriter:
         mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
         return graph.reshape(mixed, 1, "rows", network.query_width)
 
-    def _rotated_heads(self, x: str, heads: int, norm: StoredTensor | None) -> str:
+    def rotated_heads(self, x: str, heads: int, norm: StoredTensor | None) -> str:
         """[1, N, heads * d] -> [1, heads, N, d], each head normed (if there is a norm) and rotated."""
         graph, spec = self.graph, self.network.spec
         if norm is not None:

@@ -1,0 +1,69 @@
+"""export.json: what an exported block-diffusion graph takes and gives. Written by the export, read by the host."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from engine.bundle.bounds import Heads, HeadSize, Layers, Name, Rows, TokenId, Tokens, Vocabulary
+from engine.errors import BundleError
+from engine.files.content import one_line
+from engine.files.opening import MANIFEST_BYTES, read_bytes, shown
+
+EXPORT_FILE = "export.json"
+EXPORT_VERSION = 1
+INPUTS = ("input_ids", "positions", "kv_cache", "attention_mask", "insert_matrix", "keep_mask")
+OUTPUTS = ("logits", "updated_kv_cache")
+
+
+class BlockExport(msgspec.Struct, frozen=True):
+    """Shapes of one graph: b sequences, blocks of B tokens, M cache columns, L layers.
+
+    dtype: of masks, cache and logits. mask_layers: first dimension of the masks: L, or 1 where all layers share them.
+    mask_token: None where config.json names none. stop_ids: tokens that end an answer.
+    """
+
+    export_version: int
+    graph: Name
+    batch: Rows
+    block: Rows
+    context: Tokens
+    layers: Layers
+    kv_heads: Heads
+    head_dim: HeadSize
+    vocab: Vocabulary
+    dtype: Name
+    mask_layers: Layers
+    backend: Name
+    quant: Name
+    mask_token: TokenId | None = None
+    stop_ids: Annotated[tuple[TokenId, ...], Meta(max_length=4096)] = ()
+
+    @property
+    def cache_shape(self) -> tuple[int, int, int, int, int, int]:
+        """[L, 2, b, kv_heads, M, head_dim]; of the second axis, 0 is keys and 1 values."""
+        return (self.layers, 2, self.batch, self.kv_heads, self.context, self.head_dim)
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every input, in the graph's order."""
+        rows, first = (self.batch, self.block), self.mask_layers
+        mask = (first, self.batch, 1, self.block, self.context + self.block)
+        insert, keep = (first, self.batch, 1, self.context, self.block), (first, self.batch, 1, self.context, 1)
+        return dict(zip(INPUTS, (rows, rows, self.cache_shape, mask, insert, keep), strict=True))
+
+
+def load_export(folder: Path) -> BlockExport:
+    """Read an exported folder's description; BundleError says what is wrong with it."""
+    path = folder / EXPORT_FILE
+    try:
+        found = msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=BlockExport)
+    except FileNotFoundError:
+        raise BundleError(f"{folder} holds no exported graph: it has no {EXPORT_FILE}") from None
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{path} is damaged: {one_line(error)}") from error
+    if found.export_version != EXPORT_VERSION:
+        raise BundleError(f"{path} has version {found.export_version}, this program reads {EXPORT_VERSION}")
+    return found
