@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from engine.demo.location import DEMO, demo_folder
+from engine.demo.location import SHIPPED
 from engine.files.names import GGUF_SUFFIX
 
 BLOCKS = (32, 128)
@@ -145,9 +145,9 @@ class NamedSource:
 
 
 def named_source(text: str) -> NamedSource:
-    """A checkpoint's folder, or 'demo': the demo model is small enough for a check on much text."""
-    if text == DEMO:
-        return NamedSource(demo_folder(), DEMO, DEMO_PARITY_TOKENS)
+    """A checkpoint's folder, or a shipped model by its name: those are small enough for a check on much text."""
+    if text in SHIPPED:
+        return NamedSource(SHIPPED[text](), text, DEMO_PARITY_TOKENS)
     return NamedSource(Path(text).expanduser(), "", DEFAULT_PARITY_TOKENS)
 
 

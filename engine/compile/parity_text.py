@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.compile.text_files import load_tokenizer
 from engine.demo.corpus.conversation import Sample, render
 from engine.demo.exam import exams
-from engine.demo.location import demo_folder
+from engine.demo.location import SHIPPED
 
 QUESTIONS = 8
 
@@ -26,9 +26,9 @@ def parity_tokens(folder: Path, vocab: int, count: int) -> list[int]:
 def parity_texts(source: Path, folder: Path, vocab: int, count: int, longest: int) -> list[list[int]]:
     """About `count` ids (at least 2) in sequences of at most `longest`.
 
-    The demo model is asked what its training held out; any other model gets the built-in text.
+    Shipped models are asked what their training held out; any other model gets the built-in text.
     """
-    if source.resolve() != demo_folder():
+    if source.resolve() not in [folder() for folder in SHIPPED.values()]:
         return [parity_tokens(folder, vocab, min(count, longest))]
     texts: list[list[int]] = []
     tokenizer = load_tokenizer(folder)

@@ -1,7 +1,7 @@
 """What the host computes for one pass of an exported graph: positions, attention mask, insert matrix, keep mask. Pure.
 
-b sequences, blocks of B tokens, M cache columns. A sequence's cache holds its first `start` tokens, and the active block
-is computed at positions start to start + B. Masks have a first axis of 1: every layer has the same.
+b sequences, blocks of B tokens, M cache columns. A sequence's cache holds its first `start` tokens, and the active
+block is computed at positions start to start + B. Masks have a first axis of 1: every layer has the same.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from engine.bundle.hashes import remember
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
-from engine.demo.location import DEMO, demo_folder
+from engine.demo.location import DEMO, SHIPPED
 from engine.errors import BundleError
 from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
@@ -39,15 +39,15 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
 def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: bool = False) -> Path:
-    """The bundle folder for `demo`, a Hugging Face folder, a GGUF file, a Genie folder or a bundle folder.
+    """The bundle folder for `demo`, `demo-diffusion`, a Hugging Face folder, a GGUF file, a Genie folder or a bundle folder.
 
-    cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for the demo, keep for a GGUF file,
-    else int4.
+    cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
+    file, else int4.
     lora: what has to be compiled is compiled for adapters.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
-    if source == DEMO:
-        return _compiled(demo_folder(), DEMO, cache, quant or DEMO_QUANT, lora)
+    if source in SHIPPED:
+        return _compiled(SHIPPED[source](), source, cache, quant or DEMO_QUANT, lora)
     folder = _expanded(source)
     try:
         return _found(folder, source, cache, quant, lora)

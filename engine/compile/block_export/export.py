@@ -102,9 +102,7 @@ def _rotary_tables(network: Network, context: int) -> tuple[tuple[str, Float32],
     return ("rotary_cos", cos.astype(np.float32)), ("rotary_sin", sin.astype(np.float32))
 
 
-def _describe(
-    arguments: ExportArguments, quant: Quant, config: dict[str, object], network: Network
-) -> BlockExport:
+def _describe(arguments: ExportArguments, quant: Quant, config: dict[str, object], network: Network) -> BlockExport:
     spec = network.spec
     mask_token = _integer(config, "mask_token_id")
     generation = read_optional_json(arguments.source / "generation_config.json")
@@ -137,6 +135,8 @@ def _integer(config: dict[str, object], key: str) -> int | None:
 
 
 def _check(arguments: ExportArguments, quant: Quant, network: Network, export: BlockExport) -> None:
+    if arguments.output.exists():
+        raise CompileError(f"{arguments.output} exists already; name another folder")
     taken = QUANTS[arguments.backend]
     if quant not in taken:
         raise CompileError(f"--backend {arguments.backend} takes --quant {', '.join(taken)}, not {quant}")

@@ -1,5 +1,5 @@
-"""The exported graph. Shapes: b sequences, B rows of a block, M cache columns, L layers, K key heads of D, G query heads
-on each of them, N = b * B rows in all.
+"""The exported graph. Shapes: b sequences, B rows of a block, M cache columns, L layers, K key heads of D numbers, G
+query heads on each of them, N = b * B rows in all.
 
 Every dimension is a number and every index a constant: which columns a row sees, what is written and what stays is
 said by the masks alone.

@@ -1,4 +1,4 @@
-"""The text that integer graphs are calibrated on: a file, the demo model's own corpus, or built-in samples."""
+"""The text that integer graphs are calibrated on: a file, the shipped models' own corpus, or built-in samples."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from engine.compile.qdq.samples import CONVERSATIONS, DOCUMENTS
 from engine.compile.text_files import load_tokenizer
 from engine.demo.corpus.conversation import render
 from engine.demo.corpus.mixture import draw
-from engine.demo.location import demo_folder
+from engine.demo.location import SHIPPED
 from engine.errors import CompileError, InvalidRequest
 from engine.text.rendering import RenderRequest, read_template
 from engine.text.template_pool import render_all
@@ -26,7 +26,7 @@ def calibration_documents(source: Path, file: Path | None, folder: Path, text: T
     """Whole documents in the form the model will see them. CompileError when the file cannot be read."""
     if file is not None:
         return [read_text(file)]
-    if source.resolve() == demo_folder():
+    if source.resolve() in [folder() for folder in SHIPPED.values()]:
         rng = Random("calibration")
         return ["".join(span.text for span in render(draw(rng))) for _ in range(DEMO_SAMPLES)]
     return [*_rendered(folder, text), *DOCUMENTS]

@@ -137,13 +137,12 @@ class BlockDecoder:
         sequence.answer.passes += 1
         logits[:, self._decoding.mask] = -torch.inf
         sure, best = logits.softmax(-1).max(-1)
-        for place in self._kept([place for place in range(BLOCK) if sequence.block[place] == self._decoding.mask], sure):
+        places = [place for place, token in enumerate(sequence.block) if token == self._decoding.mask]
+        for place in self._kept(places, sure):
             sequence.block[place] = int(best[place])
         if self._decoding.mask in sequence.block:
             return
-        produced = [
-            token for place, token in enumerate(sequence.block) if sequence.start + place >= sequence.first
-        ]
+        produced = [token for place, token in enumerate(sequence.block) if sequence.start + place >= sequence.first]
         sequence.answer.tokens += produced
         ends = [index for index, token in enumerate(sequence.answer.tokens) if token in _ENDS]
         if ends or len(sequence.answer.tokens) >= self._decoding.longest:

@@ -1,4 +1,4 @@
-"""Measure the block-diffusion demo model on held-out prompts: `python -m engine.demo.diffusion.evaluate [MODEL_DIR]`."""
+"""Measure the block-diffusion model on held-out prompts: `python -m engine.demo.diffusion.evaluate [MODEL_DIR]`."""
 
 import argparse
 import json

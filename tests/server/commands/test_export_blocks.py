@@ -1,0 +1,35 @@
+"""`hexserve export-blocks`: its options, what it says and how it ends."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from engine.diffusion_export.description import load_export
+from server.commands.cli import app
+from tests.engine.compile.block_export.eager import write_block_checkpoint
+
+
+def test_a_checkpoint_is_exported(tmp_path: Path) -> None:
+    source, output = write_block_checkpoint(tmp_path / "source"), tmp_path / "out"
+    words = ["export-blocks", str(source), str(output), "--block", "8", "--context", "32", "--batch", "2"]
+    done = CliRunner().invoke(app, [*words, "--backend", "cpu", "--quant", "int8", "--shared-masks"])
+    assert done.exit_code == 0, done.output
+    made = load_export(output)
+    assert (made.block, made.context, made.batch, made.backend, made.quant) == (8, 32, 2, "cpu", "int8")
+    assert made.mask_layers == 1
+    # 2 layers, keys and values, 2 sequences, 2 heads of 16, 32 columns of 4 bytes.
+    assert "the cache takes 0.0 MB" in done.output
+
+
+def test_what_cannot_be_exported_ends_with_one_sentence(tmp_path: Path) -> None:
+    source = write_block_checkpoint(tmp_path / "source")
+    done = CliRunner().invoke(app, ["export-blocks", str(source), str(tmp_path / "out"), "--context", "2"])
+    assert done.exit_code == 1
+    assert "error: --context must be from 4, one block, to 128" in " ".join(done.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_backend_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export-blocks", "s", str(tmp_path / "out"), "--backend", "xnnpack"])
+    assert done.exit_code == 2
+    assert "xnnpack" in done.output
