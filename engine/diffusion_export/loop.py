@@ -98,7 +98,8 @@ class BlockLoop:
         self.passes.append(kind)
         if kind is PassKind.COMMIT:
             self.committed += export.block
-        return logits[0]
+        of_block: NDArray[np.float32] = logits[0]
+        return of_block
 
     def _denoise(self, known: Sequence[int], confidence: float) -> list[int]:
         """The tokens of the active block; every pass settles one of them at least."""
@@ -122,5 +123,6 @@ class BlockLoop:
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    grown = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return grown / grown.sum(axis=-1, keepdims=True)
+    grown: NDArray[np.float32] = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    grown /= grown.sum(axis=-1, keepdims=True)
+    return grown
