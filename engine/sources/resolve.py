@@ -39,7 +39,7 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
 def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: bool = False) -> Path:
-    """The bundle folder for `demo`, `demo-diffusion`, a Hugging Face folder, a GGUF file, a Genie folder or a bundle folder.
+    """The bundle folder for a shipped model's name, a Hugging Face folder, a GGUF file, a Genie or a bundle folder.
 
     cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
     file, else int4.

@@ -30,7 +30,7 @@ class Decoding:
 
 
 @dataclass(slots=True)
-class Answer:
+class DenoisedAnswer:
     """tokens: up to the end token and with it. passes: that denoised a block of it; the prefill is not one."""
 
     tokens: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Sequence:
     block: list[int]
     start: int
     first: int
-    answer: Answer
+    answer: DenoisedAnswer
     finished: list[int] | None = None  # the block before, until a pass has committed it
     is_done: bool = False
 
@@ -58,7 +58,7 @@ class BlockDecoder:
         self._layers: list[Layer] = [layer for layer in network.layers if isinstance(layer, Layer)]
 
     @torch.inference_mode()
-    def answers(self, prompts: Sequence[Sequence[int]]) -> list[Answer]:
+    def answers(self, prompts: Sequence[Sequence[int]]) -> list[DenoisedAnswer]:
         """Decode every prompt to its end token or the longest answer."""
         sequences = [self._opened(prompt) for prompt in prompts]
         self._prefill(prompts, [sequence.start for sequence in sequences])
@@ -73,7 +73,7 @@ class BlockDecoder:
         """What of the prompt fills no block becomes the known part of the first one."""
         start = len(prompt) // BLOCK * BLOCK
         known = list(prompt[start:])
-        return _Sequence(known + [self._decoding.mask] * (BLOCK - len(known)), start, len(prompt), Answer())
+        return _Sequence(known + [self._decoding.mask] * (BLOCK - len(known)), start, len(prompt), DenoisedAnswer())
 
     def _prefill(self, prompts: Sequence[Sequence[int]], starts: list[int]) -> None:
         width = max(starts)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.demo.diffusion.decoder import Answer, BlockDecoder, Decoding
+from engine.demo.diffusion.decoder import BlockDecoder, Decoding, DenoisedAnswer
 from engine.demo.diffusion.rows import BLOCK
 from engine.demo.network import DemoNetwork, Shape
 
@@ -21,9 +21,9 @@ def network() -> DemoNetwork:
     return made
 
 
-def answer_of(network: DemoNetwork, prompt: list[int], decoding: Decoding) -> Answer:
+def answer_of(network: DemoNetwork, prompt: list[int], decoding: Decoding) -> DenoisedAnswer:
     """One sequence: a pass is the whole text under the block-causal mask."""
-    text, answer = list(prompt), Answer([])
+    text, answer = list(prompt), DenoisedAnswer([])
     while True:
         start = len(text) // BLOCK * BLOCK
         text += [MASK] * (start + BLOCK - len(text))
