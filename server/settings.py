@@ -163,7 +163,8 @@ class Settings:
 ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
     {
         "bundle": Bounds(
-            "What to serve: 'demo', a bundle folder, a Hugging Face folder or a GGUF file.", is_required=True
+            "What to serve: 'demo', 'demo-diffusion', a bundle folder, a Hugging Face folder or a GGUF file.",
+            is_required=True,
         ),
         "threads": Bounds("Threads of the CPU provider; 0 = its own choice.", 0, 1024),
         "max_rows": Bounds("Most rows of one pass of a free-shape bundle.", 1, 8192),

@@ -63,7 +63,7 @@ _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of
 
 
 def compile_command(
-    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or 'demo'")],
+    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, 'demo' or 'demo-diffusion'")],
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, typer.Option(help="cpu: int4, of a .gguf file keep; NPU: w4")] = None,

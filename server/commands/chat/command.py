@@ -11,7 +11,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 def chat(
     url: Annotated[str, typer.Option(help=f"A running server; {DEFAULT_URL} if neither is given.")] = "",
-    bundle: Annotated[str, typer.Option(help="Start a server on this instead: 'demo' or a folder.")] = "",
+    bundle: Annotated[str, typer.Option(help="Start a server on 'demo', 'demo-diffusion' or a folder instead.")] = "",
     system: Annotated[str, typer.Option(help="System message.")] = "",
     temperature: Annotated[float | None, typer.Option(min=0, max=2, help="The server's own if left out.")] = None,
     top_p: Annotated[float | None, typer.Option(min=0, max=1, help="The server's own if left out.")] = None,

@@ -6,7 +6,9 @@ import typer
 
 
 def inspect(
-    bundle: Annotated[str, typer.Argument(help="'demo', a bundle folder, a Hugging Face folder or a GGUF file.")],
+    bundle: Annotated[
+        str, typer.Argument(help="'demo', 'demo-diffusion', a bundle folder, a Hugging Face folder or a GGUF file.")
+    ],
     graph: Annotated[str | None, typer.Option(help="Draw the tensors of this graph as well.")] = None,
     check_hashes: Annotated[
         bool, typer.Option(help="Read every file and compare its sha256; exit code 1 when one differs.")

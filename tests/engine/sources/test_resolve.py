@@ -15,6 +15,7 @@ from gguf.constants import GGMLQuantizationType
 
 from engine.bundle import hashes
 from engine.bundle.manifest import load_manifest
+from engine.demo.location import SHIPPED
 from engine.errors import BundleError
 from engine.sources import resolve
 from engine.sources.liveness import process_is_alive
@@ -85,11 +86,21 @@ def test_serving_loads_no_compiler(free_bundle: Path, tmp_path: Path) -> None:
     assert "onnx" not in loaded and "torch" not in loaded and "gguf" not in loaded
 
 
-def test_the_demo_is_a_float_bundle(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`demo` names the embedded tiny_checkpoint."""
-    monkeypatch.setattr(resolve, "demo_folder", lambda: tiny_checkpoint)
-    manifest = load_manifest(resolve_bundle("demo", tmp_path))
-    assert (manifest.name, manifest.quant) == ("demo", "fp32")
+@pytest.mark.parametrize("name", ["demo", "demo-diffusion"])
+def test_the_demo_is_a_float_bundle(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A shipped model is named like this; here the tiny checkpoint stands for it."""
+    monkeypatch.setattr(resolve, "SHIPPED", {name: lambda: tiny_checkpoint})
+    manifest = load_manifest(resolve_bundle(name, tmp_path))
+    assert (manifest.name, manifest.quant) == (name, "fp32")
+
+
+def test_the_names_of_shipped_models_are_those_of_their_folders() -> None:
+    assert {name: folder().name for name, folder in SHIPPED.items()} == {
+        "demo": "model",
+        "demo-diffusion": "diffusion_model",
+    }
 
 
 def test_a_dead_owners_lock_is_taken_over(tiny_checkpoint: Path, tmp_path: Path) -> None:
