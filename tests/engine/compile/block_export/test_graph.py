@@ -14,7 +14,14 @@ from engine.compile.block_export.arguments import Backend, ExportArguments
 from engine.compile.block_export.export import GRAPH_FILE, export_blocks
 from engine.compile.progress import SilentProgress
 from engine.diffusion_export.loop import BlockLoop, LoopOptions, PassKind
-from engine.diffusion_export.masks import attention_mask, block_positions, for_layers, insert_matrix, keep_mask
+from engine.diffusion_export.masks import (
+    HIDDEN,
+    attention_mask,
+    block_positions,
+    for_layers,
+    insert_matrix,
+    keep_mask,
+)
 from engine.graphs.onnx_export import ExportedGraph
 from tests.engine.compile.block_export.eager import EagerModel, write_block_checkpoint
 
@@ -187,6 +194,22 @@ def test_columns_that_are_not_committed_are_not_seen(checkpoint: Path, export: E
     poisoned = dict(clean) | {"kv_cache": clean["kv_cache"].copy()}
     poisoned["kv_cache"][..., 8:, :] = 100  # scores of some hundreds: a mask of -10000 hides them completely
     assert graph.run(clean)[0].tobytes() == graph.run(poisoned)[0].tobytes()
+
+
+def test_every_layer_obeys_its_own_masks(checkpoint: Path, export: Export) -> None:
+    """The second layer alone writes the block, and alone does not see the first eight columns."""
+    graph = export(checkpoint)
+    inputs = inputs_of(graph, random_blocks(1), [8], [8], seed=3)
+    inputs["insert_matrix"][0], inputs["keep_mask"][0] = 0, 1
+    inputs["attention_mask"][1, ..., :8] = HIDDEN
+    logits, cache = graph.run(inputs)
+    assert cache[0].tobytes() == inputs["kv_cache"][0].tobytes()
+    assert (cache[1, ..., 8:12, :] != inputs["kv_cache"][1, ..., 8:12, :]).all()
+    poisoned = inputs["kv_cache"].copy()
+    poisoned[1, ..., :8, :] = 100
+    assert graph.run(dict(inputs) | {"kv_cache": poisoned})[0].tobytes() == logits.tobytes()
+    poisoned[0, ..., :8, :] = 100
+    assert graph.run(dict(inputs) | {"kv_cache": poisoned})[0].tobytes() != logits.tobytes()
 
 
 def operators(folder: Path) -> set[str]:
