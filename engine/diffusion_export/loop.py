@@ -17,14 +17,6 @@ Tensor = NDArray[np.generic]
 Forward = Callable[[dict[str, Tensor]], tuple[NDArray[np.float32], Tensor]]
 
 
-class BlockStatus(Enum):
-    """Where one block of a sequence stands."""
-
-    PENDING = "pending"  # behind the active block: nothing of it is computed
-    ACTIVE = "active"  # its tokens are being chosen, the cache does not hold it
-    FROZEN = "frozen"  # the cache holds its clean tokens
-
-
 class PassKind(Enum):
     """What a pass does to the cache."""
 
@@ -54,13 +46,6 @@ class BlockLoop:
         self.passes: list[PassKind] = []
         self._mask = export.mask_token
         self._forward = forward
-
-    def status(self, block: int) -> BlockStatus:
-        """Where the block of that index stands."""
-        active = self.committed // self.export.block
-        if block < active:
-            return BlockStatus.FROZEN
-        return BlockStatus.ACTIVE if block == active else BlockStatus.PENDING
 
     def generate(self, prompt: Sequence[int], options: LoopOptions) -> list[int]:
         """The answer, up to and with the token that ends it; it also ends where no block is left in the cache."""

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.diffusion_export.description import BlockExport
-from engine.diffusion_export.loop import BlockLoop, BlockStatus, LoopOptions, PassKind, Tensor
+from engine.diffusion_export.loop import BlockLoop, LoopOptions, PassKind, Tensor
 
 EXPORT = BlockExport(
     export_version=1,
@@ -59,12 +59,6 @@ def test_phases_are_prefill_iterations_commit_and_advance() -> None:
     first, second = forward.seen[1]["input_ids"][0].tolist(), forward.seen[2]["input_ids"][0].tolist()
     assert first == [5, 11, 11, 11]
     assert second == [5, 6, 7, 8]
-
-
-def test_blocks_are_frozen_active_and_pending() -> None:
-    loop = BlockLoop(EXPORT, Scripted())
-    loop.run([1, 2, 3, 4], PassKind.COMMIT)
-    assert [loop.status(block) for block in range(3)] == [BlockStatus.FROZEN, BlockStatus.ACTIVE, BlockStatus.PENDING]
 
 
 def test_surer_tokens_are_kept_first_and_one_in_every_pass() -> None:
