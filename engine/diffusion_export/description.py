@@ -21,7 +21,8 @@ class BlockExport(msgspec.Struct, frozen=True):
     """Shapes of one graph: b sequences, blocks of B tokens, M cache columns, L layers.
 
     dtype: of masks, cache and logits. mask_layers: first dimension of the masks: L, or 1 where all layers share them.
-    mask_token: None where config.json names none. stop_ids: tokens that end an answer.
+    mask_token: None where config.json names none. stop_ids: tokens that end an answer. is_folded: the cache's first two
+    axes are one, because QNN takes no more than five; the bytes are the same.
     """
 
     export_version: int
@@ -39,11 +40,13 @@ class BlockExport(msgspec.Struct, frozen=True):
     quant: Name
     mask_token: TokenId | None = None
     stop_ids: Annotated[tuple[TokenId, ...], Meta(max_length=4096)] = ()
+    is_folded: bool = False
 
     @property
-    def cache_shape(self) -> tuple[int, int, int, int, int, int]:
-        """[L, 2, b, kv_heads, M, head_dim]; of the second axis, 0 is keys and 1 values."""
-        return (self.layers, 2, self.batch, self.kv_heads, self.context, self.head_dim)
+    def cache_shape(self) -> tuple[int, ...]:
+        """[L, 2, b, kv_heads, M, head_dim], or folded [L * 2, b, ...]; of the second axis, 0 is keys and 1 values."""
+        sides = (2 * self.layers,) if self.is_folded else (self.layers, 2)
+        return (*sides, self.batch, self.kv_heads, self.context, self.head_dim)
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every input, in the graph's order."""

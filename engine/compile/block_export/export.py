@@ -40,12 +40,13 @@ class _Form:
     lowering: Lowering
     dtype: str
     weight_file: type[WeightFile]
+    is_folded: bool = False
 
 
 _FORMS = {
     Backend.CPU: _Form(FUSED, "float32", WeightFile),
     Backend.PORTABLE: _Form(PLAIN, "float32", WeightFile),
-    Backend.NPU: _Form(NPU, "float16", HalfWeightFile),
+    Backend.NPU: _Form(NPU, "float16", HalfWeightFile, is_folded=True),
 }
 
 
@@ -124,6 +125,7 @@ def _describe(arguments: ExportArguments, quant: Quant, config: dict[str, object
         quant=quant.value,
         mask_token=mask_token,
         stop_ids=tuple(stop for stop in stops if isinstance(stop, int)),
+        is_folded=_FORMS[arguments.backend].is_folded,
     )
 
 

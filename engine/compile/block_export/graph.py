@@ -108,7 +108,7 @@ class ExportWriter:
         graph, spec = self.graph, self.network.spec
         count, context = self.export.batch, self.export.context
         sides = (2 * spec.layers, count, spec.kv_heads, context, spec.head_dim)
-        flat = graph.once("flat_cache", lambda: graph.reshape(CACHE, *sides))
+        flat = CACHE if self.export.is_folded else graph.once("flat_cache", lambda: graph.reshape(CACHE, *sides))
         cache = graph.op("Gather", [flat, graph.constant(np.array(place, np.int64))], axis=0)
         kept = graph.op("Mul", [cache, self._of_layer(KEEP, place // 2)])
         written = graph.op("MatMul", [self._of_layer(INSERT, place // 2), fresh])
