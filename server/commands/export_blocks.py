@@ -17,7 +17,7 @@ _Shared = Annotated[bool, typer.Option("--shared-masks", help="one mask for all 
 
 
 def export_blocks_command(
-    source: Annotated[str, typer.Argument(help="folder with config.json and safetensors, or 'demo-diffusion'")],
+    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file or 'demo-diffusion'")],
     output: Annotated[Path, typer.Argument(help="folder to make")],
     context: Annotated[int, typer.Option(help="columns of the cache: most tokens of a sequence")] = 2048,
     block: Annotated[int, typer.Option(help="tokens denoised together (as config.json says, else 4)")] = 0,

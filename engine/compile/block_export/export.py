@@ -1,5 +1,6 @@
 """From a checkpoint to a folder with one exported graph, its weights and its description."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Quant, Split, Target
 from engine.compile.block_export.arguments import QUANTS, Backend, ExportArguments
 from engine.compile.block_export.graph import ExportWriter, RotaryTables
-from engine.compile.checkpoint import Checkpoint, Float32, read_json, read_optional_json
+from engine.compile.checkpoint import Checkpoint, Float32, read_optional_json
 from engine.compile.graph_builder import GraphBuilder
 from engine.compile.graphs import check_graph
 from engine.compile.layers import LayerWriter
@@ -18,6 +19,7 @@ from engine.compile.lowering import FUSED, NPU, PLAIN, Lowering
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
+from engine.compile.source import open_source
 from engine.compile.stages import check_all_used, overflow_refused
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
@@ -53,11 +55,11 @@ _FORMS = {
 def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockExport:
     """Write the graph and return its description. Raises UnsupportedModel or CompileError; then nothing is left."""
     quant = arguments.quant or QUANTS[arguments.backend][0]
-    config = read_json(arguments.source / "config.json")
-    network = read_network(config, arguments.context)
-    export = _describe(arguments, quant, config, network)
+    source = open_source(arguments.source)
+    network = read_network(source.config, arguments.context)
+    export = _describe(arguments, quant, source.config, network)
     _check(arguments, quant, network, export)
-    with Checkpoint(arguments.source) as checkpoint, staged_folder(arguments.output, False) as folder:
+    with source.tensors() as checkpoint, staged_folder(arguments.output, False) as folder:
         progress.stage(f"weights ({quant})", checkpoint.total_bytes(), "B")
         _write_graph(arguments, export, network, _Source(checkpoint, progress), folder)
         (folder / EXPORT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(export)))
@@ -103,7 +105,7 @@ def _rotary_tables(network: Network, context: int) -> tuple[tuple[str, Float32],
     return ("rotary_cos", cos.astype(np.float32)), ("rotary_sin", sin.astype(np.float32))
 
 
-def _describe(arguments: ExportArguments, quant: Quant, config: dict[str, object], network: Network) -> BlockExport:
+def _describe(arguments: ExportArguments, quant: Quant, config: Mapping[str, object], network: Network) -> BlockExport:
     spec = network.spec
     mask_token = _integer(config, "mask_token_id")
     generation = read_optional_json(arguments.source / "generation_config.json")
@@ -129,7 +131,7 @@ def _describe(arguments: ExportArguments, quant: Quant, config: dict[str, object
     )
 
 
-def _integer(config: dict[str, object], key: str) -> int | None:
+def _integer(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
         raise CompileError(f"config.json: {key} must be a whole number, it is {brief(value)}")
