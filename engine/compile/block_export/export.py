@@ -25,7 +25,7 @@ from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.diffusion_export.cache_size import kv_cache_bytes
 from engine.diffusion_export.description import EXPORT_FILE, EXPORT_VERSION, BlockExport
-from engine.errors import CompileError
+from engine.errors import CompileError, UnsupportedModel
 from engine.files.content import brief
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -141,6 +141,10 @@ def _integer(config: Mapping[str, object], key: str) -> int | None:
 def _check(arguments: ExportArguments, quant: Quant, network: Network, export: BlockExport) -> None:
     if arguments.output.exists():
         raise CompileError(f"{arguments.output} exists already; name another folder")
+    if network.spec.recurrent is not None or network.spec.has_output_gate:
+        raise UnsupportedModel(
+            f"{network.spec.family} has layers that an exported graph cannot have: recurrent or gated"
+        )
     taken = QUANTS[arguments.backend]
     if quant not in taken:
         raise CompileError(f"--backend {arguments.backend} takes --quant {', '.join(taken)}, not {quant}")

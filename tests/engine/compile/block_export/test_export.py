@@ -1,5 +1,6 @@
 """What an export is made from and in, what it writes, and what it refuses."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from engine.compile.block_export.export import export_blocks
 from engine.compile.progress import SilentProgress
 from engine.diffusion_export.description import load_export
 from engine.diffusion_export.loop import BlockLoop, PassKind
-from engine.errors import CompileError
+from engine.errors import CompileError, UnsupportedModel
 from engine.graphs.onnx_export import ExportedGraph
 from tests.engine.compile.block_export.eager import EagerModel, write_block_checkpoint
+from tests.engine.models.test_qwen3_5 import TEXT_ONLY
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,13 @@ def test_checkpoints_that_cannot_be(tmp_path: Path, change: dict[str, Any], reas
     with pytest.raises(CompileError, match=reason):
         export_blocks(ExportArguments(source, tmp_path / "out", 24), SilentProgress())
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_hybrids_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").write_text(json.dumps(TEXT_ONLY))
+    with pytest.raises(UnsupportedModel, match="has layers that an exported graph cannot have"):
+        export_blocks(ExportArguments(tmp_path / "source", tmp_path / "out", 24), SilentProgress())
 
 
 def test_nothing_that_is_there_is_replaced(checkpoint: Path, tmp_path: Path) -> None:
