@@ -142,9 +142,7 @@ def _check(arguments: ExportArguments, quant: Quant, network: Network, export: B
     if arguments.output.exists():
         raise CompileError(f"{arguments.output} exists already; name another folder")
     if network.spec.recurrent is not None or network.spec.has_output_gate:
-        raise UnsupportedModel(
-            f"{network.spec.family} has layers that an exported graph cannot have: recurrent or gated"
-        )
+        raise UnsupportedModel(f"{network.spec.family} has layers that an exported graph cannot have (recurrent ones)")
     taken = QUANTS[arguments.backend]
     if quant not in taken:
         raise CompileError(f"--backend {arguments.backend} takes --quant {', '.join(taken)}, not {quant}")
