@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape
 from engine.embeddings.rows import EmbeddedRows, joined, prompt_rows
-from engine.scheduling.plan import StepPlan
+from engine.modes.forecast_tree import ForecastTree
+from engine.scheduling.plan import Segment, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class PackedSegment:
 
     They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
     both_ways. room: how many columns the sequence is going to need, as far as can be foreseen. adapter: of its
-    request.
+    request. tree: what its rows see of each other instead, and which of them see the first columns of the pool.
     """
 
     start: int
@@ -30,6 +31,7 @@ class PackedSegment:
     room: int
     both_ways: bool = False
     adapter: str = ""
+    tree: ForecastTree | None = None
 
     @property
     def end(self) -> int:
@@ -38,6 +40,11 @@ class PackedSegment:
 
     def visible_rows(self) -> NDArray[np.bool_]:
         """Which of the segment's rows each of them sees, bool [count, count]."""
+        if self.tree is not None:
+            visible = np.zeros((self.count, self.count), np.bool_)
+            for row, seen in enumerate(self.tree.seen):
+                visible[row, list(seen)] = True
+            return visible
         return np.tri(self.count, k=self.count if self.both_ways else 0, dtype=np.bool_)
 
 
@@ -74,6 +81,8 @@ class PackedBatch:
         for segment in self.segments:
             rows = slice(segment.start, segment.end)
             _show_past(visible[rows], segment, self.page_columns)
+            if segment.tree is not None:
+                visible[segment.start + segment.tree.nodes : segment.end, : segment.tree.prefix] = True
             visible[rows, shape.past + segment.start : shape.past + segment.end] = segment.visible_rows()
         return visible
 
@@ -94,18 +103,23 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         left = segment.past_columns - pages * page_columns
         assert left <= 0, f"position {segment.first_position}: {left} cached columns have no page"
         input_ids[row:end] = segment.tokens
-        positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
+        places = np.arange(count) if segment.tree is None else np.array(segment.tree.depths)
+        positions[row:end] = segment.first_position + places
         logit_rows.extend(range(end - segment.logit_rows, end))
         request = segment.sequence.request
         if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
             tokens = len(request.prompt_ids)
             embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))
-        packed.append(
-            PackedSegment(row, count, segment.pages, segment.past_columns, segment.room, adapter=request.adapter)
-        )
+        packed.append(_packed(segment, row))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))
+
+
+def _packed(segment: Segment, start: int) -> PackedSegment:
+    count, request = len(segment.tokens), segment.sequence.request
+    pages, past = segment.pages, segment.past_columns
+    return PackedSegment(start, count, pages, past, segment.room, adapter=request.adapter, tree=segment.tree)
 
 
 def _show_past(rows: NDArray[np.bool_], segment: PackedSegment, page_columns: int) -> None:

@@ -16,12 +16,14 @@ class ForecastTree:
     """tokens: of the nodes level by level, the newest token first, then of `forecasts` rows behind each node, in order.
 
     parents: of each node but the first, by index. prefix: columns of the pool, from the first, that forecast rows see.
+    candidates: how many guesses to note of a forecast row.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     forecasts: int
     prefix: int
+    candidates: int
 
     @cached_property
     def nodes(self) -> int:
@@ -73,6 +75,14 @@ class ForecastTree:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeOutcome:
+    """path: the accepted nodes, the first always. candidates: for each level behind the last of them, likely tokens."""
+
+    path: tuple[int, ...]
+    candidates: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ForecastShape:
     """What trees of a model look like. first_id: of the token of a node's first forecast row."""
 
@@ -107,7 +117,7 @@ class ForecastShape:
                     parents.append(parent)
             level = following
         behind = tuple(range(self.first_id, self.first_id + forecasts))
-        return ForecastTree((*tokens, *behind * len(tokens)), tuple(parents), forecasts, self.prefix)
+        return ForecastTree((*tokens, *behind * len(tokens)), tuple(parents), forecasts, self.prefix, self.candidates)
 
 
 def _nodes(branches: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.variant import PassShape
+from engine.modes.forecast_tree import ForecastTree
 from engine.scheduling.sequence import Sequence
 
 FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostly is much shorter
@@ -17,6 +18,8 @@ class Segment:
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
     logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
     prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
+    tree: what the rows are instead of a run of tokens; a token is sampled from each of its nodes, the logits of all
+    rows are read, and `targets` has a column for each place.
     """
 
     sequence: Sequence
@@ -27,6 +30,7 @@ class Segment:
     targets: tuple[int, ...]
     logit_rows: int
     logprob_tokens: tuple[int, ...] = ()
+    tree: ForecastTree | None = None
 
     @property
     def room(self) -> int:
@@ -38,11 +42,18 @@ class Segment:
     @property
     def sampled_rows(self) -> int:
         """Logit rows from which a token is sampled: the last ones; 0 while a prompt is computed."""
+        return self.tree.nodes if self.tree is not None else self.read_rows
+
+    @property
+    def read_rows(self) -> int:
+        """Logit rows that the sampler reads: those it samples a token from, and those of forecasts."""
         return self.logit_rows - len(self.logprob_tokens)
 
     @property
     def guesses(self) -> tuple[int, ...]:
         """The guessed tokens at the end of `tokens`: all that sampled rows hold but the first, which is certain."""
+        if self.tree is not None:
+            return self.tokens[1:]
         return self.tokens[len(self.tokens) - self.sampled_rows + 1 :]
 
 
@@ -84,6 +95,7 @@ class SequenceUpdate:
     """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept.
 
     drafted, accepted: guesses that were judged, and those of them that are new tokens.
+    path: of a tree the accepted nodes; the first `kept_rows` of these are kept.
     """
 
     segment: Segment
@@ -91,6 +103,7 @@ class SequenceUpdate:
     kept_rows: int
     drafted: int = 0
     accepted: int = 0
+    path: tuple[int, ...] = ()
 
     @property
     def sequence(self) -> Sequence:

@@ -1,17 +1,22 @@
 """The scheduler: its queues and columns, the plan of the next pass, and the commit of what the pass gave."""
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.cache.prefix import PageKey
 from engine.messages import Counters
+from engine.modes.forecast_tree import ForecastShape, TreeOutcome
 from engine.modes.mode import Mode, Outcome
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
 from engine.scheduling.coming import is_coming, pending_keys
 from engine.scheduling.costs import CostTable
+from engine.scheduling.ending import append_tokens
+from engine.scheduling.forecasts import plan_trees
 from engine.scheduling.growth import Growth
 from engine.scheduling.guesses import Guesser
 from engine.scheduling.output_length import OutputLengthEstimate
@@ -20,23 +25,37 @@ from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
 from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
 from engine.scheduling.rules import Rules
+from engine.scheduling.segments import make_segment
 from engine.scheduling.sequence import Sequence, SequenceStatus
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
 
 # Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
 PROMPT_LOGPROB_ROWS = 32
+NO_TREES: Mapping[str, TreeOutcome] = MappingProxyType({})
 
 
 class Scheduler:
-    """Owns every sequence and every page. `plan` reserves columns and rows, `commit` takes in the tokens."""
+    """Owns every sequence and every page. `plan` reserves columns and rows, `commit` takes in the tokens.
 
-    def __init__(self, shapes: ShapeTable, costs: CostTable, pools: list[PagePool], mode: Mode, rules: Rules) -> None:
+    forecasts: how the model guesses for itself, None if it does not.
+    """
+
+    def __init__(
+        self,
+        shapes: ShapeTable,
+        costs: CostTable,
+        pools: list[PagePool],
+        mode: Mode,
+        rules: Rules,
+        forecasts: ForecastShape | None = None,
+    ) -> None:
         self.shapes = shapes
         self.costs = costs
         self.rules = rules
         self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
         self._mode = mode
         self._guesser = Guesser(mode, shapes, costs, rules, self.counters)
+        self._forecasts = forecasts
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self.host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
@@ -166,12 +185,17 @@ class Scheduler:
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
         growth = self._guesser.growth(decodes, share, sum(rows for _, rows in open_prefills))
         drafts = self._draft(pool, decodes, growth, proposals)
+        shape, guessed = growth.shape(sum(map(len, drafts.values()))), share.useful + sum(map(len, drafts.values()))
+        others = [sequence for sequence in decodes if sequence.id not in drafts]
+        trees = plan_trees(
+            self._forecasts, others, shape.rows - guessed, self.rules.capacity, partial(self._grow, pool)
+        )
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, sequence.computed + rows)
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
-        segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
-        segments += [self._segment(sequence, 1, drafts.get(sequence.id, ())) for sequence in decodes]
-        shape = growth.shape(sum(map(len, drafts.values())))
+        size = pool.pages.page_columns
+        segments = [make_segment(sequence, rows, (), None, size) for sequence, rows in prefills]
+        segments += [make_segment(s, 1, drafts.get(s.id, ()), trees.get(s.id), size) for s in decodes]
         return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
 
     def take_moves(self) -> tuple[PageMove, ...]:
@@ -181,10 +205,15 @@ class Scheduler:
         return moves
 
     def commit(
-        self, plan: StepPlan, sampled: Mapping[str, tuple[int, ...]], deferred: Collection[str] = ()
+        self,
+        plan: StepPlan,
+        sampled: Mapping[str, tuple[int, ...]],
+        deferred: Collection[str] = (),
+        trees: Mapping[str, TreeOutcome] = NO_TREES,
     ) -> list[SequenceUpdate]:
         """Take in what was sampled for a plan: by id, a token for each sampled row. Ends what is finished.
 
+        trees: by id what came of a tree; its sequence's tokens are those behind the accepted nodes.
         deferred: ids of sequences that were not sampled; their logit rows are computed again in a later pass.
         Sequences that were dropped since the plan was made (aborted, or lost in the pass) get no update.
         """
@@ -199,7 +228,7 @@ class Scheduler:
             sequence.passes += 1
             sequence.pass_rows += rows_used
             tokens = None if sequence.id in deferred else sampled.get(sequence.id, ())
-            updates.append(self._update(segment, tokens))
+            updates.append(self._update(segment, tokens, trees.get(sequence.id)))
         return updates
 
     def fail(self, plan: StepPlan) -> list[Sequence]:
@@ -307,39 +336,23 @@ class Scheduler:
             if (guess := taken.get(sequence.id, ())) and self._grow(pool, sequence, sequence.computed + 1 + len(guess))
         }
 
-    def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
-        page_columns = self._pools[sequence.pool].pages.page_columns
-        start, end = sequence.computed, sequence.computed + rows
-        known = (
-            () if sequence.has_prompt_logprobs else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
-        )
-        sampled = 1 + len(draft) if end == len(sequence.tokens) else 0
-        columns = [
-            sequence.pages[i // page_columns] * page_columns + i % page_columns for i in range(start, end + len(draft))
-        ]
-        return Segment(
-            sequence=sequence,
-            tokens=(*sequence.tokens[start:end], *draft),
-            first_position=start,
-            pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
-            past_columns=start,
-            targets=tuple(columns),
-            logit_rows=len(known) + sampled,
-            logprob_tokens=tuple(known),
-        )
-
     # -- the parts of commit ------------------------------------------------------------------------------------
 
-    def _update(self, segment: Segment, sampled: tuple[int, ...] | None) -> SequenceUpdate:
-        """`sampled` is None for a sequence that was not sampled: its guesses are not judged."""
+    def _update(
+        self, segment: Segment, sampled: tuple[int, ...] | None, grown: TreeOutcome | None = None
+    ) -> SequenceUpdate:
+        """`sampled` is None for a sequence that was not sampled: its guesses are not judged. grown: of its tree."""
         sequence = segment.sequence
         draft = segment.guesses if sampled is not None else ()
-        if sampled is None:
+        sequence.forecasts = grown.candidates if grown is not None else ()
+        if segment.tree is not None:
+            draft, outcome = draft[: segment.tree.nodes - 1], Outcome(len(sampled or ()), sampled or ())
+        elif sampled is None:
             outcome = Outcome(len(segment.tokens) - segment.sampled_rows, ())
         else:
             outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
         sequence.last_served = self._passes
-        taken = self._append(sequence, outcome.new_tokens)
+        taken = append_tokens(sequence, outcome.new_tokens, self.rules.capacity.tokens_per_sequence)
         accepted = max(0, len(taken) - 1)
         if draft:
             self._guesser.judge(sequence, len(draft), len(outcome.new_tokens) - 1, accepted)
@@ -353,29 +366,7 @@ class Scheduler:
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
             del pool.prefill_queue[sequence.id]
             pool.enqueue(sequence)
-        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
-
-    def _append(self, sequence: Sequence, new_tokens: Iterable[int]) -> tuple[int, ...]:
-        """Add tokens up to a stop token, max_tokens or the end of the context."""
-        params, taken = sequence.request.params, []
-        for token in new_tokens:
-            if not params.max_tokens:
-                sequence.finish = FinishReason.LENGTH
-                break
-            sequence.tokens.append(token)
-            taken.append(token)
-            # Under a grammar the sampler takes a stop token before min_tokens only where there is no other.
-            may_stop = sequence.generated > params.min_tokens or params.grammar is not None
-            if token in params.stop_token_ids and may_stop:
-                sequence.finish = FinishReason.STOP
-            elif (
-                sequence.generated >= params.max_tokens
-                or len(sequence.tokens) >= self.rules.capacity.tokens_per_sequence
-            ):
-                sequence.finish = FinishReason.LENGTH
-            if sequence.finish is not None:
-                break
-        return tuple(taken)
+        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted, grown.path if grown is not None else ())
 
     def _register(self, sequence: Sequence, pool: PoolQueues) -> None:
         """Put the pages that just became full of computed tokens into the prefix cache."""

@@ -177,14 +177,15 @@ class EngineLoop:
         samples = sample_pass(plan, logits, self._masks, self._sampling)
         self.stages.mark("sample")
         failures = self._drop_failed(plan, batch, samples.lost, non_finite)
-        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred)
+        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred, samples.trees)
         self._advance_masks(plan, updates)
         self.stages.mark("commit")
         kept = {update.sequence.id: update.kept_rows for update in updates}
+        paths = {update.sequence.id: update.path for update in updates if update.path}
         if is_beside:
-            self._writer.write(plan, batch, kept, early)
+            self._writer.write(plan, batch, kept, early, paths)
         else:
-            self._writer.write_now(plan, batch, kept)
+            self._writer.write_now(plan, batch, kept, paths)
         return failures, updates, samples.tokens
 
     def finish_writes(self) -> None:
@@ -263,7 +264,7 @@ class EngineLoop:
         counters.passes += 1
         counters.rows_used += plan.rows_used
         counters.rows_run += plan.shape.rows
-        prefill = sum(len(s.tokens) for s in plan.segments if not s.sampled_rows or len(s.tokens) > s.sampled_rows)
+        prefill = sum(len(s.tokens) for s in plan.segments if not s.read_rows or len(s.tokens) > s.read_rows)
         counters.prefill_rows += prefill
         counters.decode_rows += plan.rows_used - prefill
         counters.variant_switches += self._last_shape not in (None, plan.shape)

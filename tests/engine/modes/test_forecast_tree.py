@@ -58,6 +58,6 @@ def test_guesses_are_kept_along_the_path_that_was_sampled(sampled: dict[int, int
 
 
 def test_the_guesses_that_lead_to_a_node() -> None:
-    tree = ForecastTree((1, 2, 3, 4, 9, 9, 9, 9), (0, 1, 0), 1, 16)
+    tree = ForecastTree((1, 2, 3, 4, 9, 9, 9, 9), (0, 1, 0), 1, 16, 4)
     assert [tree.before(node) for node in range(4)] == [[], [2], [2, 3], [4]]
     assert [list(tree.forecast_rows(node)) for node in range(4)] == [[4], [5], [6], [7]]

@@ -11,6 +11,7 @@ from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import GrammarFailed
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
+from engine.modes.forecast_tree import ForecastShape
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, GuessCounts, Request, SamplingParams, TokenLogprob
@@ -150,17 +151,20 @@ def simulate(
     columns: int | None = None,
     masks: GrammarMasks | None = None,
     drafter: Drafter | None = None,
+    forecasts: ForecastShape | None = None,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES."""
-    pages = [PagePool(columns or shapes.max_past, PAGE) for _ in range(pools)]
-    capacity = Capacity(pages[0].page_count * PAGE, max_context)
+    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. forecasts: of a prefix of a page."""
+    taken = 0 if forecasts is None else 1
+    pages = [PagePool(columns or shapes.max_past, PAGE, taken) for _ in range(pools)]
+    capacity = Capacity((pages[0].page_count - taken) * PAGE, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
         pages,
         mode or Autoregressive(),
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
+        forecasts,
     )
     runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))

@@ -1,0 +1,27 @@
+"""The rows of one sequence in a pass, where it takes one token after the other."""
+
+from engine.modes.forecast_tree import ForecastTree
+from engine.scheduling.admission import pages_for
+from engine.scheduling.plan import Segment
+from engine.scheduling.sequence import Sequence
+
+
+def make_segment(
+    sequence: Sequence, rows: int, draft: tuple[int, ...], tree: ForecastTree | None, page_columns: int
+) -> Segment:
+    """The next `rows` tokens to compute and the guesses behind them; `tree` takes the place of a last lone row."""
+    start, end = sequence.computed, sequence.computed + rows
+    known = () if sequence.has_prompt_logprobs else sequence.tokens[max(start, sequence.first_logit_row) + 1 : end + 1]
+    sampled = 1 + len(draft) if end == len(sequence.tokens) else 0
+    columns = range(start, end + (tree.depth if tree is not None else len(draft)))
+    return Segment(
+        sequence=sequence,
+        tokens=tree.tokens if tree is not None else (*sequence.tokens[start:end], *draft),
+        first_position=start,
+        pages=tuple(sequence.pages[: pages_for(start, page_columns)]),
+        past_columns=start,
+        targets=tuple(sequence.pages[i // page_columns] * page_columns + i % page_columns for i in columns),
+        logit_rows=len(tree.tokens) if tree is not None else len(known) + sampled,
+        logprob_tokens=tuple(known),
+        tree=tree,
+    )
