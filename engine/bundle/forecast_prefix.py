@@ -23,6 +23,11 @@ class ForecastPrefix:
     keys: NDArray[np.generic]
     values: NDArray[np.generic]
 
+    @property
+    def columns(self) -> int:
+        """How many columns they take."""
+        return int(self.keys.shape[-1])
+
 
 def read_forecast_prefix(folder: Path, spec: ForecastSpec, model: ModelSpec, kv_dtype: str) -> ForecastPrefix:
     """BundleError names the file, and what of it is not the model's."""

@@ -26,6 +26,7 @@ from engine.bundle.bounds import (
     UnknownSize,
     Vocabulary,
 )
+from engine.bundle.forecast import ForecastSpec
 from engine.bundle.lora import LoraModule
 from engine.errors import BundleError
 from engine.files.content import one_line
@@ -165,7 +166,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
     of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
     change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
-    input, "" where its graph holds them (`bundle/head_weight.py`).
+    input, "" where its graph holds them (`bundle/head_weight.py`). forecast: how the
+    model guesses its own next tokens, if it does.
     """
 
     format_version: int
@@ -188,6 +190,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     kv_scales: Text = ""
     lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
     head_weight: Text = ""
+    forecast: ForecastSpec | None = None
 
     @property
     def is_free_shape(self) -> bool:
@@ -278,7 +281,7 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     """The files that serving opens by name; weights are named by the graph files."""
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
-    arrays = filter(None, (manifest.kv_scales, manifest.head_weight))
+    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.forecast and manifest.forecast.file))
     return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
 
 
