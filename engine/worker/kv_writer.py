@@ -43,7 +43,7 @@ class KvWriter:
     def announce(self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int]) -> None:
         """Before the pass: tell a runtime that can write while it runs which first rows of each sequence are kept."""
         if self._early is not None:
-            self._early.expect(plan.pool, *_kept(plan, batch, rows_of, {}))
+            self._early.expect(plan.pool, *_kept(plan, batch, rows_of, NOTHING, NO_PATHS))
 
     def write(
         self,
