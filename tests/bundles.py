@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split
+from engine.compile.arguments import CompileArguments, KvType, KvUpdate, Layout, Quant, Split
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
@@ -30,6 +30,12 @@ SEGMENTS: dict[str, dict[str, object]] = {
     "segments int8 caches": {"layout": Layout.SEGMENTS, "kv": KvType.INT8},
 }
 
+FUSED: dict[str, dict[str, object]] = {
+    "fused": {"layout": Layout.FUSED, "rows": (8, 16), "same_past": (65,)},
+    "fused host": {"layout": Layout.FUSED, "rows": (8,), "same_past": (65,), "kv_update": KvUpdate.HOST},
+    "fused 3": {"layout": Layout.FUSED, "rows": (8, 16), "same_past": (65,), "decode_slots": 3},
+}
+
 
 class Bundles:
     """Compiles layouts of the same weights on demand: pool graphs but for those of segments."""
@@ -40,11 +46,11 @@ class Bundles:
         write_checkpoint(self.source, SHAPES["tiny"])
 
     def __call__(self, layout: str) -> Path:
-        """Folder of a layout of `LAYOUTS` or `SEGMENTS`."""
+        """Folder of a layout of `LAYOUTS`, `SEGMENTS` or `FUSED`."""
         output = self._folder / layout.replace(" ", "-")
         if not output.exists():
             base = CompileArguments(self.source, output, quant=Quant.FP32, parity_tokens=8, layout=Layout.POOL)
-            made: Manifest = compile_bundle(replace(base, **(LAYOUTS | SEGMENTS)[layout]), SilentProgress())  # type: ignore[arg-type]
+            made: Manifest = compile_bundle(replace(base, **(LAYOUTS | SEGMENTS | FUSED)[layout]), SilentProgress())  # type: ignore[arg-type]
             assert made.graphs
         return output
 

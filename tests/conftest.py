@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent.parent))  # importlib mode adds no folder
 
 from tests.bundles import bundles
+from tests.hybrid import hybrid, int4_hybrid
 from tests.progress import Progress
 from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, int8_cache_bundle, segmented_bundle, tiny_checkpoint
 
@@ -18,6 +19,8 @@ __all__ = [
     "bundles",
     "fixed_bundle",
     "free_bundle",
+    "hybrid",
+    "int4_hybrid",
     "int8_cache_bundle",
     "segmented_bundle",
     "tiny_checkpoint",

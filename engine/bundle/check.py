@@ -3,7 +3,9 @@
 Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """
 
+from engine.bundle.conv_weights import check_conv_weights
 from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
+from engine.bundle.fused import check_fused
 from engine.bundle.head_weight import check_head_weight
 from engine.bundle.kv_scales import check_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
@@ -20,8 +22,14 @@ def check_contract(manifest: Manifest) -> None:
     if manifest.is_segmented:
         check_segments(manifest)
         check_kv_scales(manifest)
+        check_conv_weights(manifest)
+        return
+    if manifest.fused is not None:
+        check_fused(manifest)
         return
     check_head_weight(manifest)
+    if manifest.model.recurrent is not None:
+        raise BundleError("recurrent layers need a segmented bundle: in a pool there is no state for each sequence")
     if manifest.kv_scales:
         raise BundleError("kv_scales are for the caches of a segmented bundle")
     found: dict[tuple[int | None, int | None], list[tuple[str, set[int]]]] = {}
@@ -40,14 +48,14 @@ def check_contract(manifest: Manifest) -> None:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """BundleError when a graph, binary, file of scales or forecast prefix is not among `files`.
+    """BundleError when a graph, binary, file of floats or forecast prefix is not among `files`.
 
     Those exist, and their sizes and hashes are known.
     """
     binaries = manifest.npu.binaries if manifest.npu else ()
-    scales = (manifest.kv_scales,) if manifest.kv_scales else ()
+    floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights) if name)
     prefix = (manifest.forecast.file,) if manifest.forecast else ()
-    for name in (*binaries, *(graph.file for graph in manifest.graphs), *scales, *prefix):
+    for name in (*binaries, *(graph.file for graph in manifest.graphs), *floats, *prefix):
         if name not in manifest.files:
             raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
 

@@ -27,7 +27,9 @@ from engine.bundle.bounds import (
     Vocabulary,
 )
 from engine.bundle.forecast import ForecastSpec
+from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.lora import LoraModule
+from engine.bundle.recurrent import RecurrentSpec
 from engine.errors import BundleError
 from engine.files.content import one_line
 from engine.files.names import confined
@@ -46,8 +48,10 @@ class GraphKind(StrEnum):
     DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
+    FUSED = "fused"  # a prompt's rows over its cache and decodes over theirs, see `engine/bundle/fused.py`
     LINEAR = "linear"  # what lies between two attentions, of a segmented bundle
     ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
+    RECURRENT = "recurrent"  # one sequence's rows over its own state, the same graph for every recurrent layer
     IMAGE_ENCODER = "image_encoder"
     NONE = "none"
 
@@ -99,7 +103,11 @@ class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Geometry of the network."""
+    """Geometry of the network.
+
+    has_output_gate: each attention head's output is multiplied with the sigmoid of a gate that comes with its query.
+    recurrent: layers without keys and values, None = there are none.
+    """
 
     family: Name
     layers: Layers
@@ -112,6 +120,14 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     rope: RopeSpec
     tied_head: bool = False
     parameters: Count = 0
+    has_output_gate: bool = False
+    recurrent: RecurrentSpec | None = None
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers with keys and values, in order."""
+        without = frozenset(self.recurrent.layers if self.recurrent else ())
+        return tuple(layer for layer in range(self.layers) if layer not in without)
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -166,8 +182,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
     of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
     change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
-    input, "" where its graph holds them (`bundle/head_weight.py`). forecast: how the
-    model guesses its own next tokens, if it does.
+    input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
+    recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
+    are none. forecast: how the model guesses its own next tokens, if it does.
     """
 
     format_version: int
@@ -188,8 +205,10 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     npu: NpuSpec | None = None
     wide_quant: Text = ""
     kv_scales: Text = ""
+    fused: FusedSpec | None = None
     lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()
     head_weight: Text = ""
+    conv_weights: Text = ""
     forecast: ForecastSpec | None = None
 
     @property
@@ -211,7 +230,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of key and value cache one token takes over all layers."""
-        return 2 * self.model.layers * self.model.kv_heads * self.model.head_dim * ITEM_BYTES[self.kv_dtype]
+        layers = len(self.model.attention_layers)
+        return 2 * layers * self.model.kv_heads * self.model.head_dim * ITEM_BYTES[self.kv_dtype]
+
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """Bytes that the recurrent layers carry for one sequence, however long it is."""
+        return self.model.recurrent.state_bytes if self.model.recurrent else 0
 
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "uint16": 2, "uint8": 1, "int8": 1, "int32": 4, "int64": 8}
@@ -263,6 +288,9 @@ def _check_model(path: Path, manifest: Manifest) -> None:
             f"{path}: layers, kv_heads and head_dim make {manifest.kv_bytes_per_token} bytes of cache a token, "
             f"{MAX_CACHE_BYTES_PER_TOKEN} is the most"
         )
+    recurrent = manifest.model.recurrent
+    if recurrent is not None and (fault := recurrent.fault(manifest.model.layers)):
+        raise BundleError(f"{path}: {fault}")
     for graph in manifest.graphs:
         if graph.rows is not None and graph.context is not None and graph.context < graph.rows:
             raise BundleError(f"{path}: graph {graph.name} has a context of {graph.context} for {graph.rows} rows")
@@ -281,7 +309,8 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     """The files that serving opens by name; weights are named by the graph files."""
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
-    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.forecast and manifest.forecast.file))
+    prefix = manifest.forecast.file if manifest.forecast else ""
+    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, prefix))
     return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
 
 

@@ -2,6 +2,7 @@
 
 Part 1 of the L + 1 linear parts embeds and starts layer 0, part i + 1 finishes layer i - 1 and starts layer i, the
 last finishes and gives logits. Between two parts an attention graph runs once for each sequence.
+A layer without keys and values has a recurrent graph there instead.
 Legend: N = rows, Q = heads * head_dim, K = KV heads, D = head size.
 
 Two further graphs, which bundles may lack, compute attention over columns that sequences share, and under any mask.
@@ -12,10 +13,12 @@ from collections.abc import Sequence
 from engine.bundle.forms import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, Form, check_form
 from engine.bundle.kv_scales import ROUNDED
 from engine.bundle.lora_tensors import lora_forms
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, TensorSpec
+from engine.bundle.recurrent_forms import GATE_IN, GATE_OUT, RECURRENT, finished_forms, recurrent_forms, started_forms
 from engine.errors import BundleError
 
 SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
+WIDE_SUFFIX = "_wide"  # of the names of graphs that read the second storage
 ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
 FLOAT, INTEGER = "float32", "int32"
 # The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.
@@ -30,15 +33,32 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     rows = FREE_LOGIT_ROWS if part == last else FREE_ROWS
     inputs: Forms = {"input_ids": (INTEGER, (1, rows))}
     if part > 1:
-        attended = (1, rows, model.heads * model.head_dim)
-        inputs = {"hidden_in": (FLOAT, (1, rows, model.hidden)), "attended": (FLOAT, attended)}
+        hidden: Form = (FLOAT, (1, rows, model.hidden))
+        inputs = {"hidden_in": hidden, **_mixed_forms(model, part - 2, rows)}
     takes = {True: part < last, False: part > 1}  # the start of a layer, the end of the one before
     inputs |= lora_forms((module for module in manifest.lora if takes[module.starts_layer]), rows)
     if part == last:
         return inputs, {"logits": (FLOAT, (1, rows, model.vocab))}
+    outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.hidden))}
+    if part - 1 not in model.attention_layers:
+        assert model.recurrent is not None
+        return inputs, outputs | started_forms(model.recurrent)
     for name in ("position_ids_cos", "position_ids_sin"):
         inputs[name] = (FLOAT, (1, 1, rows, model.rope.rotary_dim // 2))
-    return inputs, {"hidden_out": (FLOAT, (1, rows, model.hidden)), **_fresh_forms(manifest)}
+    return inputs, outputs | _fresh_forms(manifest) | _gate_forms(model, GATE_OUT, rows)
+
+
+def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
+    """What the end of a layer takes of its attention or recurrence."""
+    if layer not in model.attention_layers:
+        assert model.recurrent is not None
+        return finished_forms(model.recurrent, rows)
+    return {"attended": (FLOAT, (1, rows, model.heads * model.head_dim)), **_gate_forms(model, GATE_IN, rows)}
+
+
+def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:
+    width = model.heads * model.head_dim
+    return {name: (FLOAT, (1, rows, width))} if model.has_output_gate else {}
 
 
 def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
@@ -107,6 +127,8 @@ def check_segments(manifest: Manifest) -> None:
     for spec in manifest.graphs:
         if spec.kind is GraphKind.ATTENTION:
             inputs, outputs = ATTENTION_FORMS[spec.name](manifest)
+        elif spec.kind is GraphKind.RECURRENT and manifest.model.recurrent is not None:
+            inputs, outputs = recurrent_forms(manifest.model.recurrent)
         elif spec.kind is GraphKind.LINEAR and spec.parts == parts and spec.part <= parts:
             inputs, outputs = linear_forms(manifest, spec.part)
         else:
@@ -127,6 +149,9 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
             f"a bundle of segments has one attention graph for all layers, by caches of {manifest.kv_dtype} "
             f"{' and '.join(wanted)}; this one has {', '.join(names)}"
         )
+    recurrent = [graph.name for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT]
+    if recurrent != ([RECURRENT] if manifest.model.recurrent is not None else []):
+        raise BundleError(f"a model with recurrent layers, and no other, has one graph {RECURRENT} for all of them")
     places = [(graph.part, graph.least_rows) for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
     if len(set(places)) < len(places):
         raise BundleError("two linear graphs of one part are for passes of the same rows")

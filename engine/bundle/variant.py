@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.bundle.fused import fused_shapes
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.errors import BundleError
 
@@ -34,6 +35,8 @@ class ShapeTable:
     prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
     segmented: every sequence has a cache of its own, so a pass costs what its rows and their own pasts cost; its past
     is then how many columns its rows read, and a pool has no width.
+    slots: of fused graphs, how many sequences a pass decodes at most, beside one prompt that has the other rows; 0 =
+    any row may be anybody's.
     """
 
     fixed: tuple[PassShape, ...]
@@ -42,6 +45,7 @@ class ShapeTable:
     past_step: int = FREE_PAST_STEP
     prefill: tuple[PassShape, ...] = ()
     segmented: bool = False
+    slots: int = 0
 
     @property
     def free(self) -> bool:
@@ -94,6 +98,9 @@ def shape_of(graph: GraphSpec) -> PassShape | None:
 
 def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
+    spec = manifest.fused
+    if spec is not None:
+        return slot_table([shape.rows for shape in fused_shapes(spec)], spec.past, spec.decode_slots)
     kinds = (GraphKind.DECODER, GraphKind.DEFAULT, GraphKind.ATTENTION)
     layers = [graph for graph in manifest.graphs if graph.kind in kinds]
     if not layers:
@@ -112,6 +119,12 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     return ShapeTable((), max_rows, most, segmented=manifest.is_segmented)
 
 
+def slot_table(rows: Iterable[int], past: int, slots: int) -> ShapeTable:
+    """Shapes of fused graphs of so many rows. Every sequence has a cache of its own, and all graphs the same past."""
+    fixed = tuple(PassShape(count, past) for count in sorted(rows))
+    return ShapeTable(fixed, fixed[-1].rows, past, segmented=True, slots=slots)
+
+
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
     """One shape for every pass: the fewest rows >= `rows` (else the most) at the widest past they have.
 
@@ -125,4 +138,4 @@ def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
         wanted = min(rows, max(shape.rows for shape in wide))
         fitting = [shape for shape in wide if shape.rows >= wanted]
         only = min(fitting, key=lambda shape: (-shape.past, shape.rows))
-    return ShapeTable((only,), only.rows, only.past, segmented=shapes.segmented)
+    return ShapeTable((only,), only.rows, only.past, segmented=shapes.segmented, slots=shapes.slots)

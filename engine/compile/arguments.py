@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.demo.location import DEMO, demo_folder
+from engine.files.names import GGUF_SUFFIX
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
@@ -30,9 +31,10 @@ class Target(StrEnum):
 class Quant(StrEnum):
     """Methods of quantisation by the name of their file in `engine/compile/quantization`."""
 
-    FP32 = "fp32"  # CPU only, as are the next two
+    FP32 = "fp32"  # CPU only, as are the next three
     INT8 = "int8"
     INT4 = "int4"
+    KEEP = "keep"  # blocks as a GGUF file has them
     FP16 = "fp16"  # NPU only: everything in half precision
     W4 = "w4"  # NPU only: int4 blocks, half-precision activations
     W8A16 = "w8a16"  # integer graphs: int8 weights, 16-bit activations, 8-bit KV
@@ -52,6 +54,7 @@ class Layout(StrEnum):
 
     POOL = "pool"  # every row attends over the columns of all sequences, in one graph: what an NPU runs
     SEGMENTS = "segments"  # linear graphs over all rows, an attention run for each sequence between them: CPU only
+    FUSED = "fused"  # a prompt's rows and decode rows in one graph, each sequence with a cache of its own
 
 
 class Wide(StrEnum):
@@ -67,6 +70,13 @@ class KvType(StrEnum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"  # named to be refused: the CPU's attention is 20 times slower with it
     INT8 = "int8"  # segments: a scale for each channel
+
+
+class KvUpdate(StrEnum):
+    """Who writes new keys and values into the caches of fused graphs."""
+
+    GRAPH = "graph"  # updated caches are outputs
+    HOST = "host"
 
 
 EMBEDDING_BITS = (32, 16, 8, 4)
@@ -87,7 +97,8 @@ class CompileArguments:
     sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
-    calibration: text file for w8a16 and w4a16, None = built-in text.
+    calibration: text file for w8a16 and w4a16, None = built-in text. decode_slots: sequences that a fused graph decodes
+    beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs.
     """
 
@@ -114,6 +125,8 @@ class CompileArguments:
     layout: Layout | None = None
     wide: Wide | None = None
     kv: KvType | None = None
+    decode_slots: int = 1
+    kv_update: KvUpdate | None = None
     lora: bool = False
 
     @property
@@ -138,6 +151,8 @@ def named_source(text: str) -> NamedSource:
     return NamedSource(Path(text).expanduser(), "", DEFAULT_PARITY_TOKENS)
 
 
-def default_quant(target: Target) -> Quant:
+def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
-    return Quant.INT4 if target is Target.CPU else Quant.W4
+    if target is not Target.CPU:
+        return Quant.W4
+    return Quant.KEEP if source.suffix == GGUF_SUFFIX else Quant.INT4

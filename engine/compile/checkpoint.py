@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.blocks import Blocks
 from engine.errors import CompileError
 from engine.files.content import brief, one_line
 from engine.files.content import read_json as read_json_file
@@ -65,8 +65,11 @@ class Checkpoint(Protocol):
     def rows(self, name: str, start: int, stop: int) -> Float32:
         """Rows start..stop of a matrix as float32."""
 
-    def blocks(self, name: str, start: int, stop: int) -> Int4Blocks | None:
-        """The same rows as symmetric 4-bit blocks of 32, None where they are not stored as such."""
+    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
+        """The same rows as blocks of 32, None where they are not stored as such."""
+
+    def is_four_bit(self, name: str) -> bool:
+        """Whether `blocks` of a matrix have 4 bits."""
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a type that can be read."""
@@ -134,9 +137,13 @@ class SafetensorsCheckpoint:
         """Rows start..stop of a matrix as float32."""
         return self._taken(name, _as_float32(self._slice(name)[start:stop]))
 
-    def blocks(self, name: str, start: int, stop: int) -> Int4Blocks | None:
+    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """None: such folders hold floats."""
         return None
+
+    def is_four_bit(self, name: str) -> bool:
+        """No, for the same reason."""
+        return False
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a float type."""

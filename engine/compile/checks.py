@@ -1,8 +1,9 @@
 """Which arguments make sense together. Pure: no file is written, and none but --calibration is looked for."""
 
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments
-from engine.compile.layout import check_layout
+from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments, Layout
+from engine.compile.fused.plan import pass_shapes
+from engine.compile.layout import check_layout, layout_of
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import head_method, quants_with
 from engine.errors import CompileError
@@ -108,6 +109,8 @@ def longest_sequence(shapes: tuple[PassShape, ...]) -> int:
 
 def fixed_shapes(arguments: CompileArguments) -> tuple[PassShape, ...]:
     """The fixed variants asked for, smallest first; empty means free shapes. CompileError when none is possible."""
+    if layout_of(arguments) is Layout.FUSED:
+        return pass_shapes(arguments)
     if arguments.whole_context:
         return tuple(PassShape(length, 0) for length in sorted(set(arguments.whole_context)))
     shapes = {PassShape(rows, past) for rows in arguments.rows for past in arguments.same_past}

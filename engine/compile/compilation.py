@@ -7,9 +7,11 @@ from pathlib import Path
 from engine.bundle.encoding import Encoding
 from engine.bundle.manifest import FileEntry, GraphSpec, NpuSpec, TextSpec
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.checkpoint import Checkpoint
+from engine.compile.fused.plan import plan_fused
 from engine.compile.graphs import GraphPlan, plan_graphs
+from engine.compile.layout import layout_of
 from engine.compile.lowering import Lowering
 from engine.compile.packed import PackedPart
 from engine.compile.parts import PartPlan
@@ -78,4 +80,6 @@ class Compilation:
 
     def plans(self) -> list[GraphPlan]:
         """Every graph of every part."""
+        if layout_of(self.arguments) is Layout.FUSED:
+            return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
         return [plan for part in self.parts for plan in plan_graphs(part, self.shapes)]

@@ -5,10 +5,12 @@ import platform
 import time
 from pathlib import Path
 
+from engine.bundle.conv_weights import CONV_WEIGHTS
 from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
+from engine.compile.fused.plan import fused_spec
 from engine.compile.layout import kv_type, layout_of, wide_method
 from engine.compile.lora import lora_modules
 from engine.files.names import GGUF_SUFFIX
@@ -36,9 +38,11 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=model_name(arguments.source),
         npu=work.npu,
-        wide_quant=wide.quant.value if wide is not None else "",
+        wide_quant=wide.quant.value if wide is not None and work.wide is not None else "",
+        fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
+        conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
     )
 
 
@@ -49,8 +53,9 @@ def model_name(source: Path) -> str:
 
 def split_text(arguments: CompileArguments) -> str:
     """Where the network is cut into graphs, in one word."""
-    if layout_of(arguments) is Layout.SEGMENTS:
-        return Layout.SEGMENTS.value
+    layout = layout_of(arguments)
+    if layout is not Layout.POOL:
+        return layout.value
     return (arguments.split or DEFAULT_SPLIT).value
 
 

@@ -53,7 +53,7 @@ class GraphBuilder:
         self, kind: str, inputs: Sequence[str], count: int, domain: str = "", name: str = "", **attributes: Any
     ) -> list[str]:
         """Add a node with `count` outputs; `name` names the last of them."""
-        stem = f"{kind}_{len(self._nodes)}"
+        stem = self._stem(kind)
         outputs = [f"{stem}_{index}" for index in range(count)]
         outputs[-1] = name or outputs[-1]
         return self.node(kind, inputs, outputs, domain, **attributes)
@@ -62,9 +62,13 @@ class GraphBuilder:
         self, kind: str, inputs: Sequence[str], outputs: list[str], domain: str = "", **attributes: Any
     ) -> list[str]:
         """Add a node whose outputs have these names."""
-        stem = f"{kind}_{len(self._nodes)}"
+        stem = self._stem(kind)
         self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=stem, domain=domain, **attributes))
         return outputs
+
+    def _stem(self, kind: str) -> str:
+        """What the next node is called."""
+        return f"{kind}_{len(self._nodes)}"
 
     def constant(self, value: NDArray[np.generic]) -> str:
         """A small inline tensor; equal ones are written once."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from engine.compile.arguments import CompileArguments, KvType, Layout, Wide
+from engine.compile.fused.plan import check_fused_options
 from engine.compile.quantization.method import Activations, Method
 from engine.compile.quantization.table import METHODS, method_of
 from engine.errors import CompileError
@@ -36,6 +37,7 @@ def kv_type(arguments: CompileArguments) -> KvType:
 
 def check_layout(arguments: CompileArguments) -> None:
     """CompileError for options that the layout has no use for."""
+    check_fused_options(arguments, layout_of(arguments) is Layout.FUSED)
     if layout_of(arguments) is not Layout.SEGMENTS:
         if arguments.wide is Wide.INT8:
             raise CompileError("--wide int8 is for --layout segments")

@@ -32,8 +32,24 @@ class PackedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedRecurrence:
+    """What only a recurrent layer has. steps: two numbers for each value head, of beta and of the decay.
+
+    rate [heads]: -exp(A_log). dt_bias [heads]. norm [value size]: of the outputs of a head.
+    """
+
+    steps: PackedLinear
+    rate: StoredTensor
+    dt_bias: StoredTensor
+    norm: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
 class PackedLayer:
-    """One transformer layer. q_norm already holds the attention scale when there is one, else qkv does."""
+    """One transformer layer. q_norm already holds the attention scale when there is one, else qkv does.
+
+    In a recurrent layer qkv holds queries, keys, values and the gate of the output.
+    """
 
     attention_norm: StoredTensor
     qkv: PackedLinear
@@ -43,6 +59,7 @@ class PackedLayer:
     ffn_norm: StoredTensor
     gate_up: PackedLinear
     down: PackedLinear
+    recurrence: PackedRecurrence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The compiler: five ordered lists of stages, one for each kind of bundle, and the driver that runs one of them."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
@@ -8,6 +9,9 @@ from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
+from engine.compile.fused.plan import compiled_context, whole_part
+from engine.compile.fused.stages import fused_stages
+from engine.compile.hybrid import settle_hybrid
 from engine.compile.layout import layout_of, settle_layout
 from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
@@ -19,6 +23,7 @@ from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
 from engine.compile.segments.kv_caches import kv_scales_stage
+from engine.compile.segments.recurrent import conv_weights_stage
 from engine.compile.segments.stages import (
     segment_graphs_stage,
     segment_parity_stage,
@@ -43,6 +48,7 @@ CPU_FLOAT = Pipeline(
 CPU_SEGMENTS = Pipeline(
     stages=(
         text_stage,
+        conv_weights_stage,
         segment_weights_stage,
         wide_weights_stage,
         segment_graphs_stage,
@@ -102,7 +108,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     shapes = fixed_shapes(arguments)
     source = open_source(arguments.source)
     network = read_network(source.config, requested_context(arguments, shapes))
-    arguments = settle_layout(arguments, network.spec.head_dim)
+    arguments = settle_hybrid(settle_layout(arguments, network.spec.head_dim), network)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
@@ -121,11 +127,17 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
     """How the bundle asked for is made."""
     if layout_of(arguments) is Layout.SEGMENTS:
         return CPU_SEGMENTS
-    return PIPELINES[arguments.is_npu, method_of(arguments).activations]
+    activations = method_of(arguments).activations
+    pipeline = PIPELINES[arguments.is_npu, activations]
+    if layout_of(arguments) is Layout.FUSED:
+        return replace(pipeline, stages=fused_stages(arguments.is_npu, activations))
+    return pipeline
 
 
 def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartPlan, ...]:
     """How the network is cut: for an NPU by size as well, because a context binary has a limit."""
+    if layout_of(arguments) is Layout.FUSED:
+        return (whole_part(network.spec.layers),)
     if arguments.is_npu:
         return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:
@@ -140,6 +152,8 @@ def requested_context(arguments: CompileArguments, shapes: tuple[PassShape, ...]
     has N rows for as many tokens.
     """
     bounds = [arguments.max_context] if arguments.max_context else []
-    if shapes:
+    if layout_of(arguments) is Layout.FUSED:
+        bounds.append(compiled_context(arguments))
+    elif shapes:
         bounds.append(longest_sequence(shapes))
     return min(bounds, default=0)

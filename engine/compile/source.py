@@ -1,12 +1,14 @@
 """What a bundle is made of: a Hugging Face folder or a GGUF file, with the same three things in it."""
 
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 from engine.bundle.manifest import TextSpec
 from engine.compile.checkpoint import Checkpoint, SafetensorsCheckpoint, read_json
 from engine.compile.text_files import write_text_files
+from engine.errors import CompileError
 from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular
 
@@ -41,9 +43,11 @@ class FolderSource:
 
 
 def open_source(path: Path) -> Source:
-    """A folder or a GGUF file. CompileError when its facts cannot be read."""
+    """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package."""
     if path.suffix != GGUF_SUFFIX and not _is_file(path):
         return FolderSource(path)
+    if find_spec("gguf") is None:
+        raise CompileError("GGUF files need one more package: pip install 'hexserve[compile]'")
     # The package for block formats takes a moment to import, and folders have no use for it.
     from engine.compile.gguf.source import GgufSource  # noqa: PLC0415
 

@@ -59,7 +59,9 @@ def overflow_refused(quant: Quant) -> Iterator[None]:
 def check_all_used(checkpoint: Checkpoint, network: Network) -> None:
     """A tensor the graphs leave out (an adapter, a bias the config denies) would change the answers: refuse it."""
     needless = {f"{network.details.names.head}.weight"} if network.spec.tied_head else set()
+    ignored = network.details.ignored
     left = [name for name in checkpoint.unused() if name not in needless and not name.endswith(DERIVED)]
+    left = [name for name in left if not name.startswith(ignored)]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}{more}, which {network.spec.family} does not use")

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.embedding import store_integer_table, store_table
-from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedTable
+from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedRecurrence, PackedTable
 from engine.compile.parts import PartPlan
-from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.blocks import Blocks
 from engine.compile.quantization.method import Activations, FloatMatrix, Method
-from engine.compile.quantization.table import embedding_bits, head_method, method_of
+from engine.compile.quantization.table import METHODS, embedding_bits, head_method, method_of
 from engine.compile.weight_file import StoredTensor, WeightFile
 from engine.models.network import Network
 
@@ -32,6 +32,17 @@ class LinearSource:
     has_bias: bool = False
     scaled_rows: int = 0
     scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixer:
+    """What differs between a layer with attention and a recurrent one."""
+
+    qkv: LinearSource
+    output: LinearSource
+    q_norm: StoredTensor | None = None
+    k_norm: StoredTensor | None = None
+    recurrence: PackedRecurrence | None = None
 
 
 class WeightPacker:
@@ -52,31 +63,14 @@ class WeightPacker:
         layers = tuple(self._layer(file, small, layer) for layer in part.layers)
         if not part.has_head:
             return PackedPart(table, layers, None, None)
-        final_norm = small.add("final_norm", self._vector(f"{names.final_norm}.weight", spec.hidden))
+        final_norm = small.add("final_norm", self._norm(names.final_norm, spec.hidden))
         return PackedPart(table, layers, final_norm, self._head(file))
 
     def _layer(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLayer:
-        details, spec, width = self._network.details, self._network.spec, self._network.query_width
-        names = details.names
-        scale = 1.0 / math.sqrt(spec.head_dim)
-        at = f"layer_{layer}"
-        q_norm = k_norm = None
-        # The attention scale costs nothing where a weight can carry it: the query norm, else the query matrix.
-        if details.has_qk_norm:
-            scaled = self._vector(f"{names.q_norm.format(layer=layer)}.weight", spec.head_dim) * np.float32(scale)
-            q_norm = small.add(f"{at}_q_norm", scaled)
-            k_norm = small.add(
-                f"{at}_k_norm", self._vector(f"{names.k_norm.format(layer=layer)}.weight", spec.head_dim)
-            )
-        qkv = LinearSource(
-            tuple(name.format(layer=layer) for name in names.qkv),
-            (width, self._network.key_width, self._network.key_width),
-            spec.hidden,
-            details.qkv_bias,
-            0 if details.has_qk_norm else width,
-            scale,
-        )
-        output = LinearSource((names.output.format(layer=layer),), (spec.hidden,), width, details.output_bias)
+        details, spec = self._network.details, self._network.spec
+        names, at = details.names, f"layer_{layer}"
+        is_recurrent = layer not in spec.attention_layers
+        mixer = self._recurrence(small, layer) if is_recurrent else self._attention(small, layer)
         gate_up = LinearSource(
             tuple(name.format(layer=layer) for name in names.gate_up),
             (spec.ffn, spec.ffn),
@@ -84,18 +78,69 @@ class WeightPacker:
             details.ffn_bias,
         )
         down = LinearSource((names.down.format(layer=layer),), (spec.hidden,), spec.ffn, details.ffn_bias)
-        attention_norm = self._vector(f"{names.attention_norm.format(layer=layer)}.weight", spec.hidden)
-        ffn_norm = self._vector(f"{names.ffn_norm.format(layer=layer)}.weight", spec.hidden)
         return PackedLayer(
-            small.add(f"{at}_attention_norm", attention_norm),
-            self._linear(file, small, f"{at}_qkv", qkv),
-            q_norm,
-            k_norm,
-            self._linear(file, small, f"{at}_output", output),
-            small.add(f"{at}_ffn_norm", ffn_norm),
+            small.add(f"{at}_attention_norm", self._norm(names.attention_norm.format(layer=layer), spec.hidden)),
+            self._linear(file, small, f"{at}_qkv", mixer.qkv),
+            mixer.q_norm,
+            mixer.k_norm,
+            self._linear(file, small, f"{at}_output", mixer.output),
+            small.add(f"{at}_ffn_norm", self._norm(names.ffn_norm.format(layer=layer), spec.hidden)),
             self._linear(file, small, f"{at}_gate_up", gate_up),
             self._linear(file, small, f"{at}_down", down),
+            mixer.recurrence,
         )
+
+    def _attention(self, small: WeightFile, layer: int) -> _Mixer:
+        details, spec, width = self._network.details, self._network.spec, self._network.query_width
+        names, at = details.names, f"layer_{layer}"
+        scale = 1.0 / math.sqrt(spec.head_dim)
+        q_norm = k_norm = None
+        # The attention scale costs nothing where a weight can carry it: the query norm, else the query matrix.
+        if details.has_qk_norm:
+            scaled = self._norm(names.q_norm.format(layer=layer), spec.head_dim) * np.float32(scale)
+            q_norm = small.add(f"{at}_q_norm", scaled)
+            k_norm = small.add(f"{at}_k_norm", self._norm(names.k_norm.format(layer=layer), spec.head_dim))
+        queries = width * (2 if details.has_output_gate else 1)
+        qkv = LinearSource(
+            tuple(name.format(layer=layer) for name in names.qkv),
+            (queries, self._network.key_width, self._network.key_width),
+            spec.hidden,
+            details.qkv_bias,
+            0 if details.has_qk_norm else width,
+            scale,
+        )
+        output = LinearSource((names.output.format(layer=layer),), (spec.hidden,), width, details.output_bias)
+        return _Mixer(qkv, output, q_norm, k_norm)
+
+    def _recurrence(self, small: WeightFile, layer: int) -> _Mixer:
+        spec, names, at = self._network.spec, self._network.details.recurrent_names, f"layer_{layer}"
+        recurrent = spec.recurrent
+        assert recurrent is not None
+        heads = recurrent.value_heads
+        steps = LinearSource(
+            (names.beta.format(layer=layer), names.decay.format(layer=layer)), (heads, heads), spec.hidden
+        )
+        # A decay is an exponential, and these are few: they are never rounded.
+        stored = self._store(small, f"{at}_steps", steps, METHODS[Quant.FP32], None)
+        rate = -np.exp(self._vector(names.a_log.format(layer=layer), heads))
+        dt_bias = self._vector(names.dt_bias.format(layer=layer), heads)
+        norm = self._vector(f"{names.norm.format(layer=layer)}.weight", recurrent.value_dim)
+        recurrence = PackedRecurrence(
+            stored,
+            small.add(f"{at}_rate", rate),
+            small.add(f"{at}_dt_bias", dt_bias),
+            small.add(f"{at}_recurrent_norm", norm),
+        )
+        qkv = LinearSource(
+            tuple(name.format(layer=layer) for name in names.qkv_gate),
+            (recurrent.channels, recurrent.value_width),
+            spec.hidden,
+        )
+        output = LinearSource((names.output.format(layer=layer),), (spec.hidden,), recurrent.value_width)
+        return _Mixer(qkv, output, recurrence=recurrence)
+
+    def _norm(self, module: str, size: int) -> Float32:
+        return self._vector(f"{module}.weight", size) + np.float32(self._network.details.norm_offset)
 
     def _vector(self, name: str, size: int) -> Float32:
         self._on_read(self._checkpoint.stored_bytes(name))
@@ -113,9 +158,9 @@ class WeightPacker:
     def _store(
         self, file: WeightFile, name: str, source: LinearSource, method: Method, bias: StoredTensor | None
     ) -> PackedLinear:
-        matrix = FloatMatrix(
-            name, sum(source.outputs), source.inputs, self._slices(source), self._runs(source, self._kept)
-        )
+        is_four_bit = all(self._checkpoint.is_four_bit(f"{each}.weight") for each in source.names)
+        runs = self._slices(source), self._runs(source, self._kept)
+        matrix = FloatMatrix(name, sum(source.outputs), source.inputs, *runs, is_four_bit)
         return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
 
     def _table(self, file: WeightFile) -> PackedTable:
@@ -158,12 +203,12 @@ class WeightPacker:
         rows = self._checkpoint.rows(tensor, start, stop)
         return rows if np.all(factors == 1) else rows * factors
 
-    def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Int4Blocks:
-        """4-bit blocks keep their codes: only scales are multiplied."""
+    def _kept(self, tensor: str, start: int, stop: int, factors: Float32) -> Float32 | Blocks:
+        """Blocks keep their codes: only scales and offsets are multiplied."""
         blocks = self._checkpoint.blocks(tensor, start, stop)
         if blocks is None:
             return self._floats(tensor, start, stop, factors)
-        return Int4Blocks(blocks.packed, blocks.scales * factors, blocks.zero_points)
+        return blocks.scaled(factors)
 
 
 def _stored_outputs(source: LinearSource) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, RopeSpec, Ten
 from engine.errors import BundleError
 from engine.genie.config import CONFIG_FILE, NO_BOS
 from engine.genie.json_fields import load_fields
+from engine.genie.rotary import SCALED_KINDS
 from engine.genie.text import token_ids
 from engine.qnn.rename import padded, rename_graphs
 
@@ -173,6 +174,8 @@ def _rotation(rope: RopeSpec, config: Mapping[str, object]) -> tuple[dict[str, o
     theta: float = int(rope.theta) if rope.theta.is_integer() else rope.theta
     if rope.kind == "default":
         return {"pos-id-dim": rope.rotary_dim // 2, "rope-theta": theta}, {}
+    if rope.kind not in SCALED_KINDS:
+        raise BundleError(f"Genie knows no rotation whose frequencies are scaled by {rope.kind}")
     scaling = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(scaling, Mapping):
         raise BundleError(f"the rotation is scaled ({rope.kind}), which Genie can be told only from config.json")

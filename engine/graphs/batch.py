@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.bundle.variant import PassShape
 from engine.embeddings.rows import EmbeddedRows, joined, prompt_rows
 from engine.modes.forecast_tree import ForecastTree
-from engine.scheduling.plan import Segment, StepPlan
+from engine.scheduling.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,10 @@ class PackedSegment:
     They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: causally, or
     both_ways. room: how many columns the sequence is going to need, as far as can be foreseen. adapter: of its
     request. tree: what its rows see of each other instead, and which of them see the first columns of the pool.
+
+    For recurrent layers: owner, the sequence's id, "" where nobody asks for the rows. state_key: of the snapshot that
+    the rows go on from, b"" = where the sequence's last rows ended. snapshots: after how many of the rows the state is
+    remembered, and as what.
     """
 
     start: int
@@ -31,6 +35,9 @@ class PackedSegment:
     room: int
     both_ways: bool = False
     adapter: str = ""
+    owner: str = ""
+    state_key: bytes = b""
+    snapshots: tuple[tuple[int, bytes], ...] = ()
     tree: ForecastTree | None = None
 
     @property
@@ -106,20 +113,15 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         places = np.arange(count) if segment.tree is None else np.array(segment.tree.depths)
         positions[row:end] = segment.first_position + places
         logit_rows.extend(range(end - segment.logit_rows, end))
-        request = segment.sequence.request
+        request, last = segment.sequence.request, (segment.state_key, segment.snapshots, segment.tree)
         if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
             tokens = len(request.prompt_ids)
             embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))
-        packed.append(_packed(segment, row))
+        past, room, adapter = segment.past_columns, segment.room, request.adapter
+        packed.append(PackedSegment(row, count, segment.pages, past, room, False, adapter, request.id, *last))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))
-
-
-def _packed(segment: Segment, start: int) -> PackedSegment:
-    count, request = len(segment.tokens), segment.sequence.request
-    pages, past = segment.pages, segment.past_columns
-    return PackedSegment(start, count, pages, past, segment.room, adapter=request.adapter, tree=segment.tree)
 
 
 def _show_past(rows: NDArray[np.bool_], segment: PackedSegment, page_columns: int) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array
-from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.manifest import GraphSpec, Manifest, ModelSpec
+from engine.bundle.recurrent_forms import BETA, CONV_IN, DECAY, GATE_IN, GATE_OUT, OUT
 from engine.graphs.batch import PackedBatch
 from engine.graphs.layout import linear_graphs
 from engine.graphs.lora_rows import AdapterSpan, LoraRows, Masks
@@ -19,6 +20,25 @@ from engine.graphs.rotary import RotaryTable
 
 Floats = NDArray[np.float32]
 KEPT_COUNTS = 64
+
+
+def gate_name(model: ModelSpec, layer: int) -> str:
+    """The buffer of a layer's output gate: another than that of the layer before, which is read meanwhile."""
+    return f"{'attention' if layer in model.attention_layers else 'recurrent'}_gate {layer % 2}"
+
+
+def _gate_widths(model: ModelSpec) -> dict[str, int]:
+    """Of the gates of heads; those of recurrent layers are among theirs."""
+    width = model.heads * model.head_dim if model.has_output_gate else 0
+    return {f"attention_gate {index}": width for index in range(2)} if width else {}
+
+
+def _recurrent_widths(model: ModelSpec) -> dict[str, int]:
+    spec = model.recurrent
+    if spec is None:
+        return {}
+    steps = {CONV_IN: spec.channels, DECAY: spec.value_heads, BETA: spec.value_heads, OUT: spec.value_width}
+    return steps | {f"recurrent_gate {index}": spec.value_width for index in range(2)}
 
 
 class RowBuffers:
@@ -39,6 +59,8 @@ class RowBuffers:
             "attended": model.heads * model.head_dim,
             "cos": model.rope.rotary_dim // 2,
             "sin": model.rope.rotary_dim // 2,
+            **_gate_widths(model),
+            **_recurrent_widths(model),
         }
         self.most = most
         self._ids = np.zeros((1, most), np.int32)
@@ -54,8 +76,12 @@ class RowBuffers:
 
     def attention_rows(self, from_end: int, count: int) -> dict[str, Floats]:
         """What attention reads and writes: `count` rows, the first of them `from_end` before the end of the pass."""
+        return {name: self.some(name, from_end, count) for name in ("query", "key", "value", "attended")}
+
+    def some(self, name: str, from_end: int, count: int) -> Floats:
+        """[1, count, width], from the row that is `from_end` before the end of the pass."""
         start = self.most - from_end
-        return {name: self._rows[name][:, start : start + count] for name in ("query", "key", "value", "attended")}
+        return self._rows[name][:, start : start + count]
 
     def fill(self, batch: PackedBatch, tables: Mapping[bool, RotaryTable]) -> None:
         """Write the ids and rotations of a pass."""
@@ -108,10 +134,9 @@ class LinearChain:
             return np.empty((0, self._manifest.model.vocab), np.float32)
         bound, arrays, masks = self._head(max(len(chosen), least))
         self._adapters.fill(masks, chosen)
-        hidden = self._buffers.rows(f"hidden {(self._last_part - 1) % 2}", rows)
-        np.take(hidden[0], chosen, axis=0, out=arrays["hidden_in"][0, : len(chosen)], mode="clip")
-        attended = self._buffers.rows("attended", rows)
-        np.take(attended[0], chosen, axis=0, out=arrays["attended"][0, : len(chosen)], mode="clip")
+        for name, buffer in self._given(self._last_part - 1).items():
+            given, taken = self._buffers.rows(buffer, rows)[0], arrays[name][0, : len(chosen)]
+            np.take(given, chosen, axis=0, out=taken, mode="clip")
         bound.run()
         return arrays["logits"][0, : len(chosen)]
 
@@ -124,14 +149,22 @@ class LinearChain:
         buffers = self._buffers
         arrays: dict[str, Array] = {
             "input_ids": buffers.ids(rows),
-            "hidden_in": buffers.rows(f"hidden {(index + 1) % 2}", rows),
-            "hidden_out": buffers.rows(f"hidden {index % 2}", rows),
             "position_ids_cos": buffers.rows("cos", rows)[None],
             "position_ids_sin": buffers.rows("sin", rows)[None],
-            **{name: buffers.rows(name, rows) for name in ("query", "key", "value", "attended")},
+            **{name: buffers.rows(name, rows) for name in ("query", "key", "value")},
             **self._adapters.inputs(index + 1, masks),
         }
+        own = {"hidden_out": f"hidden {index % 2}", GATE_OUT: gate_name(self._manifest.model, index)}
+        own |= {name: name for name in _recurrent_widths(self._manifest.model)} | self._given(index - 1)
+        wanted = {tensor.name for tensor in (*graph.inputs, *graph.outputs)}
+        arrays |= {name: buffers.rows(buffer, rows) for name, buffer in own.items() if name in wanted}
         return self._bind(graph, arrays)
+
+    def _given(self, layer: int) -> dict[str, str]:
+        """The buffers of what the end of a layer takes, by the names of its inputs."""
+        model = self._manifest.model
+        given = {"hidden_in": f"hidden {layer % 2}", "attended": "attended"}
+        return given | ({GATE_IN: gate_name(model, layer)} if model.has_output_gate else {})
 
     def _head(self, rows: int) -> tuple[Binding, dict[str, Floats], Masks]:
         key = rows, self._adapters.span
@@ -139,7 +172,8 @@ class LinearChain:
             if len(self._heads) >= KEPT_COUNTS:
                 del self._heads[next(iter(self._heads))]
             model = self._manifest.model
-            widths = {"hidden_in": model.hidden, "attended": model.heads * model.head_dim, "logits": model.vocab}
+            attended = model.heads * model.head_dim
+            widths = {"hidden_in": model.hidden, "attended": attended, GATE_IN: attended, "logits": model.vocab}
             arrays = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
             graph, masks = linear_graphs(self._manifest, rows)[self._last_part], self._adapters.masks(rows)
             bound = self._bind(graph, arrays | self._adapters.inputs(self._last_part + 1, masks))

@@ -1,7 +1,7 @@
 """Attention of sequences that stand on a base, once for all of them, and of rows that see both ways.
 
-Legend: L = layers, N = rows, M = those of them that are computed here, K = KV heads, G = query heads on each,
-D = head size.
+Legend: L = layers with keys and values, N = rows, M = those of them that are computed here, K = KV heads, G = query
+heads on each, D = head size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ class MaskedAttention:
         self._query, self._attended = np.zeros(wide, np.float32), np.zeros(wide, np.float32)
         self._weight = np.zeros((*wide[:-1], 1), np.float32)
         self._codes = None if scales is None else FreshCodes(scales, rows.most)
-        self._scales: list[dict[str, Array]] = [{} for _ in range(model.layers)]
+        self._scales: list[dict[str, Array]] = [{} for _ in model.attention_layers]
         if scales is not None:
             self._scales = [dict(zip(SCALES, sides, strict=True)) for sides in scales[:, :, None, :, None, :]]
 

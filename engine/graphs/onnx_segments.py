@@ -1,6 +1,7 @@
 """Runs a segmented bundle: linear graphs over all rows, attention for each sequence over its own cache.
 
-Legend: L = layers, N = rows, R = those that need logits, K = KV heads, T = columns of a cache, D = head size.
+Legend: L = layers with keys and values, N = rows, R = those that need logits, K = KV heads, T = columns of a cache,
+D = head size.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from engine.graphs.lora_rows import LoraRows
 from engine.graphs.onnx_binding import Binding, bind
 from engine.graphs.onnx_int8_attention import ChunkBinding, Int8Attention, NonFiniteRows
 from engine.graphs.onnx_masked_attention import BoundAttention, Cache, MaskedAttention, MaskedWork
+from engine.graphs.onnx_recurrent import open_recurrent
 from engine.graphs.onnx_sessions import Provider, load_sessions
 from engine.graphs.rotary import RotaryTable
 from engine.graphs.row_places import RowPlaces
@@ -63,6 +65,8 @@ class SegmentRuntime:
         self._places = RowPlaces()
         self._row_of: NDArray[np.int64] = np.zeros(0, np.int64)  # where the rows of the last pass were
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, LEAST_SHARED if shares else None)
+        self._recurrent = open_recurrent(folder, manifest, sessions, self._rows)
+        self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
         self._parts = StageClock()
         plain = Encoding("float32")
         self._rotary = {is_cos: RotaryTable(manifest.model.rope, is_cos, plain) for is_cos in (True, False)}
@@ -103,13 +107,15 @@ class SegmentRuntime:
         rows = batch.shape.rows
         self._parts.begin()
         caches = self._caches.place(batch, self._least_rows)
+        steps = self._recurrent.states.begin(batch) if self._recurrent else []
         batch = self._in_order(batch, caches)
         placed = list(zip(batch.segments, caches, strict=True))
         others = [(segment, cache) for segment, cache in placed if _needs_mask(segment, cache)]
-        if others and self._masked is None:
+        if others and (self._masked is None or any(segment.both_ways and self._recurrent for segment, _ in others)):
             raise PassFailed("the bundle has no graph for rows that see both ways")
         bound = [self._bound(cache, segment, rows) for segment, cache in placed if not _needs_mask(segment, cache)]
         work = self._masked.prepare(batch, others) if self._masked else None
+        recurrent = self._recurrent.bound(batch.segments, steps, rows) if self._recurrent else []
         self._rows.fill(batch, self._rotary)
         self._adapters.start(batch)
         if self._non_finite is not None:
@@ -117,23 +123,37 @@ class SegmentRuntime:
         self._parts.mark("inputs")
         try:
             with np.errstate(invalid="ignore", over="ignore"):  # looking for what is not finite adds it up
-                self._run_layers(bound, work, rows)
+                self._run_layers(bound, work, recurrent, rows)
             logits = Logits.of(self._chain.logits(batch.logit_rows, rows, self._least_logit_rows))
             self._parts.mark("head")
             return logits
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise PassFailed(f"a pass of {rows} rows failed: {str(error)[:300]}") from error
 
-    def _run_layers(self, bound: Sequence[BoundAttention], work: MaskedWork | None, rows: int) -> None:
+    def _run_layers(
+        self,
+        bound: Sequence[BoundAttention],
+        work: MaskedWork | None,
+        recurrent: Sequence[Sequence[Binding]],
+        rows: int,
+    ) -> None:
+        steps = iter(recurrent)
         for layer, part in enumerate(self._chain.layers(rows)):
             part.run()
+            index = self._cache_of.get(layer)
+            if index is None:
+                self._parts.mark("linear")
+                for step in next(steps):
+                    step.run()
+                self._parts.mark("recurrent")
+                continue
             if self._non_finite is not None:
                 self._non_finite.look()
             self._parts.mark("linear")
             for attention in bound:
-                attention.layers[layer].run()
+                attention.layers[index].run()
             if self._masked and work:
-                self._masked.run(work, layer, rows)
+                self._masked.run(work, index, rows)
             self._parts.mark("attention")
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,6 +171,8 @@ class SegmentRuntime:
     def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Let the keys and values of `rows` [M] count, as what lies in the pages of `columns` [M]."""
         self._caches.keep(pool, rows.tolist(), columns.tolist())
+        if self._recurrent:
+            self._recurrent.states.keep(frozenset(rows.tolist()))
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a page to memory of its own."""
@@ -175,6 +197,11 @@ class SegmentRuntime:
     def free(self, pool: int, pages: Collection[int]) -> None:
         """Give back the memory of sequences of which no page is wanted any more."""
         self._caches.free(pool, pages)
+
+    def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
+        """Give back what the recurrent layers carried for sequences that have ended, and snapshots of it."""
+        if self._recurrent:
+            self._recurrent.states.forget(sequences, snapshots)
 
     def close(self) -> None:
         """Drop bindings, then buffers: a binding must not outlive what it points to."""

@@ -87,11 +87,23 @@ def _empty_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
     if not shapes.segmented:
         whole = PackedSegment(0, shape.rows, (0,), shape.past, shape.context)
         return PackedBatch(shape, 0, zeros, zeros, logits, (whole,), page_columns=max(1, shape.past))
+    if shapes.slots:
+        return _fused_batch(shapes, shape)
     decodes = min(MOST_DECODES, shape.rows)
     first, past = shape.rows - decodes, shape.past // decodes
     prompt = (PackedSegment(0, first, (), 0, first),) if first else ()
     segments = (*prompt, *(PackedSegment(first + index, 1, (index,), past, past + 1) for index in range(decodes)))
     return PackedBatch(shape, 0, zeros, zeros, logits, segments, page_columns=max(1, past))
+
+
+def _fused_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
+    """All rows used by new sequences: a fixed graph takes as long over empty caches as over full ones."""
+    decodes = min(shapes.slots, shape.rows)
+    first = shape.rows - decodes
+    prompt = (PackedSegment(0, first, (), 0, first),) if first else ()
+    segments = (*prompt, *(PackedSegment(row, 1, (), 0, 1) for row in range(first, shape.rows)))
+    zeros = np.zeros(shape.rows, np.int32)
+    return PackedBatch(shape, 0, zeros, zeros, np.array([shape.rows - 1]), segments, page_columns=shape.past)
 
 
 def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTable) -> Path:

@@ -73,6 +73,14 @@ class Runtime(Protocol):
 
 
 @runtime_checkable
+class KeepsStates(Protocol):
+    """A runtime whose sequences carry a state beside keys and values."""
+
+    def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
+        """Give back the states of sequences that have ended, by their ids, and snapshots, by their keys."""
+
+
+@runtime_checkable
 class StoresPages(Protocol):
     """A runtime whose copies of pages in host memory can be had as bytes: keys, then values, all layers."""
 

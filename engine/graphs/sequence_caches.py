@@ -8,7 +8,7 @@ stand and hold only what comes behind. Pages of shorter runs are copied.
 So memory follows what the scheduler counts, each shared page once, but for short runs, the steps that caches grow in, a
 last page that keeps its whole cache, and a base that is still read while parts of it are in a longer or shorter one.
 
-Legend: L = layers, K = KV heads, T = columns of a cache, D = head size.
+Legend: L = layers with keys and values, K = KV heads, T = columns of a cache, D = head size.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -39,7 +39,7 @@ class SequenceCache(Generic[Bound]):
         self, manifest: Manifest, columns: int, base: "SequenceCache[Bound] | None" = None, base_columns: int = 0
     ) -> None:
         model = manifest.model
-        shape = (model.layers, 1, model.kv_heads, columns, model.head_dim)
+        shape = (len(model.attention_layers), 1, model.kv_heads, columns, model.head_dim)
         self.keys: Array = np.empty(shape, np.dtype(manifest.kv_dtype))
         self.values: Array = np.empty(shape, np.dtype(manifest.kv_dtype))
         self.pages: list[PageName | None] = []

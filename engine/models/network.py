@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.bundle.manifest import ModelSpec
+from engine.bundle.recurrent import RecurrentSpec
 from engine.models.config_fields import ConfigFields
 
 
@@ -33,8 +34,34 @@ class WeightNames:
 
 
 @dataclass(frozen=True, slots=True)
+class RecurrentNames:
+    """Modules and tensors of a recurrent layer; matrices are the name plus `.weight`, as is the norm.
+
+    qkv_gate: stacked along outputs: queries, keys and values before the convolution, then the output's gate.
+    decay: gives the argument of softplus, to which the tensor dt_bias is added. a_log: tensor, the decay's logarithm.
+    """
+
+    qkv_gate: tuple[str, ...] = (
+        "model.layers.{layer}.linear_attn.in_proj_qkv",
+        "model.layers.{layer}.linear_attn.in_proj_z",
+    )
+    beta: str = "model.layers.{layer}.linear_attn.in_proj_b"
+    decay: str = "model.layers.{layer}.linear_attn.in_proj_a"
+    a_log: str = "model.layers.{layer}.linear_attn.A_log"
+    dt_bias: str = "model.layers.{layer}.linear_attn.dt_bias"
+    conv: str = "model.layers.{layer}.linear_attn.conv1d"
+    norm: str = "model.layers.{layer}.linear_attn.norm"
+    output: str = "model.layers.{layer}.linear_attn.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyDetails:
-    """What differs between families beyond sizes. sliding_window: columns a row may see, None = all of them."""
+    """What differs between families beyond sizes. sliding_window: columns a row may see, None = all of them.
+
+    has_output_gate: the query projection has twice its outputs, for each head a query and then a gate.
+    norm_offset: added to the weight of every norm but that of recurrent outputs. ignored: beginnings of names of
+    tensors that the text model does without.
+    """
 
     qkv_bias: bool = False
     output_bias: bool = False
@@ -42,6 +69,10 @@ class FamilyDetails:
     has_qk_norm: bool = False
     sliding_window: int | None = None
     names: WeightNames = WeightNames()
+    recurrent_names: RecurrentNames = RecurrentNames()
+    has_output_gate: bool = False
+    norm_offset: float = 0.0
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +80,9 @@ class Family:
     """One family: the name transformers gives its class, and how its config is read.
 
     default_head_dim: what transformers assumes when the config does not say, None = hidden / heads.
+    default_rotary_share: the same of the part of a head that turns. text_group: where the config of a model for more
+    than text keeps that of its text model, "" = it is the config. read_recurrent(config, layers): the layers without
+    keys and values, for families that have such.
     """
 
     name: str
@@ -56,6 +90,9 @@ class Family:
     read_details: Callable[[ConfigFields], FamilyDetails]
     default_head_dim: int | None = None
     has_partial_rotary: bool = False
+    default_rotary_share: float = 1.0
+    text_group: str = ""
+    read_recurrent: Callable[[ConfigFields, int], RecurrentSpec] | None = None
 
 
 @dataclass(frozen=True, slots=True)

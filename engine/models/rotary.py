@@ -31,9 +31,17 @@ class RotaryInputs:
 
 
 def read_rope(
-    config: ConfigFields, head_dim: int, max_position: int, compiled_context: int, has_partial: bool
+    config: ConfigFields,
+    head_dim: int,
+    max_position: int,
+    compiled_context: int,
+    has_partial: bool,
+    default_share: float = 1.0,
 ) -> RopeSpec:
-    """Read either spelling (`rope_parameters` or `rope_scaling` + `rope_theta`); UnsupportedModel for unknown types."""
+    """Read either spelling (`rope_parameters` or `rope_scaling` + `rope_theta`); UnsupportedModel for unknown types.
+
+    default_share: the part of a head that turns unless the config says otherwise.
+    """
     parameters = config.group("rope_parameters") or config.group("rope_scaling") or ConfigFields({})
     for key in ("full_attention", "sliding_attention"):
         if parameters.raw(key) is not None:
@@ -43,7 +51,7 @@ def read_rope(
     if kind not in SCALINGS:
         raise UnsupportedModel(f"rotary type {kind!r} is not supported (supported: {', '.join(SCALINGS)})")
     theta = parameters.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, DEFAULT_THETA))
-    rotary_dim = _rotary_dim(config, parameters, head_dim, has_partial)
+    rotary_dim = _rotary_dim(config, parameters, head_dim, has_partial, default_share)
     plain = 1.0 / theta ** (np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     original = parameters.integer("original_max_position_embeddings", 1, MAX_POSITIONS, max_position)
     original = config.integer("original_max_position_embeddings", 1, MAX_POSITIONS, original)
@@ -54,8 +62,10 @@ def read_rope(
     return RopeSpec(kind, theta, rotary_dim, rounded, factor)
 
 
-def _rotary_dim(config: ConfigFields, parameters: ConfigFields, head_dim: int, has_partial: bool) -> int:
-    outer = config.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+def _rotary_dim(
+    config: ConfigFields, parameters: ConfigFields, head_dim: int, has_partial: bool, default_share: float
+) -> int:
+    outer = config.number("partial_rotary_factor", 0.0, 1.0, default_share)
     share = parameters.number("partial_rotary_factor", 0.0, 1.0, outer)
     if share != 1.0 and not has_partial:
         raise UnsupportedModel(f"partial_rotary_factor {share} is not supported for this architecture")

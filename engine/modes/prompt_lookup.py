@@ -19,13 +19,20 @@ class PromptLookup:
 
     def propose(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
         """Tokens that followed the latest earlier occurrence of the current ending."""
-        recent = list(tokens[-self.window :])
-        for size in range(min(self.longest, len(recent) - 1), self.shortest - 1, -1):
-            ending = recent[-size:]
-            for start in range(len(recent) - size - 1, -1, -1):
-                if recent[start : start + size] == ending:
-                    return tuple(recent[start + size : start + size + limit])
-        return ()
+        back = list(tokens[-self.window :])[
+            ::-1
+        ]  # searched from its end, by `index`: every pass asks for every sequence
+        best, found, place = self.shortest - 1, 0, 0
+        while best < self.longest:
+            try:
+                place = back.index(back[0], place + 1)
+            except (ValueError, IndexError):
+                break
+            most = min(self.longest, len(back) - place)
+            size = next((size for size in range(1, most) if back[place + size] != back[size]), most)
+            if size > best:
+                best, found = size, place
+        return tuple(back[max(0, found - limit) : found][::-1])
 
     def resolve(self, rows: int, draft: tuple[int, ...], sampled: tuple[int, ...]) -> Outcome:
         """Guesses are kept as far as they are right."""

@@ -15,9 +15,20 @@ from engine.scheduling.policy import Share
 from engine.scheduling.rules import Rules
 from engine.scheduling.sequence import Sequence
 from engine.speculation.acceptance import FIRST_RATES, KIND_DECAY, Acceptance, GuessKind, KindRecord
-from engine.speculation.decision import TRIAL_GUESSES, TRIAL_RATE, DraftPrice, Offer, draft_length, take, worths
+from engine.speculation.decision import (
+    TRIAL_GUESSES,
+    TRIAL_RATE,
+    DraftPrice,
+    Offer,
+    draft_length,
+    least_rate,
+    take,
+    worths,
+)
 from engine.speculation.drafter import Drafter, DraftWish
 from engine.speculation.prediction import continued_at
+
+MANY = 16  # rows of guesses, to see what one of many costs
 
 # Names of the counters of each kind: guesses in rows of a pass, and those of them that were right.
 COUNTED: Mapping[GuessKind, tuple[str, str]] = {
@@ -50,8 +61,11 @@ class Guesser:
         self, decodes: Several[Sequence], proposals: Mapping[str, tuple[int, ...]], growth: Growth
     ) -> dict[str, tuple[int, ...]]:
         """The guesses that a pass takes, by sequence id. proposals: a draft model's."""
+        if not decodes or not growth.most(1):
+            return {}
+        least = least_rate(growth.useful, growth.most(MANY), growth.milliseconds)
         by_id = {sequence.id: sequence for sequence in decodes}
-        offers = [offer for s in decodes if (offer := self._best_offer(s, proposals.get(s.id, ()))) is not None]
+        offers = [offer for s in decodes if (offer := self._best_offer(s, proposals.get(s.id, ()), least)) is not None]
         if not offers:
             return {}
         most = growth.most(sum(len(offer.tokens) for offer in offers))
@@ -75,12 +89,15 @@ class Guesser:
 
         A sequence whose own tokens or prediction are worth more goes without.
         """
-        own = {s.id: offer for s in sequences if (offer := self._best_offer(s, ())) is not None}
+        least = least_rate(growth.useful, growth.most(MANY), growth.milliseconds)
+        own = {s.id: offer for s in sequences if (offer := self._best_offer(s, (), least)) is not None}
         drafting: list[tuple[Sequence, int]] = []
         for sequence in sequences:
             backlog = drafter.backlog(sequence.id, sequence.tokens)
             here = own[sequence.id].worth if sequence.id in own else 0.0
             most = min(drafter.most, self._room(sequence))
+            if sequence.request.prompt_embeds:
+                continue  # a prompt that has no tokens cannot be read by another model
             if backlog is not None and sum(worths(self._draft_rate(sequence), most)) > here:
                 drafting.append((sequence, backlog))
         if not drafting:
@@ -117,16 +134,26 @@ class Guesser:
         for name, count in zip(COUNTED[kind], (drafted, kept), strict=True):
             setattr(self._counters, name, getattr(self._counters, name) + count)
 
-    def _best_offer(self, sequence: Sequence, proposal: tuple[int, ...]) -> Offer | None:
-        """The offer worth most: a proposal, what follows in the prediction, or what followed the same words before."""
+    def _best_offer(self, sequence: Sequence, proposal: tuple[int, ...], least: float) -> Offer | None:
+        """The offer worth most: a proposal, what follows in the prediction, or what followed the same words before.
+
+        least: rate from which a guess can pay at all; below it nothing is looked up, which takes a while.
+        """
         limit = self._room(sequence)
         found = [self._offer(sequence, GuessKind.DRAFT, proposal[: max(0, limit)])]
         if sequence.request.prediction and limit > 0:
             found.append(self._offer(sequence, GuessKind.PREDICTION, self._predicted(sequence, limit)))
-        if self._rules.lookup_rows and limit > 0:
+        if self._rules.lookup_rows and limit > 0 and self._may_pay(sequence, GuessKind.LOOKUP, least):
             tokens = self._mode.propose(sequence.tokens, min(self._rules.lookup_rows, limit))
             found.append(self._offer(sequence, GuessKind.LOOKUP, tokens))
         return max((offer for offer in found if offer.tokens), key=lambda offer: offer.worth, default=None)
+
+    def _may_pay(self, sequence: Sequence, kind: GuessKind, least: float) -> bool:
+        retries = _record(sequence, kind).retries
+        if self._rate(sequence, kind) > least or (retries.is_due and least < TRIAL_RATE):
+            return True
+        retries.pass_over()
+        return False
 
     def _offer(self, sequence: Sequence, kind: GuessKind, tokens: tuple[int, ...]) -> Offer:
         return Offer(sequence.id, kind, tokens, self._rate(sequence, kind))

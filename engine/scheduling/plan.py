@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.bundle.variant import PassShape
+from engine.cache.prefix import PageKey
 from engine.modes.forecast_tree import ForecastTree
 from engine.scheduling.sequence import Sequence
 
@@ -20,6 +21,8 @@ class Segment:
     prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
     tree: what the rows are instead of a run of tokens; a token is sampled from each of its nodes, the logits of all
     rows are read, and `targets` has a column for each place.
+    state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
+    snapshots: after how many of the rows such a snapshot is taken, and its key.
     """
 
     sequence: Sequence
@@ -30,6 +33,8 @@ class Segment:
     targets: tuple[int, ...]
     logit_rows: int
     logprob_tokens: tuple[int, ...] = ()
+    state_key: PageKey = b""
+    snapshots: tuple[tuple[int, PageKey], ...] = ()
     tree: ForecastTree | None = None
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from engine.bundle.variant import FREE_PAST_STEP, PassShape, ShapeTable
 from engine.scheduling.costs import CostTable
+from engine.scheduling.slots import slot_rows
 
 FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024)
 
@@ -68,12 +69,13 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     2. Sequences decode: those that serve decodes with a gap of at most `max_gap_ms`, or if the decodes alone take
        longer, with the least gap there is. What prefill adds never lengthens the gap over that bound.
     3. The same, but the last passes had no room for prefill: also those with up to twice the least gap, and those
-       that serve no decode at all, so that both take turns; of these the ones with prefill rows, if there are any.
+       that serve no decode at all, so that both take turns; of these the ones with prefill rows, if there are any, else
+       the cheapest that has some: where decodes have rows of their own, every shape with a prompt may be a wide one.
 
     The price of a pass is its time and that of re-laying the pool for it. Re-laying costs less by what not doing it
     has cost so far, as in the ski rental problem (Karlin et al., Competitive snoopy caching, 1988).
     """
-    shares = [_split(shape, demand) for shape in _options(shapes, demand, extent)]
+    shares = [_split(shape, demand, shapes.slots) for shape in _options(shapes, demand, extent)]
     shares += [
         Share(shape, 0, min(demand.kv_only_rows, shape.rows)) for shape in _kv_only_options(shapes, demand, extent)
     ]
@@ -89,7 +91,8 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
     else:
         allowed = [share for share in gap if gap[share] <= max(max_gap_ms, 2 * least)]
         allowed += [share for share in shares if not share.decodes]
-        allowed = [share for share in allowed if share.prefill_rows] or allowed
+        cheapest = sorted((share for share in gap if share.prefill_rows), key=lambda share: gap[share])[:1]
+        allowed = [share for share in allowed if share.prefill_rows] or cheapest or allowed
     chosen = max(allowed, key=lambda share: (share.useful / price[share], share.useful))
     best = max(allowed, key=lambda share: (share.useful / run_ms[share], share.useful))
     return replace(chosen, forgone_ms=max(0.0, run_ms[chosen] - run_ms[best] * chosen.useful / best.useful))
@@ -120,7 +123,9 @@ def _kv_only_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequ
     return shapes.prefill_candidates(extent.preferred) or shapes.prefill_candidates(extent.referenced)
 
 
-def _split(shape: PassShape, demand: Demand) -> Share:
+def _split(shape: PassShape, demand: Demand, slots: int) -> Share:
+    if slots:
+        return Share(shape, *slot_rows(shape, slots, demand.decodes, demand.prefill_rows))
     reserved = min(demand.prefill_rows, max(1, shape.rows // 4)) if demand.prefill_first else 0
     decodes = min(demand.decodes, shape.rows - reserved)
     return Share(shape, decodes, min(demand.prefill_rows, shape.rows - decodes))

@@ -63,6 +63,8 @@ class PoolQueues:
 
     def _page_limit(self, newcomers: int = 0) -> int:
         """Pages that lie in the columns spanned by a variant with a row for every sequence, newcomers included."""
+        if self._shapes.slots:  # a page is a cache, and no pass spans more than those of its own sequences
+            return self.pages.page_count
         return min(self.pages.page_count, self._shapes.reach(self.population + newcomers) // self.pages.page_columns)
 
     def allocate(self, count: int, newcomers: int = 0) -> tuple[int, ...] | None:
@@ -189,6 +191,11 @@ class PoolQueues:
         sequence.move(SequenceStatus.WAITING)
         self.enqueue(sequence)
         return self.reserved <= self.available()
+
+    def hand_over(self, sequence: Sequence, pages: list[int]) -> None:
+        """Give a newcomer the pages that hold its computed beginning."""
+        sequence.pool, sequence.pages, sequence.registered = self.index, pages, len(pages)
+        sequence.computed = len(pages) * self.pages.page_columns
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of the queues and its pages back."""

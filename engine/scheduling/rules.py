@@ -10,6 +10,8 @@ class Rules:
     """How the scheduler behaves; see `EngineConfig` for the meaning of each. `build.py` makes it of a configuration.
 
     offload_pages: pages that the host KV cache may hold, 0 = there is none.
+    is_recurrent: whether sequences carry a state that is only there where they are; state_snapshots: how many copies of
+    states there may be.
     """
 
     capacity: Capacity
@@ -20,3 +22,5 @@ class Rules:
     prediction_rows: int
     offload_pages: int
     reserve_tokens: int
+    is_recurrent: bool
+    state_snapshots: int

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from engine.bundle.variant import ShapeTable
 from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
-from engine.cache.prefix import PageKey
 from engine.messages import Counters
 from engine.modes.forecast_tree import ForecastShape, TreeOutcome
 from engine.modes.mode import Mode, Outcome
@@ -23,14 +22,14 @@ from engine.scheduling.output_length import OutputLengthEstimate
 from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
-from engine.scheduling.queues import kv_only_rows, open_rows, take_prefill, without
+from engine.scheduling.queues import kv_only_rows, take_prefill, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.segments import make_segment
 from engine.scheduling.sequence import Sequence, SequenceStatus
+from engine.scheduling.slots import prefills_of
+from engine.scheduling.state_borders import StateBorders
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
 
-# Of a pass that also decodes: each costs the host a log-softmax over the vocabulary, which no graph's time shows.
-PROMPT_LOGPROB_ROWS = 32
 NO_TREES: Mapping[str, TreeOutcome] = MappingProxyType({})
 
 
@@ -59,6 +58,7 @@ class Scheduler:
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self.host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
+        self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, pools[0].page_columns)
         self._pools = [
             PoolQueues(index, pages, shapes, self.host_cache, self._moves) for index, pages in enumerate(pools)
         ]
@@ -96,13 +96,14 @@ class Scheduler:
         if sequence is None:
             raise ValueError(f"there is no live sequence {sequence_id}")
         pool = self._pools[sequence.pool]
-        if not pool.rewind(sequence, generated):
+        if not pool.rewind(sequence, generated) or (self.rules.is_recurrent and sequence.pages):
             self._preempt(pool, sequence)
 
     def clear_cache(self) -> None:
         """Forget every prefix that no running sequence uses, in the pools and in the host cache."""
         for pool in self._pools:
             pool.pages.trim(0)
+        self.states.clear()
         self._moves.extend(PageMove(MoveKind.EVICT, key) for key in self.host_cache.clear())
 
     def find(self, sequence_id: str) -> Sequence | None:
@@ -173,8 +174,7 @@ class Scheduler:
         ready = without(pool.decode_queue, held)
         if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
-        logprob_rows = PROMPT_LOGPROB_ROWS if ready else self.shapes.max_rows
-        open_prefills = open_rows(pool.prefill_queue.values(), held, logprob_rows)
+        open_prefills = prefills_of(self.shapes, pool.prefill_queue.values(), held, bool(ready))
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
         share = self._share(pool, len(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
@@ -185,17 +185,16 @@ class Scheduler:
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
         growth = self._guesser.growth(decodes, share, sum(rows for _, rows in open_prefills))
         drafts = self._draft(pool, decodes, growth, proposals)
-        shape, guessed = growth.shape(sum(map(len, drafts.values()))), share.useful + sum(map(len, drafts.values()))
-        others = [sequence for sequence in decodes if sequence.id not in drafts]
-        trees = plan_trees(
-            self._forecasts, others, shape.rows - guessed, self.rules.capacity, partial(self._grow, pool)
-        )
+        guesses = sum(map(len, drafts.values()))
+        shape, others = growth.shape(guesses), [sequence for sequence in decodes if sequence.id not in drafts]
+        spare = shape.rows - share.useful - guesses
+        trees = plan_trees(self._forecasts, others, spare, self.rules.capacity, partial(self._grow, pool))
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, sequence.computed + rows)
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
         size = pool.pages.page_columns
-        segments = [make_segment(sequence, rows, (), None, size) for sequence, rows in prefills]
-        segments += [make_segment(s, 1, drafts.get(s.id, ()), trees.get(s.id), size) for s in decodes]
+        segments = [make_segment(sequence, rows, (), None, size, self.states) for sequence, rows in prefills]
+        segments += [make_segment(s, 1, drafts.get(s.id, ()), trees.get(s.id), size, self.states) for s in decodes]
         return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
 
     def take_moves(self) -> tuple[PageMove, ...]:
@@ -246,30 +245,30 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns."""
-        pending = pending_keys(self._pools)
+        pending = pending_keys(self._pools, self.states)
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
             if self.running >= self.rules.max_running:
                 return
-            sequence.extend_keys(len(sequence.tokens), self._pools[0].pages.page_columns)
-            if self.rules.prefix_cache and is_coming(self._usable_keys(sequence), sequence.rank, self._pools, pending):
+            page_columns, rank = self._pools[0].pages.page_columns, sequence.rank
+            sequence.extend_keys(len(sequence.tokens), page_columns)
+            keys = sequence.usable_keys(page_columns)
+            if self.rules.prefix_cache and is_coming(keys, rank, self._pools, pending, self.states):
                 continue
             if not self._admit_one(sequence):
                 return
-            for key in sequence.keys[sequence.registered :]:
-                pending.setdefault(key, sequence.rank)
-
-    def _usable_keys(self, sequence: Sequence) -> list[PageKey]:
-        """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
-        return sequence.keys[: sequence.first_logit_row // self._pools[0].pages.page_columns]
+            for key in self.states.coming(sequence):
+                pending.setdefault(key, rank)
 
     def _admit_one(self, sequence: Sequence) -> bool:
-        keys = self._usable_keys(sequence) if self.rules.prefix_cache else []
-        for pool in sorted(self._pools, key=lambda pool: (-len(pool.known(keys)), -pool.available(1))):
-            known = pool.known(keys)
+        keys = sequence.usable_keys(self._pools[0].pages.page_columns) if self.rules.prefix_cache else []
+        for pool in sorted(self._pools, key=lambda pool: (-len(self.states.known(pool, keys)), -pool.available(1))):
+            known = self.states.known(pool, keys)
             shared = [page for page in known if page is not None]
             pool.pages.acquire(shared)
             needed = pages_for(len(sequence.tokens), pool.pages.page_columns) - len(shared)
-            reserved = pool.reserved + self._output_length.reserved(sequence, pool.running())
+            # With fused graphs whoever runs has all the columns it will ever need.
+            growing = () if self.shapes.slots else pool.running()
+            reserved = pool.reserved + self._output_length.reserved(sequence, growing)
             if not fits_now(needed, pool.available(1), reserved):
                 pool.pages.release(shared)
                 continue
@@ -280,10 +279,8 @@ class Scheduler:
     def _start(self, sequence: Sequence, pool: PoolQueues, pages: list[int]) -> None:
         """Let a sequence in; `pages` hold what is computed of its beginning."""
         del self._waiting[sequence.id]
-        sequence.pool = pool.index
-        sequence.pages = pages
-        sequence.computed = len(pages) * pool.pages.page_columns
-        sequence.registered = len(pages)
+        pool.hand_over(sequence, pages)
+        self.states.start(sequence)
         if not sequence.preemptions:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
             self.counters.prefix_queries += len(sequence.tokens)
@@ -308,6 +305,7 @@ class Scheduler:
     def _preempt(self, pool: PoolQueues, sequence: Sequence) -> None:
         """Take the columns back; what was computed is prefilled again later, or found in the prefix cache."""
         pool.leave(sequence)
+        self.states.end(sequence)
         sequence.move(SequenceStatus.WAITING)
         sequence.computed = sequence.registered = 0
         sequence.preemptions += 1
@@ -341,14 +339,17 @@ class Scheduler:
     def _update(
         self, segment: Segment, sampled: tuple[int, ...] | None, grown: TreeOutcome | None = None
     ) -> SequenceUpdate:
-        """`sampled` is None for a sequence that was not sampled: its guesses are not judged. grown: of its tree."""
+        """`sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept.
+
+        grown: of its tree.
+        """
         sequence = segment.sequence
         draft = segment.guesses if sampled is not None else ()
         sequence.forecasts = grown.candidates if grown is not None else ()
         if segment.tree is not None:
             draft, outcome = draft[: segment.tree.nodes - 1], Outcome(len(sampled or ()), sampled or ())
         elif sampled is None:
-            outcome = Outcome(len(segment.tokens) - segment.sampled_rows, ())
+            outcome = Outcome(0 if self.rules.is_recurrent else len(segment.tokens) - segment.sampled_rows, ())
         else:
             outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
         sequence.last_served = self._passes
@@ -361,6 +362,7 @@ class Scheduler:
         sequence.computed += kept_rows
         pool = self._pools[sequence.pool]
         self._register(sequence, pool)
+        self.states.commit(segment, kept_rows)
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= 1:
@@ -381,6 +383,7 @@ class Scheduler:
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish = reason
         self._output_length.observe(sequence.generated)
+        self.states.end(sequence)
         if sequence.status is SequenceStatus.WAITING:
             del self._waiting[sequence.id]
         else:

@@ -4,10 +4,16 @@ from engine.modes.forecast_tree import ForecastTree
 from engine.scheduling.admission import pages_for
 from engine.scheduling.plan import Segment
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.state_borders import StateBorders
 
 
 def make_segment(
-    sequence: Sequence, rows: int, draft: tuple[int, ...], tree: ForecastTree | None, page_columns: int
+    sequence: Sequence,
+    rows: int,
+    draft: tuple[int, ...],
+    tree: ForecastTree | None,
+    page_columns: int,
+    states: StateBorders,
 ) -> Segment:
     """The next `rows` tokens to compute and the guesses behind them; `tree` takes the place of a last lone row."""
     start, end = sequence.computed, sequence.computed + rows
@@ -24,4 +30,6 @@ def make_segment(
         logit_rows=len(tree.tokens) if tree is not None else len(known) + sampled,
         logprob_tokens=tuple(known),
         tree=tree,
+        state_key=states.origin(sequence),
+        snapshots=states.wanted(sequence, end),
     )

@@ -128,6 +128,10 @@ class Sequence:
         if len(self.keys) < tokens // page_columns:
             self.keys = page_keys(self.tokens[:tokens], page_columns, self.keys, self.prefix_salt)
 
+    def usable_keys(self, page_columns: int) -> list[PageKey]:
+        """Keys of the pages that may be shared: rows whose logits are wanted, at least the last, are computed."""
+        return self.keys[: self.first_logit_row // page_columns]
+
     def move(self, status: SequenceStatus) -> None:
         """Change status; anything the table does not list is our own mistake."""
         assert status in MOVES[self.status], f"{self.id}: {self.status} -> {status}"

@@ -41,12 +41,13 @@ class Policy(Protocol):
 
 @dataclass(slots=True)
 class SimulatedAnswer:
-    """One request's life, in simulated seconds."""
+    """One request's life, in simulated seconds. passes: the number of the pass that each token came out of."""
 
     job: Job
     asked_s: float
     tokens: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
 
     @property
     def first_token_s(self) -> float:
@@ -57,6 +58,11 @@ class SimulatedAnswer:
     def gaps_s(self) -> list[float]:
         """Between its tokens."""
         return [later - earlier for earlier, later in zip(self.times_s, self.times_s[1:], strict=False)]
+
+    @property
+    def gaps_in_passes(self) -> list[int]:
+        """The same in passes; 1 is a token in every pass."""
+        return [later - earlier for earlier, later in zip(self.passes, self.passes[1:], strict=False)]
 
 
 @dataclass(slots=True)
@@ -111,6 +117,7 @@ def _take_in(run: Run, done: Pass, now_s: float) -> list[Job]:
         answer = run.answers[number]
         answer.tokens.append(token)
         answer.times_s.append(now_s)
+        answer.passes.append(run.passes)
         if len(answer.tokens) == answer.job.output:
             finished.append(answer.job)
     return finished

@@ -30,6 +30,7 @@ from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
+GGUF_QUANT = "keep"
 NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file or '{DEMO}'"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
@@ -40,7 +41,8 @@ _COMPILER_FOLDERS = ("bundle", "compile", "models")
 def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: bool = False) -> Path:
     """The bundle folder for `demo`, a Hugging Face folder, a GGUF file, a Genie folder or a bundle folder.
 
-    cache: where compiled bundles are kept. quant: for checkpoints, None = fp32 for the demo, else int4.
+    cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for the demo, keep for a GGUF file,
+    else int4.
     lora: what has to be compiled is compiled for adapters.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
@@ -58,7 +60,7 @@ def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool
     if not folder.exists():
         raise BundleError(f"{source} does not exist; name {NAMED}")
     if folder.suffix == GGUF_SUFFIX and is_regular(folder):
-        return _compiled(folder, folder.stem, cache, quant or CHECKPOINT_QUANT, lora)
+        return _compiled(folder, folder.stem, cache, quant or GGUF_QUANT, lora)
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):

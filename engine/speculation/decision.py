@@ -66,6 +66,15 @@ def best_rows(
     return best
 
 
+def least_rate(useful: int, most: int, price: PassPrice) -> float:
+    """A rate from which on a guess may pay; at a lower one none does, be it alone or among the most there may be."""
+    if most < 1:
+        return 1.0
+    base_ms = price(0)
+    row_ms = min((price(rows) - base_ms) / rows for rows in (1, most))
+    return PRICE_MARGIN * row_ms * useful / base_ms
+
+
 def take(offers: Sequence[Offer], useful: int, most: int, price: PassPrice) -> list[int]:
     """How many guesses of each offer a pass takes, from the first, of `most` rows that it may add in all."""
     rows = [(worth, index) for index, offer in enumerate(offers) for worth in worths(offer.rate, len(offer.tokens))]

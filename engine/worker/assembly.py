@@ -20,6 +20,7 @@ from engine.errors import BundleError
 from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
+from engine.graphs.fused.runtime import FusedRuntime
 from engine.graphs.onnx_qnn import qnn_provider
 from engine.graphs.onnx_qnn_trial import check_bundle
 from engine.graphs.onnx_runtime import OnnxRuntime
@@ -35,10 +36,13 @@ from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
 from engine.speculation.drafter import Drafter, NoDrafter
+from engine.worker.fused_settings import fused_settings
 from engine.worker.kv_restart import KvRestart, open_kv_file
 from engine.worker.loop import EngineLoop
+from engine.worker.memory_plan import MemoryPlan, plan_memory
+from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
-from engine.worker.storage import choose_storage
+from engine.worker.storage import NARROW, choose_storage
 
 log = logging.getLogger("hexserve.worker")
 
@@ -64,6 +68,8 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
     """The runtime of every bundle that the compiler makes."""
     adapters = read_adapters(named_adapters(config.lora), manifest)
     provider = choose_provider(folder, manifest, config)
+    if manifest.fused is not None:
+        return FusedRuntime(folder, manifest, shapes, provider)
     if manifest.is_segmented:
         return SegmentRuntime(folder, manifest, shapes, provider, adapters)
     if manifest.reads_whole_context:
@@ -111,15 +117,16 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
+        _tell_memory(plan_memory(manifest, shapes, config), usable_memory())
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
         salts = read_salts(named_adapters(config.lora))
     with stages.stage("pass times"):
-        column_ms = 0.0 if manifest.is_segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
+        column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
-        forecast = manifest.forecast if config.forecast else None
-        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, forecast)
+        state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
+        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, state_bytes, forecast)
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
@@ -134,6 +141,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
             kv_file.restore()
     stages.finish()
     variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
+    if manifest.fused is not None:
+        variants = tuple(graph.name for graph in manifest.graphs)
     ready = Ready(
         bundle=manifest.name,
         device=runtime.device,
@@ -155,7 +164,11 @@ def _open_draft(
         raise BundleError("draft: a paced server computes nothing, so nothing can be guessed")
     own = Path(config.draft)
     draft = load_manifest(own)
+    if draft.fused is not None:
+        raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
     check_same_tokens(folder, manifest, own, draft)
+    # Of two storages the one for few rows: a draft mostly runs passes of those.
+    draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
         config, bundle=config.draft, pools=1, pool_columns=0, kv_offload_mb=0, lora="", deterministic=False
     )
@@ -166,6 +179,12 @@ def _open_draft(
     costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
     return DraftModel(runtime, costs, draft.max_context, manifest.model.vocab, config.draft_tokens, time.perf_counter)
+
+
+def _tell_memory(plan: MemoryPlan, machine: int) -> None:
+    """One line before anything is loaded, so that a start that runs out of memory has said why."""
+    there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
+    log.log(logging.WARNING if machine and plan.weights > machine else logging.INFO, "memory: %s%s", plan, there)
 
 
 def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
@@ -197,12 +216,18 @@ def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
     All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
     Where graphs have no past a prefix that is known saves nothing.
     """
+    if manifest.fused is not None:
+        return fused_settings(manifest, config, POOL_BUDGET_BYTES)
     if manifest.reads_whole_context:
         return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
     if not manifest.is_segmented:
         return config
-    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
+    if manifest.model.recurrent is not None:
+        config = recurrent_settings(manifest, config)
     columns = config.pools * (config.pool_columns or _default_columns(manifest, config))
+    if manifest.model.recurrent is not None:
+        return replace(config, pools=1, pool_columns=columns)
+    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
     return replace(config, pools=1, pool_columns=columns + offload, kv_offload_mb=0)
 
 
@@ -213,7 +238,7 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
         columns = config.pool_columns or _default_columns(manifest, config)
         step = shapes.past_step
         shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
-    elif config.pool_columns:
+    elif config.pool_columns and not shapes.slots:
         raise BundleError("pool_columns cannot be set for a bundle of fixed shapes: the widest graph decides it")
     return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from engine.adapters.named import AdapterSalts
 from engine.bundle.variant import PassShape
-from engine.config import PAGE_COLUMNS
 from engine.errors import PassFailed
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.logits import Logits
-from engine.graphs.runtime import Runtime, TimesParts
+from engine.graphs.runtime import KeepsStates, Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
@@ -120,7 +119,7 @@ class EngineLoop:
             return StepReport(())
         begin(self._expected_ms(plan.shape))
         self.stages.mark("plan")
-        batch = pack(plan, PAGE_COLUMNS)
+        batch = pack(plan, self.scheduler.pools[0].page_columns)
         _mark_started(plan, began)
         prepare(plan, self._masks)
         self._writer.wait()
@@ -253,6 +252,9 @@ class EngineLoop:
                 self._masks.forget(segment.sequence.id)
 
     def _free_pages(self) -> None:
+        gone = self.scheduler.states.take_forgotten()
+        if isinstance(self.runtime, KeepsStates) and (gone.sequences or gone.snapshots):
+            self.runtime.forget_states(gone.sequences, gone.snapshots)
         for index, pages in enumerate(self.scheduler.pools):
             emptied = pages.take_emptied()
             if emptied:

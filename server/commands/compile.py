@@ -12,6 +12,7 @@ from engine.compile.arguments import (
     EMBEDDING_BITS,
     CompileArguments,
     KvType,
+    KvUpdate,
     Layout,
     Quant,
     Split,
@@ -39,10 +40,17 @@ def _one_of(text: str, choices: tuple[int, ...]) -> int:
 
 
 # Options that take more than a line.
-_Layout = Annotated[Layout | None, typer.Option(help="cpu, free shapes: what a pass is made of", show_default=False)]
+_Layout = Annotated[
+    Layout | None,
+    typer.Option(help="what a pass is made of (see docs/fused.md, docs/decisions.md)", show_default=False),
+]
 _Wide = Annotated[Wide | None, typer.Option(help="segments: weights for passes of 8 rows and more", show_default=False)]
 _Kv = Annotated[
     KvType | None, typer.Option(help="segments: keys and values (int8 for int4, else float32)", show_default=False)
+]
+_DecodeSlots = Annotated[int, typer.Option(help="fused: sequences decoded beside a prompt", show_default=False)]
+_KvUpdate = Annotated[
+    KvUpdate | None, typer.Option(help="fused: who writes the caches (cpu: graph, NPU: host)", show_default=False)
 ]
 _Block = Annotated[int, typer.Option(parser=_block, metavar="[32|128]", help="int4: inputs that share a scale")]
 _Embedding = Annotated[int | None, typer.Option(parser=_embedding, metavar="[32|16|8|4]", help="bits of the table")]
@@ -58,11 +66,13 @@ def compile_command(
     source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or 'demo'")],
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     target: Annotated[Target, typer.Option()] = Target.CPU,
-    quant: Annotated[Quant | None, typer.Option(help="cpu: int4 unless said; NPU: w4")] = None,
+    quant: Annotated[Quant | None, typer.Option(help="cpu: int4, of a .gguf file keep; NPU: w4")] = None,
     layout: _Layout = None,
     split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
     wide: _Wide = None,
     kv: _Kv = None,
+    decode_slots: _DecodeSlots = 1,
+    kv_update: _KvUpdate = None,
     lora: _Lora = False,
     block: _Block = BLOCKS[0],
     asymmetric: Annotated[bool, typer.Option("--asymmetric", help="int4: a zero point for each block")] = False,
@@ -87,7 +97,7 @@ def compile_command(
         source=named.folder,
         output=output,
         target=target,
-        quant=quant or default_quant(target),
+        quant=quant or default_quant(target, named.folder),
         layout=layout,
         split=split,
         wide=wide,
@@ -107,6 +117,8 @@ def compile_command(
         share_weights=_shares(share_weights, one_graph_per_binary),
         part_mb=part_mb,
         calibration=calibration,
+        decode_slots=decode_slots,
+        kv_update=kv_update,
         lora=lora,
     )
     raise typer.Exit(compile_here(arguments))

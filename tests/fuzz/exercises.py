@@ -11,7 +11,7 @@ import msgspec
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import describe_file, load_manifest
 from engine.bundle.variant import shape_table
-from engine.compile.arguments import CompileArguments
+from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
@@ -92,7 +92,7 @@ def compile_checkpoint(folder: Path, scratch: Path) -> None:
 
 def compile_gguf(folder: Path, scratch: Path) -> None:
     """The same of a file."""
-    arguments = CompileArguments(folder / "model.gguf", scratch / "bundle", parity_tokens=4)
+    arguments = CompileArguments(folder / "model.gguf", scratch / "bundle", quant=Quant.KEEP, parity_tokens=4)
     made = compile_bundle(arguments, SilentProgress())
     assert all(map(isfinite, made.parity.values()))
     load_manifest(scratch / "bundle")
@@ -136,6 +136,10 @@ EXERCISES = {
     "consistent segments": Exercise(
         serve_consistent_bundle,
         ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
+    ),
+    "fused": Exercise(serve_bundle, ("manifest.json",)),
+    "consistent fused": Exercise(
+        serve_consistent_bundle, ("manifest.json", "model.0.s1.onnx", "model.0.pd.s8.onnx", "part_1_of_1.data")
     ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
     "gguf": Exercise(compile_gguf, ("model.gguf",)),

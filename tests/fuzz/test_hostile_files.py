@@ -41,6 +41,11 @@ def bases() -> Iterator[Path]:
         for made, layout, kv in (*kinds, ("float segments", Layout.SEGMENTS, KvType.FLOAT32)):
             arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout, kv=kv)
             compile_bundle(arguments, SilentProgress())
+        fused = CompileArguments(
+            folder / "checkpoint", folder / "fused", parity_tokens=4, layout=Layout.FUSED, rows=(8,), same_past=(33,)
+        )
+        compile_bundle(fused, SilentProgress())
+        (folder / "consistent fused").symlink_to(folder / "fused")
         (folder / "consistent bundle").symlink_to(folder / "bundle")
         (folder / "consistent segments").symlink_to(folder / "segments")
         write_genie(folder)
@@ -56,9 +61,9 @@ def bases() -> Iterator[Path]:
 
 
 def some_kind(name: str) -> GGMLQuantizationType:
-    """Blocks that are kept, blocks that are not, and floats."""
-    kinds = {"attn": GGMLQuantizationType.Q4_0, "ffn": GGMLQuantizationType.Q8_0}
-    return next((kind for part, kind in kinds.items() if part in name), GGMLQuantizationType.F16)
+    """Blocks that are kept, and blocks that are not."""
+    kinds = {"attn": GGMLQuantizationType.Q4_0, "ffn": GGMLQuantizationType.Q8_0, "embd": GGMLQuantizationType.Q5_0}
+    return next(kind for part, kind in kinds.items() if part in name)
 
 
 def write_genie(folder: Path) -> None:

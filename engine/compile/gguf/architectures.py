@@ -11,6 +11,7 @@ from engine.errors import UnsupportedModel
 from engine.files.content import brief
 
 ARCHITECTURE = "general.architecture"
+PARTS = "split.count"
 ROPE_FACTORS = "rope_freqs.weight"  # a fact of the network that is stored as a tensor
 
 LAYER = "model.layers.{layer}"
@@ -58,7 +59,10 @@ ARCHITECTURES = {
 
 
 def architecture_of(header: GgufHeader) -> GgufArchitecture:
-    """The architecture of a file. UnsupportedModel by its name when there is no such row."""
+    """The architecture of a file. UnsupportedModel by its name when there is no such row, and for parts of a model."""
+    parts = header.metadata.get(PARTS, 1)
+    if isinstance(parts, int) and parts > 1:
+        raise UnsupportedModel(f"{header.path.name} is one of {brief(parts)} files of a model; join them first")
     name = header.metadata.get(ARCHITECTURE)
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)

@@ -72,8 +72,11 @@ class _ArchitectureFields:
     """Metadata below the architecture's name."""
 
     def __init__(self, header: GgufHeader, architecture: str) -> None:
-        self._fields = ConfigFields(header.metadata, header.path.name)
         self._prefix = f"{architecture}."
+        facts = {key: value for key, value in header.metadata.items() if key.startswith(self._prefix)}
+        # Where a number is wanted an array is refused, in a sentence that needs no more than its beginning.
+        short = {key: value[:9].tolist() if isinstance(value, np.ndarray) else value for key, value in facts.items()}
+        self._fields = ConfigFields(short, header.path.name)
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         return self._fields.integer(self._prefix + key, low, high, default)

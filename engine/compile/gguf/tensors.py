@@ -6,22 +6,20 @@ from contextlib import contextmanager
 from io import BufferedReader
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from engine.compile.checkpoint import Float32, finite
 from engine.compile.gguf.architectures import ROPE_FACTORS, GgufArchitecture
+from engine.compile.gguf.blocks import is_four_bit, kept_blocks
 from engine.compile.gguf.config import GgufGeometry
 from engine.compile.gguf.header import GgufHeader, StoredRows
-from engine.compile.quantization.blocks import Int4Blocks, pack_nibbles
+from engine.compile.quantization.blocks import Blocks, Int4Blocks
 from engine.errors import CompileError, UnsupportedModel
 from engine.files.content import brief
 from engine.files.opening import open_regular, shown
 
 Bytes = NDArray[np.uint8]
-BLOCK = 32  # numbers that share a scale in a block of Q4_0
-SCALE_BYTES = 2
 
 
 @contextmanager
@@ -88,17 +86,19 @@ class GgufTensors:
         """Rows start..stop of a matrix as float32."""
         return self._floats(name, self._ordered(name, start, stop))
 
-    def blocks(self, name: str, start: int, stop: int) -> Int4Blocks | None:
-        """Rows start..stop as symmetric blocks of 32, None unless they lie in the file as such."""
-        if self._find(name).kind is not GGMLQuantizationType.Q4_0:
-            return None
-        content = self._ordered(name, start, stop)
-        parts = content.reshape(len(content), -1, SCALE_BYTES + BLOCK // 2)
-        scales = np.ascontiguousarray(parts[:, :, :SCALE_BYTES]).view("<f2")[:, :, 0].astype(np.float32)
-        halves = parts[:, :, SCALE_BYTES:]
-        # The file has the first half of a block in the low nibbles; the operator wants neighbours in one byte.
-        codes = np.concatenate([halves & np.uint8(15), halves >> np.uint8(4)], axis=2)
-        return Int4Blocks(pack_nibbles(codes), finite(name, scales), None)
+    def is_four_bit(self, name: str) -> bool:
+        """Whether `blocks` of a matrix have 4 bits."""
+        return is_four_bit(self._find(name).kind)
+
+    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
+        """Rows start..stop as blocks of 32, None unless they lie in the file as such."""
+        with np.errstate(all="ignore"):  # what is not finite is refused below
+            blocks = kept_blocks(self._find(name).kind, self._ordered(name, start, stop))
+        if blocks is not None:
+            finite(name, blocks.scales)
+            if isinstance(blocks, Int4Blocks) and blocks.offsets is not None:
+                finite(name, blocks.offsets)
+        return blocks
 
     def _find(self, name: str) -> StoredRows:
         if name not in self._stored:

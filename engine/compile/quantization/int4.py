@@ -10,13 +10,20 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantization.blocks import Bytes, Int4Blocks, pack_nibbles, unpack_nibbles
+from engine.compile.quantization.blocks import (
+    INT4_MIDDLE,
+    Blocks,
+    Bytes,
+    Int4Blocks,
+    Int8Blocks,
+    pack_nibbles,
+    unpack_nibbles,
+)
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
 from engine.compile.weight_file import StoredTensor, WeightFile
 
 Number = TypeVar("Number", np.uint8, np.float32)
-INT4_MIDDLE = 8
 KEPT_BLOCK = 32
 _SLICE_ITEMS = 1 << 20  # numbers given back at once: small enough for the caches
 
@@ -64,11 +71,16 @@ def dequantised(blocks: Int4Blocks, inputs: int) -> Float32:
     else:
         codes -= unpack_nibbles(blocks.zero_points)[:, :count, None].astype(np.float32)
     codes *= blocks.scales[:, :, None]
+    if blocks.offsets is not None:
+        codes += blocks.offsets[:, :, None]
     return codes.reshape(outputs, -1)[:, :inputs]
 
 
 def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Slice by slice in the layout of `Int4Blocks`; blocks that the checkpoint has in this very form are kept."""
+    """Slice by slice in the layout of `Int4Blocks`; blocks that the checkpoint has in this very form are kept.
+
+    Those with offsets have not: they are rounded again.
+    """
     block = arguments.block
     keeps = block == KEPT_BLOCK and not arguments.asymmetric
     pieces = matrix.kept if keeps and matrix.kept is not None else matrix.slices
@@ -77,7 +89,7 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
 
     def packed() -> Iterator[Bytes]:
         for piece in pieces:
-            blocks = piece if isinstance(piece, Int4Blocks) else int4_blocks(piece, block, arguments.asymmetric)
+            blocks = _as_blocks(piece, block, arguments.asymmetric)
             scales.append(blocks.scales)
             if blocks.zero_points is not None:
                 zero_points.append(blocks.zero_points)
@@ -90,15 +102,25 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
     return StoredMatrix(matrix.inputs, matrix.outputs, weight, stored_scales, stored_zeros, block)
 
 
+def _as_blocks(piece: Float32 | Blocks, block: int, asymmetric: bool) -> Int4Blocks:
+    if isinstance(piece, Int4Blocks):
+        if piece.offsets is None:
+            return piece
+        piece = dequantised(piece, piece.packed.shape[1] * KEPT_BLOCK)
+    return int4_blocks(piece.floats() if isinstance(piece, Int8Blocks) else piece, block, asymmetric)
+
+
 def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
     """Runs of rows [some, inputs] of a stored matrix, as the floats that its codes stand for."""
     assert matrix.scales is not None
     codes, scales = _mapped(folder, matrix.weight, np.uint8), _mapped(folder, matrix.scales, np.float32)
     zeros = _mapped(folder, matrix.zero_points, np.uint8) if matrix.zero_points else None
+    offsets = _mapped(folder, matrix.offsets, np.float32) if matrix.offsets else None
     step = max(1, _SLICE_ITEMS // matrix.inputs)
     for start in range(0, matrix.outputs, step):
         run = slice(start, start + step)
-        blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run])
+        added = None if offsets is None else offsets[:, run].T
+        blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run], added)
         yield dequantised(blocks, matrix.inputs)
 
 
@@ -107,7 +129,7 @@ def _mapped(folder: Path, tensor: StoredTensor, dtype: type[Number]) -> NDArray[
 
 
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
+    """Blocks of 4 or 8 bits. Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
     assert matrix.scales is not None
     zeros = [graph.stored(matrix.zero_points)] if matrix.zero_points else []
     return graph.op(
@@ -116,7 +138,7 @@ def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
         domain=CONTRIB,
         K=matrix.inputs,
         N=matrix.outputs,
-        bits=4,
+        bits=matrix.bits,
         block_size=matrix.block,
         accuracy_level=4,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import GraphBuilder
-from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.blocks import Blocks
 from engine.compile.weight_file import StoredTensor, WeightFile
 
 Float32 = NDArray[np.float32]
@@ -28,19 +28,24 @@ class Activations(Enum):
 class FloatMatrix:
     """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once.
 
-    kept: the same runs, to be read instead, where those that are 4-bit blocks of 32 come as such.
+    kept: the same runs, to be read instead, where those that are blocks of 32 come as such. is_four_bit: all of them
+    are blocks of 4 bits.
     """
 
     name: str
     outputs: int
     inputs: int
     slices: Iterator[Float32]
-    kept: Iterator[Float32 | Int4Blocks] | None = None
+    kept: Iterator[Float32 | Blocks] | None = None
+    is_four_bit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
-    """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all."""
+    """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all.
+
+    bits: of a code in blocks. offsets: [blocks, outputs], what is added to every weight of a block.
+    """
 
     inputs: int
     outputs: int
@@ -48,6 +53,8 @@ class StoredMatrix:
     scales: StoredTensor | None = None
     zero_points: StoredTensor | None = None
     block: int = 0
+    bits: int = 4
+    offsets: StoredTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class Method:
     embedding_bits: of the embedding table unless --embedding says otherwise. head: the LM head's method unless --head
     does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
     4-bit blocks as integers; without that it goes through half precision. wide: the method in which passes of many rows
-    may store the same model, made from the floats that read_floats(folder, matrix) gives back, in runs of rows.
+    may store the same 4-bit matrices, made from the floats that read_floats(folder, matrix) gives, in runs of rows.
     kv: how segments store keys and values unless --kv says otherwise; int8 where the weights lose far more than that.
     """
 

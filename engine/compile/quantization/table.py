@@ -5,12 +5,13 @@ from engine.compile.quantization.fp16 import FP16
 from engine.compile.quantization.fp32 import FP32
 from engine.compile.quantization.int4 import INT4
 from engine.compile.quantization.int8 import INT8
+from engine.compile.quantization.keep import KEEP
 from engine.compile.quantization.method import Activations, Method
 from engine.compile.quantization.w4 import W4
 from engine.compile.quantization.w4a16 import W4A16
 from engine.compile.quantization.w8a16 import W8A16
 
-METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, FP16, W4, W8A16, W4A16)}
+METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, KEEP, FP16, W4, W8A16, W4A16)}
 
 
 def quants_with(*activations: Activations) -> tuple[Quant, ...]:

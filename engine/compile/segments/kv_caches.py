@@ -38,7 +38,7 @@ def kv_scales_stage(work: Compilation) -> None:
     length = min(TEXT_TOKENS, work.network.compiled_context)
     documents = calibration_documents(work.arguments.source, None, work.folder, text)
     texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
-    work.progress.stage("cache scales", work.network.spec.layers * len(texts), "texts")
+    work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
     reach = KvReach(work.network.spec)
 
     def record(layer: int, keys: Array, values: Array) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.conv_weights import read_conv_weights
 from engine.bundle.kv_scales import ROUNDED, read_kv_scales
 from engine.bundle.lora_tensors import no_adapters
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.recurrent import RecurrentSpec
+from engine.bundle.recurrent_forms import CONV_WEIGHT, GATE_IN, GATE_OUT, MEMORY, MEMORY_OUT, OUT, TAIL, TAIL_OUT
 from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS
 from engine.compile.parity import Session, open_session
 from engine.graphs.layout import linear_graphs
@@ -18,6 +21,7 @@ Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]
 
 
+State = dict[str, Array]  # of one layer: conv_state and state
 Record = Callable[[int, Array, Array], None]  # layer, keys and values [1, K, columns, D] of a text
 
 
@@ -37,7 +41,7 @@ class AttentionGraphs:
         return cls({spec.name: (spec, open_session(folder / spec.file)) for spec in found}, manifest.kv_dtype, scales)
 
     def run(self, layer: int, rows: int, tensors: Mapping[str, Array], past: int) -> dict[str, Array]:
-        """What the graph for so many rows gives."""
+        """What the graph for so many rows gives. layer: counted among those with keys and values."""
         name = ATTENTION_CHUNK if rows > IN_PLACE_ROWS and ATTENTION_CHUNK in self.graphs else ATTENTION
         feeds = dict(tensors)
         feeds["seqlens_k"] = np.array([past + rows - 1], np.int32)
@@ -45,6 +49,36 @@ class AttentionGraphs:
         if self.scales is not None:
             feeds["key_scale"], feeds["value_scale"] = self.scales[layer][:, None, :, None]
         return _run(*self.graphs[name], feeds)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrenceGraph:
+    """The graph of recurrent layers, opened, and the convolutions [R, C, W] that it takes."""
+
+    spec: GraphSpec
+    session: Session
+    recurrent: RecurrentSpec
+    weights: Float32
+
+    def first_state(self) -> State:
+        """Before the first token."""
+        shapes = {TAIL: self.recurrent.tail_shape, MEMORY: self.recurrent.memory_shape}
+        return {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+
+    def run(self, layer: int, tensors: Mapping[str, Array], state: State) -> tuple[Array, State]:
+        """What a layer gives for rows, and the state after them."""
+        weight = self.weights[self.recurrent.layers.index(layer)][:, None]
+        outputs = _run(self.spec, self.session, {**tensors, **state, CONV_WEIGHT: weight})
+        return outputs[OUT], {TAIL: outputs[TAIL_OUT], MEMORY: outputs[MEMORY_OUT]}
+
+
+def recurrence_of(folder: Path, manifest: Manifest) -> RecurrenceGraph | None:
+    """That of a bundle, None where no layer is recurrent."""
+    recurrent = manifest.model.recurrent
+    if recurrent is None:
+        return None
+    (spec,) = (graph for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT)
+    return RecurrenceGraph(spec, open_session(folder / spec.file), recurrent, read_conv_weights(folder, manifest))
 
 
 @dataclass(slots=True)
@@ -76,8 +110,21 @@ class SegmentedSequence:
         for chunk in self.chunks:
             outputs = _run(spec, session, chunk.tensors)
             chunk.tensors |= outputs
-            if "hidden_out" in outputs:
-                chunk.tensors["hidden_in"] = outputs["hidden_out"]
+            for given, taken in (("hidden_out", "hidden_in"), (GATE_OUT, GATE_IN)):
+                if given in outputs:
+                    chunk.tensors[taken] = outputs[given]
+
+    def mix(
+        self, layer: int, attention: AttentionGraphs, recurrence: RecurrenceGraph | None
+    ) -> tuple[Array, Array] | None:
+        """One layer's attention, which gives its caches back, or its recurrence."""
+        if layer in self.manifest.model.attention_layers:
+            return self.attend(layer, attention)
+        assert recurrence is not None
+        state = recurrence.first_state()
+        for chunk in self.chunks:
+            chunk.tensors[OUT], state = recurrence.run(layer, chunk.tensors, state)
+        return None
 
     def attend(self, layer: int, attention: AttentionGraphs) -> tuple[Array, Array]:
         """One layer's attention, pass after pass over the growing cache, which is given back: keys, values."""
@@ -87,7 +134,7 @@ class SegmentedSequence:
         value: Array = np.zeros(shape, attention.dtype)
         for chunk in self.chunks:
             tensors = chunk.tensors | {"past_key": key, "past_value": value}
-            outputs = attention.run(layer, len(chunk.tokens), tensors, chunk.start)
+            outputs = attention.run(model.attention_layers.index(layer), len(chunk.tokens), tensors, chunk.start)
             chunk.tensors["attended"] = outputs["attended"]
             if "key_codes" in outputs:
                 fresh = slice(chunk.start, chunk.start + len(chunk.tokens))
@@ -128,13 +175,13 @@ def storage_logits(
     attention: None = the bundle's own.
     """
     sequences = [SegmentedSequence.of(manifest, tokens, rows) for tokens in texts]
-    attention = attention or AttentionGraphs.of(folder, manifest)
+    attention, recurrence = attention or AttentionGraphs.of(folder, manifest), recurrence_of(folder, manifest)
     for layer, spec in enumerate(linear_graphs(manifest, least_rows)):
         session = open_session(folder / spec.file)
         for sequence in sequences:
             sequence.run_linear(spec, session)
             if spec.part < spec.parts:
-                sequence.attend(layer, attention)
+                sequence.mix(layer, attention, recurrence)
     return np.concatenate([sequence.logits() for sequence in sequences])
 
 
@@ -146,13 +193,16 @@ def record_caches(
     attention: AttentionGraphs,
     record: Record,
 ) -> None:
-    """Hand the keys and values of texts to `record`, layer by layer, each text in one pass."""
+    """Hand the keys and values of texts to `record`, each text in one pass. Layers without them are not counted."""
     sequences = [SegmentedSequence.of(manifest, tokens, len(tokens)) for tokens in texts]
+    recurrence = recurrence_of(folder, manifest)
     for layer, spec in enumerate(linear_graphs(manifest, least_rows)[:-1]):
         session = open_session(folder / spec.file)
         for sequence in sequences:
             sequence.run_linear(spec, session)
-            record(layer, *sequence.attend(layer, attention))
+            caches = sequence.mix(layer, attention, recurrence)
+            if caches is not None:
+                record(manifest.model.attention_layers.index(layer), *caches)
 
 
 def _run(spec: GraphSpec, session: Session, tensors: Mapping[str, Array]) -> dict[str, Array]:

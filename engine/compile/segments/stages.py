@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from engine.bundle.manifest import GraphKind, GraphSpec
-from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA
+from engine.bundle.recurrent_forms import RECURRENT
+from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA, WIDE_SUFFIX
 from engine.compile.arguments import KvType
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
@@ -18,6 +19,7 @@ from engine.compile.segments.int8_attention import int8_attention_graphs
 from engine.compile.segments.kv_caches import float_attention
 from engine.compile.segments.masked_attention import masked_attention_graphs
 from engine.compile.segments.parity import storage_logits
+from engine.compile.segments.recurrent import recurrent_graph
 from engine.compile.segments.wide import WideWriter
 from engine.compile.stages import (
     check_all_used,
@@ -30,8 +32,6 @@ from engine.compile.stages import (
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
 from engine.models.network import Network
-
-WIDE_SUFFIX = "_wide"
 
 
 def whole_network(layers: int) -> PartPlan:
@@ -56,9 +56,10 @@ def segment_weights_stage(work: Compilation) -> None:
 def wide_weights_stage(work: Compilation) -> None:
     """Write the matrices once more, if passes of many rows shall read another storage."""
     wide = wide_method(work.arguments)
-    if wide is None:
+    narrow = [linear.matrix for linear in work.packed[0].linears() if linear.matrix.bits == 4]
+    if wide is None or not narrow:
         return
-    numbers = sum(linear.matrix.inputs * linear.matrix.outputs for linear in work.packed[0].linears())
+    numbers = sum(matrix.inputs * matrix.outputs for matrix in narrow)
     work.progress.stage(f"wide weights ({wide.quant})", numbers, "B")
     with WeightFile(work.folder, WIDE_DATA) as file:
         work.wide = WideWriter(work.folder, file, work.arguments, work.progress.advance).pack(work.packed[0])
@@ -73,14 +74,14 @@ class _Storage:
 
 
 def segment_graphs_stage(work: Compilation) -> None:
-    """Write the linear graphs of every storage and the attention graphs, which all layers share."""
+    """Write the linear graphs of every storage, and those that run for each sequence, which layers share."""
     storages = [_Storage(work.packed[0], "", 1)]
     if work.wide is not None:
         storages.append(_Storage(work.wide, WIDE_SUFFIX, WIDE_ROWS))
     count = work.network.spec.layers + 1
-    attentions = _attention_graphs(work.network, kv_type(work.arguments))
+    of_sequences = _sequence_graphs(work.network, kv_type(work.arguments))
     modules = lora_modules(work.network) if work.arguments.lora else ()
-    work.progress.stage("graphs", len(storages) * count + len(attentions), "graphs")
+    work.progress.stage("graphs", len(storages) * count + len(of_sequences), "graphs")
     for storage in storages:
         for part in range(1, count + 1):
             graph = linear_graph(storage.packed, work.network, part, modules)
@@ -95,14 +96,18 @@ def segment_graphs_stage(work: Compilation) -> None:
                 least_rows=storage.least_rows,
             )
             _write(work, spec, graph)
-    for name, graph in attentions.items():
+    for name, graph in of_sequences.items():
+        kind = GraphKind.RECURRENT if name == RECURRENT else GraphKind.ATTENTION
         inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-        _write(work, GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs), graph)
+        _write(work, GraphSpec(name, f"{name}.onnx", kind, 1, 1, inputs, outputs), graph)
 
 
-def _attention_graphs(network: Network, kv: KvType) -> dict[str, GraphBuilder]:
+def _sequence_graphs(network: Network, kv: KvType) -> dict[str, GraphBuilder]:
+    """The graphs that run for each sequence, by name."""
     plain = int8_attention_graphs(network) if kv is KvType.INT8 else {ATTENTION: attention_graph(network)}
-    return plain | masked_attention_graphs(network, kv.value)
+    recurrent = network.spec.recurrent
+    own = {} if recurrent is None else {RECURRENT: recurrent_graph(recurrent)}
+    return plain | masked_attention_graphs(network, kv.value) | own
 
 
 def _write(work: Compilation, spec: GraphSpec, graph: GraphBuilder) -> None:

@@ -43,9 +43,9 @@ class WideWriter:
         )
 
     def _linear(self, linear: PackedLinear, name: str) -> PackedLinear:
-        """A head that is stored otherwise than the layers may have no wide form."""
+        """Only 4-bit matrices have a wide form: a head may be stored otherwise than the layers."""
         method, matrix = METHODS[linear.quant], linear.matrix
-        if method.wide is None or method.read_floats is None:
+        if method.wide is None or method.read_floats is None or matrix.bits != 4:
             return linear
         wide = METHODS[method.wide]
         floats = FloatMatrix(name, matrix.outputs, matrix.inputs, method.read_floats(self._folder, matrix))

@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
@@ -47,10 +48,12 @@ def _headline(manifest: Manifest) -> RenderableType:
     rows = [
         ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
         ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
+        *_recurrent_rows(manifest),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
+        *([("fused", _fused_text(manifest.fused))] if manifest.fused is not None else []),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
         ("parity", _parity_text(manifest.parity)),
@@ -59,6 +62,16 @@ def _headline(manifest: Manifest) -> RenderableType:
     for name, value in rows:
         grid.add_row(name, Text(value))
     return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
+
+
+def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """What a sequence carries through layers without keys and values, if there are such."""
+    spec = manifest.model.recurrent
+    if spec is None:
+        return []
+    heads, keys, values = spec.memory_shape
+    layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
+    return [("states", f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence")]
 
 
 def _parity_text(parity: dict[str, float]) -> str:
@@ -74,6 +87,14 @@ def _cache_text(manifest: Manifest) -> str:
     if "kv_kl" not in parity:
         return text
     return f"{text}; against float32: top-1 {100 * parity.get('kv_top1', 0.0):.1f} %, KL {parity['kv_kl']:.1e}"
+
+
+def _fused_text(spec: FusedSpec) -> str:
+    """What a pass may hold, and who writes the caches."""
+    lengths = zip(spec.pd_prefill_len, spec.pd_total_len, strict=False)
+    rows = ", ".join(f"{prompt} of {total}" for prompt, total in lengths)
+    slots = "1 decode slot" if spec.decode_slots == 1 else f"{spec.decode_slots} decode slots"
+    return f"{slots}, prompt rows {rows}; caches are written by the {'graph' if spec.kv_update_on_device else 'host'}"
 
 
 def _figures_text(parity: dict[str, float], storage: str) -> str:
@@ -132,13 +153,18 @@ def _bar(shape: PassShape, widest: int) -> Text:
 
 
 def _memory_table(manifest: Manifest, pool_columns: Sequence[int]) -> RenderableType:
-    title = "memory of one sequence" if manifest.is_segmented else "memory of one pool"
+    is_own = manifest.is_segmented or manifest.fused is not None
+    title = "memory of one sequence" if is_own else "memory of one pool"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("columns", justify="right")
     table.add_column("keys and values", justify="right")
+    state = manifest.state_bytes_per_sequence
+    if state:
+        table.add_column("with state", justify="right")
     pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
     for columns in sorted(pasts) or pool_columns:
-        table.add_row(f"{columns:,}", size_text(pool_bytes(manifest, columns)))
+        held = pool_bytes(manifest, columns)
+        table.add_row(f"{columns:,}", *(size_text(count) for count in ((held, held + state) if state else (held,))))
     return table
 
 

@@ -33,6 +33,11 @@ def segment_table(manifest: Manifest) -> RenderableType:
     attention = [graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION]
     size, count = _graphs_size(manifest, attention), str(len(attention))
     table.add_row(GraphKind.ATTENTION.value, "none; runs for each sequence", "1+", count, size, "")
+    recurrent = [graph for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT]
+    if recurrent:
+        weights, size = "convolutions; runs for each sequence", _graphs_size(manifest, recurrent)
+        stored = _file_size(manifest, manifest.conv_weights)
+        table.add_row(GraphKind.RECURRENT.value, weights, "1+", str(len(recurrent)), size, stored)
     if manifest.kv_scales:
         table.add_row("", f"scales of {manifest.kv_dtype} caches", "", "", "", _file_size(manifest, manifest.kv_scales))
     table.add_row("", "shared: embedding, norms", "", "", "", _file_size(manifest, SHARED_DATA))

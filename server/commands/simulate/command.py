@@ -37,6 +37,8 @@ def simulate(
     ] = None,
     host: Annotated[Path | None, typer.Option(help="What bench --paced --json wrote: times of this host.")] = None,
     lone: Annotated[bool, typer.Option(help="One stream on the NPU beside the CPU instead, published rates.")] = False,
+    slots: Annotated[str, typer.Option(help="Also fused graphs of so many decode slots, such as 1,4,8.")] = "",
+    slot_ms: Annotated[float, typer.Option(help="What each further cache of a fused graph costs a pass.")] = 0.0,
     max_gap_ms: Annotated[float, typer.Option(help="The server's setting of that name.")] = 250.0,
     pools: Annotated[int, typer.Option(help="The server's setting of that name.")] = 1,
     reserve_tokens: Annotated[int, typer.Option(help="The server's setting of that name.")] = 128,
@@ -50,6 +52,7 @@ def simulate(
         host_times,
         measured_device,
         published_devices,
+        with_slot_ms,
     )
     from server.commands.simulate.session import run_simulation
 
@@ -58,8 +61,10 @@ def simulate(
         if lone:
             raise typer.Exit(_lone(prompt, output, json_file))
         _within("--host-ms", host_ms or 0.0, 0, 1_000_000)
+        _within("--slot-ms", slot_ms, 0, 1_000_000)
         own = (host_times(host, host_ms), max_gap_ms, pools, reserve_tokens)
-        scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own))
+        listed_slots = whole_numbers(slots, "--slots") if slots else ()
+        scenario = _checked(Scenario(levels, requests, prompt, output, rate, seed, *own, slots=listed_slots))
         if costs is None:
             _refuse_given({"--kv-bytes": kv_bytes}, "needs --costs: published models have their own")
             listed = whole_numbers(rows, "--rows") if rows else ()
@@ -71,6 +76,7 @@ def simulate(
             cached = OWN_KV_BYTES if kv_bytes is None else kv_bytes
             _within("--kv-bytes", cached, 1, 2**24)
             devices = [measured_device(costs, cached)]
+        devices = with_slot_ms(devices, slot_ms)
         check_lengths(scenario, devices)
         run_simulation(scenario, devices, costs is None, json_file, svg_file)
     except ValueError as error:

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from server.commands.simulate.figures import Figures
 
-COLOURS = ("#9aa5b1", "#d9a441", "#2f6fde")
+COLOURS = ("#9aa5b1", "#d9a441", "#2f6fde", "#3d9a6a", "#a355b3", "#c4573f")
 PANEL_HEIGHT, PLOT_TOP, PLOT_HEIGHT = 300, 64, 180
 BAR_WIDTH, BAR_GAP, GROUP_GAP, MARGIN = 44, 4, 44, 40
 TITLE = "Simulated output tokens per second"

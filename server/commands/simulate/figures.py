@@ -10,7 +10,8 @@ from server.commands.distribution import distribution, percentile, ratio
 class Figures:
     """One policy under one number of clients. of_serial: output rate over that of the first policy.
 
-    Gaps are between tokens of one stream, None when no answer has two. preemptions: columns that had to be given back.
+    Gaps are between tokens of one stream, None when no answer has two; the longest also in passes. preemptions: columns
+    that had to be given back.
     """
 
     clients: int
@@ -27,6 +28,7 @@ class Figures:
     rows_per_pass: float
     tokens_per_pass: float
     preemptions: int
+    gap_longest_passes: int | None = None
 
 
 def figures(clients: int, policy: str, run: Run, serial: Figures | None) -> Figures:
@@ -50,4 +52,5 @@ def figures(clients: int, policy: str, run: Run, serial: Figures | None) -> Figu
         rows_per_pass=run.rows_used / run.passes,
         tokens_per_pass=tokens / run.passes,
         preemptions=run.preemptions,
+        gap_longest_passes=max((gap for answer in run.answers.values() for gap in answer.gaps_in_passes), default=None),
     )

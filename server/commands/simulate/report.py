@@ -17,7 +17,7 @@ from server.commands.text_bar import bar
 
 BAR_CELLS = 40
 LATENCY = ("output\ntok/s", "of\nserial", "first token\nmean s", "first token\np95 s", "gap\np99 s", "longest\ngap s")
-PASSES = ("passes", "useful rows\nper pass", "tokens\nper pass", "columns\ngiven back")
+PASSES = ("passes", "useful rows\nper pass", "tokens\nper pass", "longest gap\npasses", "columns\ngiven back")
 
 
 def print_device(console: Console, device: Device, found: Sequence[Figures]) -> None:
@@ -47,7 +47,8 @@ def _latency_cells(each: Figures) -> tuple[str, ...]:
 
 
 def _pass_cells(each: Figures) -> tuple[str, ...]:
-    return str(each.passes), f"{each.rows_per_pass:.1f}", f"{each.tokens_per_pass:.2f}", str(each.preemptions)
+    gap = "-" if each.gap_longest_passes is None else str(each.gap_longest_passes)
+    return str(each.passes), f"{each.rows_per_pass:.1f}", f"{each.tokens_per_pass:.2f}", gap, str(each.preemptions)
 
 
 def _bars(console: Console, found: Sequence[Figures]) -> str:

@@ -1,9 +1,10 @@
 """What is simulated: the models with their pass prices, the load, and every assumption in words."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.bundle.fused_spec import SPARE_COLUMNS
 from engine.config import EngineConfig
 from engine.simulate.clock import Policy, drive
 from engine.simulate.continuous import Continuous
@@ -14,10 +15,11 @@ from engine.simulate.load import SimulatedLoad
 from engine.simulate.prices import Prices, fixed_table, lay_out
 from engine.simulate.published import find, price
 from engine.simulate.serial import Serial
+from engine.simulate.slots import slot_policy, slot_prices
 from server.commands.simulate.arrivals import starts
 from server.commands.simulate.figures import Figures, figures
 
-SERIAL, FUSION, HEXSERVE = "serial", "1+1", "hexserve"
+SERIAL, FUSION, FUSED, HEXSERVE = "serial", "1+1", "fused", "hexserve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,16 @@ class Scenario:
     max_gap_ms: float
     pools: int
     reserve_tokens: int
+    slots: tuple[int, ...] = ()
 
     def load(self, clients: int) -> SimulatedLoad:
         """The load of so many clients."""
         return SimulatedLoad(starts(clients, self.rate, self.seed), self.requests, self.prompt, self.output)
+
+
+def with_slot_ms(devices: Sequence[Device], slot_ms: float) -> list[Device]:
+    """The devices with a price for further caches of a graph."""
+    return [replace(device, prices=replace(device.prices, slot_ms=slot_ms)) for device in devices]
 
 
 def published_devices(
@@ -98,7 +106,9 @@ def check_lengths(scenario: Scenario, devices: list[Device]) -> None:
     """ValueError when a request cannot fit the variants of a device."""
     needed = scenario.prompt + scenario.output
     for device in devices:
-        room = device.prices.tokens_per_request
+        for slots in scenario.slots:
+            slot_prices(device.prices, slots)
+        room = device.prices.tokens_per_request - SPARE_COLUMNS * bool(scenario.slots)
         if needed > room:
             raise ValueError(
                 f"--prompt {scenario.prompt} and --output {scenario.output} make {needed} tokens; "
@@ -114,6 +124,7 @@ def play(scenario: Scenario, device: Device, clients: int, on_tokens: Callable[[
     policies: dict[str, Policy] = {
         SERIAL: Serial(device.prices),
         FUSION: Fusion(device.prices),
+        **{f"{FUSED} {slots}": slot_policy(device.prices, slots, config) for slots in scenario.slots},
         HEXSERVE: Continuous(device.prices, config),
     }
     found: list[Figures] = []
@@ -123,7 +134,7 @@ def play(scenario: Scenario, device: Device, clients: int, on_tokens: Callable[[
     return found
 
 
-def assumptions(scenario: Scenario, has_published: bool) -> list[str]:
+def assumptions(scenario: Scenario, has_published: bool, slot_ms: float = 0.0) -> list[str]:
     """What the figures rest on, a sentence or two each."""
     prices = (
         "A pass costs what was published for 128 rows and for 1 row (mllm: 32 and 1). Between them the cost is taken "
@@ -139,8 +150,24 @@ def assumptions(scenario: Scenario, has_published: bool) -> list[str]:
         "serial: one request after the other, its prompt in chunks of most rows (the rest in the fewest that hold it), "
         "then one row for each token; changing the variant costs nothing. This is how Genie works.",
         f"{FUSION}: one chunk of one prompt and one decode row a pass, the row belongs to one request until it ends; "
-        "its second cache and its copies cost nothing. This is mllm's scheduler.",
+        f"its second cache costs {_cost_text(slot_ms)} and its copies nothing. This is mllm's scheduler.",
+        *_slot_assumptions(scenario, slot_ms),
         "hexserve: its own scheduler and settings. Re-laying a cache for another width and moving its pages to memory "
         "and back cost 1 ms per 4 MB; writing new keys and values is part of the host's time.",
         "No prompt shares its beginning with another, nothing is guessed, every answer has its full length.",
     ]
+
+
+def _slot_assumptions(scenario: Scenario, slot_ms: float) -> list[str]:
+    """Of fused graphs, if any are simulated."""
+    if not scenario.slots:
+        return []
+    return [
+        f"{FUSED} D: hexserve's scheduler over fused graphs of D decode slots, which requests take in turns. Every "
+        "running request has a cache of all columns; each cache of a graph beyond the first costs "
+        f"{_cost_text(slot_ms)}."
+    ]
+
+
+def _cost_text(slot_ms: float) -> str:
+    return f"{slot_ms:g} ms" if slot_ms else "nothing"

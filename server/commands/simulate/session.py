@@ -17,7 +17,7 @@ def run_simulation(
     """Simulate, print and write. ValueError when a file cannot be written."""
     console = Console()
     played = _play_all(scenario, devices, console)
-    sentences = assumptions(scenario, is_published)
+    sentences = assumptions(scenario, is_published, devices[0].prices.slot_ms)
     for device_played, found in played:
         print_device(console, device_played, found)
     print_assumptions(console, sentences)
@@ -31,7 +31,7 @@ def run_simulation(
 
 def _play_all(scenario: Scenario, devices: Sequence[Device], console: Console) -> list[tuple[Device, list[Figures]]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    tokens = len(devices) * sum(3 * scenario.load(count).tokens for count in scenario.clients)
+    tokens = len(devices) * sum((3 + len(scenario.slots)) * scenario.load(count).tokens for count in scenario.clients)
     played = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("simulating", total=tokens)

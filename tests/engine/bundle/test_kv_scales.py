@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine.bundle import kv_scales
+from engine.bundle import float_file
 from engine.bundle.check import check_contract, check_listed
-from engine.bundle.kv_scales import KV_SCALES, read_kv_scales
+from engine.bundle.kv_scales import KV_SCALES, read_kv_scales, write_kv_scales
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, describe_file, load_manifest
 from engine.errors import BundleError
 from tests.bundles import Bundles
@@ -35,7 +35,7 @@ def test_what_is_read_is_what_was_written(folder: Path) -> None:
     manifest = load_manifest(folder)
     assert (manifest.kv_dtype, manifest.kv_scales) == ("int8", KV_SCALES) and KV_SCALES in manifest.files
     scales = np.arange(1, 129, dtype=np.float32).reshape(2, 2, 2, 16)
-    kv_scales.write_kv_scales(folder, scales)
+    write_kv_scales(folder, scales)
     assert (read_kv_scales(folder, load_manifest(folder)) == scales).all()
 
 
@@ -50,7 +50,7 @@ def test_a_scale_that_is_no_scale(folder: Path, number: float) -> None:
 @pytest.mark.parametrize("size", [0, 511, 513, 4096])
 def test_another_size_is_refused_before_it_is_read(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = rewritten(folder, bytes(size))
-    monkeypatch.delattr(kv_scales, "read_bytes")
+    monkeypatch.delattr(float_file, "read_bytes")
     for check in (check_contract, lambda found: read_kv_scales(folder, found)):
         with pytest.raises(BundleError, match=f"has {size} bytes, the model's cache scales take 512"):
             check(manifest)

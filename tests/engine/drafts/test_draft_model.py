@@ -1,6 +1,7 @@
 """A draft model beside the real scheduler and loop: the tokens stay those of the definition, whatever it proposes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import FakeRuntime
 from engine.graphs.logits import Logits
 from engine.scheduling.costs import CostTable
+from engine.scheduling.policy import Share
 from tests.engine.worker.segmented_runtime import SegmentedFake
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, segmented, simulate
 
@@ -266,3 +268,15 @@ def test_tokens_of_an_earlier_worker_are_read_by_the_draft_as_well() -> None:
     world.run()
     assert world.outputs["a"] == whole
     assert world.tokens_per_pass > 4
+
+
+def test_a_prompt_of_embeddings_is_not_read_by_the_draft() -> None:
+    drafter = draft()
+    world = world_with(drafter)
+    world.submit("a", prompt(30), 30)
+    (sequence,) = world.scheduler.sequences()
+    sequence.request = replace(sequence.request, prompt_embeds=b"rows")
+    growth = world.scheduler._guesser.growth([sequence], Share(PassShape(1, 64), 1, 0))
+    assert world.scheduler._guesser.wishes([sequence], drafter, growth) == []
+    sequence.request = replace(sequence.request, prompt_embeds=b"")
+    assert world.scheduler._guesser.wishes([sequence], drafter, growth) != []

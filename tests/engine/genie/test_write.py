@@ -118,6 +118,15 @@ def test_a_scaled_rotation_needs_the_checkpoints_numbers(bundle: tuple[Path, Man
     assert (found.kind, found.theta) == ("llama3", 5e5)
 
 
+def test_a_rotation_that_genie_has_no_name_for_is_refused(bundle: tuple[Path, Manifest]) -> None:
+    """A GGUF file lists what its frequencies are divided by."""
+    folder, manifest = bundle
+    rope = msgspec.structs.replace(manifest.model.rope, kind="factors")
+    listed = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, rope=rope))
+    with pytest.raises(BundleError, match="scaled by factors"):
+        write_genie_files(folder, listed, {"rope_parameters": {"rope_type": "factors", "factors": [1.0] * 16}})
+
+
 def wider(manifest: Manifest, contexts: dict[int, int]) -> Manifest:
     """The same with another body graph for each rows -> context."""
     assert manifest.npu is not None

@@ -36,10 +36,20 @@ def test_context_is_bounded_by_the_checkpoint(asked: int, given: int) -> None:
     assert read_network(GOOD, asked).compiled_context == given
 
 
+LAYERS = {"layer_types": ["linear_attention", "full_attention"]}
+MORE: dict[str, dict[str, Any]] = {
+    "Qwen3_5ForCausalLM": LAYERS,
+    "Qwen3_5ForConditionalGeneration": {"text_config": GOOD | LAYERS},
+}
+
+
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_every_family_reads_a_minimal_config(architecture: str) -> None:
     """The table is complete."""
-    assert read_network(GOOD | {"architectures": [architecture]}).spec.family == FAMILIES[architecture].name
+    assert (
+        read_network(GOOD | MORE.get(architecture, {}) | {"architectures": [architecture]}).spec.family
+        == FAMILIES[architecture].name
+    )
 
 
 def test_family_differences() -> None:

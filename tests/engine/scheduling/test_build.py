@@ -1,6 +1,7 @@
 """One way to build a scheduler, for the worker and for the simulator."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -43,11 +44,22 @@ def test_every_setting_arrives() -> None:
         prediction_rows=5,
         offload_pages=2 * 1024 // 16,
         reserve_tokens=13,
+        is_recurrent=False,
+        state_snapshots=0,
     )
     assert [(pool.page_count, pool.page_columns) for pool in scheduler.pools] == [(7, 16), (7, 16)]
     assert isinstance(scheduler._mode, PromptLookup)
     plain = build_scheduler(fixed((8, 120)), CostTable({}), LIMITS, EngineConfig(""))
     assert isinstance(plain._mode, Autoregressive) and plain.rules.capacity.max_context == 100
+
+
+def test_host_memory_holds_states_instead_of_pages_where_layers_are_recurrent() -> None:
+    limits = ModelLimits(max_context=100, kv_bytes_per_token=1024, state_bytes=500_000)
+    config = replace(CONFIG, lookup_rows=0)
+    without = build_scheduler(fixed((8, 120)), CostTable({}), limits, config).rules
+    rules = build_scheduler(fixed((8, 120)), CostTable({}), limits, replace(config, prefix_cache=True)).rules
+    assert (rules.is_recurrent, rules.offload_pages, rules.state_snapshots) == (True, 0, 2 * 1024**2 // 500_000)
+    assert (without.is_recurrent, without.state_snapshots) == (True, 0)
 
 
 def test_a_rule_that_nobody_set_is_a_mistake() -> None:

@@ -10,7 +10,7 @@ from engine.bundle.variant import PassShape, ShapeTable, pin
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
 from engine.scheduling.invariants import violations
-from tests.engine.worker.simulation import VOCAB, RightGuesses, by_hand, fixed, free, segmented, simulate
+from tests.engine.worker.simulation import VOCAB, RightGuesses, by_hand, fixed, free, fused, segmented, simulate
 
 FIXED = fixed((1, 127), (8, 127), (32, 127))
 SAME_PAST = fixed((1, 256), (4, 256), (16, 256), (1, 64), (4, 64), (16, 64))
@@ -509,6 +509,11 @@ WORLDS = {
     "segmented, guesses over bases": lambda: simulate(segmented(24, 256), mode=RightGuesses(), lookup_rows=3),
     "segmented, host cache": lambda: simulate(segmented(24, 256), columns=128, offload_pages=6),
     "segmented, guesses": lambda: simulate(pin(segmented(64, 256), 32), mode=RightGuesses(), lookup_rows=3),
+    "recurrent": lambda: simulate(segmented(24, 512), is_recurrent=True, state_snapshots=6),
+    "recurrent, few columns": lambda: simulate(segmented(24, 256), columns=128, is_recurrent=True, state_snapshots=4),
+    "recurrent, one snapshot": lambda: simulate(segmented(7, 512), is_recurrent=True, state_snapshots=1),
+    "recurrent, no snapshot": lambda: simulate(segmented(24, 256), columns=112, is_recurrent=True, state_snapshots=0),
+    "recurrent, one shape": lambda: simulate(pin(segmented(64, 256), 32), is_recurrent=True, state_snapshots=6),
     "host cache": lambda: simulate(free(24, 2048), offload_pages=6),
     "host cache and buckets": lambda: simulate(SAME_PAST, offload_pages=40),
     "stock": lambda: simulate(fixed((1, 127), (8, 120), (32, 96)), offload_pages=10),
@@ -516,6 +521,9 @@ WORLDS = {
     "no prefix": lambda: simulate(fixed((8, 112)), prefix_cache=False),
     "right guesses": lambda: simulate(fixed((16, 112)), mode=RightGuesses(), lookup_rows=3),
     "lookup": lambda: simulate(fixed((16, 112)), mode=PromptLookup(3, 1), lookup_rows=3),
+    "one slot": lambda: simulate(fused(1, 8, 16), columns=5 * 128, page=128, prefix_cache=False),
+    "three slots": lambda: simulate(fused(3, 8, 16), columns=5 * 128, page=128, prefix_cache=False, max_running=4),
+    "three slots, one shape": lambda: simulate(pin(fused(3, 8), 32), columns=640, page=128, prefix_cache=False),
     "slow": lambda: simulate(free(24, 256), costs={PassShape(1, 64): 300.0, PassShape(24, 64): 900.0}),
 }
 

@@ -48,7 +48,7 @@ def test_a_gguf_file_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, mon
     """By its file name; another file of that name is another model."""
     path = write_gguf(tiny_checkpoint, tmp_path / "small.Q8_0.gguf", GGMLQuantizationType.Q8_0)
     folder = resolve_bundle(str(path), tmp_path / "cache")
-    assert load_manifest(folder).name == "small.Q8_0"
+    assert (load_manifest(folder).name, load_manifest(folder).quant) == ("small.Q8_0", "keep")
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
         assert resolve_bundle(str(path), tmp_path / "cache") == folder

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.speculation.acceptance import GuessKind
-from engine.speculation.decision import PRICE_MARGIN, DraftPrice, Offer, best_rows, draft_length, take, worths
+from engine.speculation.decision import (
+    PRICE_MARGIN,
+    DraftPrice,
+    Offer,
+    best_rows,
+    draft_length,
+    least_rate,
+    take,
+    worths,
+)
 
 FREE: Callable[[int], float] = lambda rows: 10.0  # noqa: E731 (padding)
 
@@ -119,3 +128,22 @@ def test_a_draft_stops_paying_where_many_share_a_pass() -> None:
     alone = draft_length(draft(0.8, 25.0), (), (), 1, 64, price)
     together = draft_length(draft(0.8, 25.0, 8), (), (), 8, 64, price)
     assert (alone, together) == (1, 0)
+
+
+@given(st.floats(0.05, 1.0), st.integers(1, 40), st.integers(1, 20), st.floats(0.0, 10.0), st.floats(0.0, 30.0))
+def test_below_the_least_rate_nothing_is_ever_taken(
+    rate: float, useful: int, most: int, row_ms: float, step_ms: float
+) -> None:
+    """A row costs the same everywhere but for a step in front of the first."""
+
+    def price(rows: int) -> float:
+        return 10.0 + row_ms * rows + (step_ms if rows else 0.0)
+
+    least = least_rate(useful, most, price)
+    if rate <= least:
+        assert take([offer(rate, most)], useful, most, price) == [0]
+    assert least_rate(useful, 0, price) == 1.0
+
+
+def test_padding_asks_for_no_rate() -> None:
+    assert least_rate(useful=5, most=3, price=FREE) == 0.0

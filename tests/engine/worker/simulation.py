@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from llguidance import LLTokenizer
 
-from engine.bundle.variant import PassShape, ShapeTable
+from engine.bundle.variant import PassShape, ShapeTable, slot_table
 from engine.cache.pages import PagePool
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import GrammarFailed
@@ -24,6 +24,8 @@ from engine.scheduling.sequence import Sequence as Progress
 from engine.speculation.drafter import Drafter
 from engine.worker.loop import EngineLoop
 from tests.engine.grammar.small_tokens import Inline
+from tests.engine.worker.fused_runtime import FusedFake
+from tests.engine.worker.recurrent_runtime import RecurrentFake
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
@@ -36,6 +38,8 @@ PLAIN_RULES: dict[str, object] = {
     "prediction_rows": 16,
     "offload_pages": 0,
     "reserve_tokens": 0,
+    "is_recurrent": False,
+    "state_snapshots": 0,
 }
 
 
@@ -53,6 +57,11 @@ def free(max_rows: int, columns: int) -> ShapeTable:
 def segmented(max_rows: int, columns: int) -> ShapeTable:
     """A free-shape table where every sequence has a cache of its own."""
     return ShapeTable((), max_rows, columns, segmented=True)
+
+
+def fused(slots: int, *rows: int, past: int = 129) -> ShapeTable:
+    """The table of fused graphs of so many rows and those that only decode."""
+    return slot_table({1, slots, *rows}, past, slots)
 
 
 def sequence_of(request_id: str) -> Progress:
@@ -141,6 +150,15 @@ class Simulation:
         return steps
 
 
+def fake_of(shapes: ShapeTable, is_recurrent: bool) -> type[FakeRuntime]:
+    """The fake of the kind of bundle that has such shapes."""
+    if is_recurrent:
+        return RecurrentFake
+    if shapes.slots:
+        return FusedFake
+    return SegmentedFake if shapes.segmented else FakeRuntime
+
+
 def simulate(
     shapes: ShapeTable,
     *,
@@ -150,14 +168,19 @@ def simulate(
     max_context: int = 10**6,
     columns: int | None = None,
     masks: GrammarMasks | None = None,
+    page: int = PAGE,
     drafter: Drafter | None = None,
     forecasts: ForecastShape | None = None,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. forecasts: of a prefix of a page."""
+    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. page: columns of one.
+
+    forecasts: of a prefix of a page.
+    """
     taken = 0 if forecasts is None else 1
-    pages = [PagePool(columns or shapes.max_past, PAGE, taken) for _ in range(pools)]
-    capacity = Capacity((pages[0].page_count - taken) * PAGE, max_context)
+    pages = [PagePool(columns or shapes.max_past, page, taken) for _ in range(pools)]
+    # Of fused graphs a page is a whole cache, and a sequence has one.
+    capacity = Capacity(page if shapes.slots else (pages[0].page_count - taken) * page, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
@@ -166,7 +189,7 @@ def simulate(
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
         forecasts,
     )
-    runtime = (SegmentedFake if shapes.segmented else FakeRuntime)(shapes, pools, shapes.max_past, VOCAB)
+    runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
     loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter=drafter)

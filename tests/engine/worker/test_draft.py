@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.drafts.draft_model import DraftModel
 from engine.errors import BundleError
 from engine.request import Request, SamplingParams
-from engine.worker.assembly import assemble
+from engine.worker.assembly import _open_draft, assemble, choose_shapes, open_configured
 from tests.bundles import Bundles
 
 PROMPTS = tuple(tuple((5 * index + 31 * salt) % 250 for index in range(20 + 9 * salt)) for salt in range(3))
@@ -146,3 +146,7 @@ def test_a_tokenizer_written_in_another_way_is_the_same(bundles: Bundles, tmp_pa
 def test_what_is_no_bundle_and_a_paced_server_are_refused(bundles: Bundles, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="is not a bundle"):
         assemble(EngineConfig(bundle=str(bundles("fixed")), draft=str(tmp_path)))
+    config = EngineConfig(bundle=str(bundles("fixed")), draft=str(bundles("fixed")), paced="x-elite/llama-3.2-3b")
+    manifest = load_manifest(bundles("fixed"))
+    with pytest.raises(BundleError, match="draft: a paced server computes nothing"):
+        _open_draft(bundles("fixed"), manifest, choose_shapes(manifest, config), config, open_configured)

@@ -22,6 +22,8 @@ def test_defaults_of_the_command_line() -> None:
     )
     assert not emulator.share_weights
     assert compile_arguments(["s", "-o", "o"]).quant is Quant.INT4
+    assert compile_arguments(["s.gguf", "-o", "o"]).quant is Quant.KEEP
+    assert compile_arguments(["s.gguf", "-o", "o", "--quant", "int4"]).quant is Quant.INT4
 
 
 def test_no_option_is_the_record_s_default() -> None:
@@ -140,3 +142,15 @@ def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["compile", "s", "-o", "o"])
     assert result.exit_code == 2
     assert result.stderr == "error: compiling needs more packages: pip install 'hexserve[compile]'\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"text", "is not a GGUF file"), (b"GGUF\3\0\0\0", "the file ends inside its header")]
+)
+def test_a_gguf_file_that_is_none_ends_with_one_sentence(content: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    result = CliRunner().invoke(app, ["compile", str(tmp_path / "m.gguf"), "-o", str(tmp_path / "o")])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {tmp_path / 'm.gguf'}") and reason in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "o").exists()

@@ -13,6 +13,7 @@ from engine.compile.gguf.architectures import ARCHITECTURES
 from engine.compile.gguf.config import GgufGeometry
 from engine.compile.gguf.header import read_header
 from engine.compile.gguf.tensors import gguf_tensors
+from engine.compile.quantization.blocks import Int4Blocks
 from engine.errors import CompileError, UnsupportedModel
 
 NAMES = (
@@ -57,16 +58,23 @@ def test_every_type_is_what_the_package_makes_of_it(kind: GGMLQuantizationType, 
             assert tensors.unused() == []
 
 
-def test_four_bit_blocks_are_what_the_package_makes_of_them(tmp_path: Path) -> None:
-    """Code minus 8 times scale; the order of rows and of codes is the operator's."""
-    content = stored(GGMLQuantizationType.Q4_0, 32, 128)
-    write(tmp_path / "m.gguf", "llama", {"blk.0.attn_q.weight": (content, GGMLQuantizationType.Q4_0)})
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q8_0"])
+def test_blocks_are_what_the_package_makes_of_them(name: str, tmp_path: Path) -> None:
+    """Code minus middle times scale, perhaps plus an offset; the order of rows and of codes is the operator's."""
+    kind = GGMLQuantizationType[name]
+    write(tmp_path / "m.gguf", "llama", {"blk.0.attn_q.weight": (stored(kind, 32, 512), kind)})
     with gguf_tensors(read_header(tmp_path / "m.gguf"), ARCHITECTURES["llama"], GEOMETRY) as tensors:
-        blocks = tensors.blocks(QUERY, 3, 17)
-        assert blocks is not None
-        codes = np.stack((blocks.packed & 15, blocks.packed >> 4), axis=-1).reshape(14, 4, 32)
+        blocks, expected = tensors.blocks(QUERY, 3, 17), tensors.rows(QUERY, 3, 17)
+        assert tensors.is_four_bit(QUERY) is isinstance(blocks, Int4Blocks)
+    if isinstance(blocks, Int4Blocks):
+        codes = np.stack((blocks.packed & 15, blocks.packed >> 4), axis=-1).reshape(14, 16, 32)
         values = (codes.astype(np.float32) - 8) * blocks.scales[:, :, None]
-        assert np.array_equal(values.reshape(14, 128), tensors.rows(QUERY, 3, 17))
+        values += 0 if blocks.offsets is None else blocks.offsets[:, :, None]
+    else:
+        assert blocks is not None
+        values = (blocks.codes.astype(np.float32) - 128) * blocks.scales[:, :, None]
+    assert np.allclose(values.reshape(14, 512), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert (name in ("Q4_0", "Q8_0")) <= np.array_equal(values.reshape(14, 512), expected)
 
 
 def test_rows_are_read_without_the_rest(tmp_path: Path) -> None:

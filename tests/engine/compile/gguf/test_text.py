@@ -1,6 +1,7 @@
 """Tokenizers of GGUF files beside the tokenizer.json they were made of."""
 
 import json
+import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from engine.bundle.manifest import TextSpec
+from engine.compile.gguf.byte_level import PRE_TOKENIZERS
 from engine.compile.gguf.header import read_header
 from engine.compile.gguf.text import write_gguf_text
 from engine.compile.gguf.vocabulary import TokenKind
@@ -218,6 +220,42 @@ def byte_file(**changes: Any) -> Callable[[Path], None]:
                 writer.add_uint32(f"tokenizer.ggml.{key}", value)
 
     return damaged(change)
+
+
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_every_pre_tokenizer_loses_nothing(pre: str, tmp_path: Path) -> None:
+    """Whatever it cuts, all of the text comes back; where it composes characters, composed."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    byte_file(pre=pre, tokens=alphabet, token_type=None, merges=[])(tmp_path / "m.gguf")
+    _, ours = read(tmp_path / "m.gguf", tmp_path / "out")
+    for text in (*TEXTS, WORDS):
+        wanted = unicodedata.normalize("NFC", text) if PRE_TOKENIZERS[pre].composes else text
+        assert ours.decode(ours.encode(text, False)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("llama-bpe", "It's 12345 OK\n", ["It", "'s", " ", "123", "45", " OK", "\n"]),
+        ("qwen2", "It's 123 OK\n", ["It", "'s", " ", "1", "2", "3", " OK", "\n"]),
+        ("qwen35", "हिन्दी 12", ["हिन्दी", " ", "1", "2"]),
+        ("gpt-2", "It'S 123 ok", ["It", "'", "S", " 123", " ok"]),
+        ("smollm", "It's 123 ok", ["It", "'s", " ", "1", "2", "3", " ok"]),
+        ("deepseek-coder", "a1 b中文\n", ["a", "1", " b", "中文", "\n"]),
+        ("deepseek-v3", "a1234 中文.com", ["a", "123", "4", " ", "中文", ".com"]),
+        ("tekken", "HTTPServer 12/\n", ["HTTPServer", " ", "1", "2", "/\n"]),
+        ("gpt-4o", "HTTPServer it's 1234", ["HTTPServer", " it's", " ", "123", "4"]),
+    ],
+)
+def test_pieces(pre: str, text: str, pieces: list[str], tmp_path: Path) -> None:
+    """What may be merged, by hand from the published patterns."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    byte_file(pre=pre, tokens=alphabet, token_type=None, merges=[])(tmp_path / "m.gguf")
+    read(tmp_path / "m.gguf", tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    assert tokenizer.pre_tokenizer is not None
+    cut = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[start:stop] for _, (start, stop) in cut] == pieces
 
 
 def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
 from server.commands.inspect.drawing import describe, pool_bytes
 from server.commands.inspect.sizes import size_text
+from tests.bundles import Bundles
+from tests.hybrid import Hybrid
 
 
 def drawn(*arguments: object, **options: object) -> str:
@@ -62,6 +64,15 @@ def test_int8_caches_are_drawn_with_their_size_and_loss(int8_cache_bundle: Path,
     assert "(int8); against float32: top-1" in text and "against float32" not in drawn(segmented_bundle)
 
 
+def test_states_of_recurrent_layers_are_drawn_beside_the_cache(hybrid: Hybrid) -> None:
+    """Two of eight layers have keys and values; the others take the same for a sequence of any length."""
+    text = drawn(hybrid.bundle)
+    assert "6 of the layers are recurrent: 4 heads of 16 x 24, convolution of 4; 48.4 KB a sequence" in text
+    assert "1.0 KB a token (float32)" in text
+    assert "262.1 KB" in text and "310.5 KB" in text  # of 256 columns, without and with the state
+    assert "recurrent" in text and "conv_weights.f32" in text
+
+
 def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
     """Both are one sentence."""
     with pytest.raises(BundleError, match="no graph nope; it has free_1_of_2"):
@@ -76,3 +87,16 @@ def test_unknown_graph_and_folder(free_bundle: Path, tmp_path: Path) -> None:
 def test_sizes(count: float, text: str) -> None:
     """Decimal units, one digit."""
     assert size_text(count) == text
+
+
+def test_fused_graphs_say_what_a_pass_may_hold(bundles: Bundles) -> None:
+    text = drawn(bundles("fused 3"), graph="model.0.pd.s16.d3")
+    for expected in (
+        "3 decode slots, prompt rows 5 of 8, 13 of 16; caches are written by the graph",
+        "model.0.s1",
+        "65 past + 16 rows",
+        "memory of one sequence",
+        "updated_past_key_decode2_1",
+    ):
+        assert expected in text
+    assert "1 decode slot, prompt rows 7 of 8; caches are written by the host" in drawn(bundles("fused host"))

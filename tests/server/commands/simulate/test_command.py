@@ -38,6 +38,18 @@ def test_tables_bars_assumptions_and_json(tmp_path: Path) -> None:
     assert len(document["assumptions"]) == text.count("\n- ")
 
 
+def test_fused_graphs_beside_the_others(tmp_path: Path) -> None:
+    text = output("--slots", "1,4", "--slot-ms", "2.1", "--json", str(tmp_path / "figures.json"))
+    (device,) = json.loads((tmp_path / "figures.json").read_text())["devices"]
+    by_policy = {each["policy"]: each for each in device["figures"] if each["clients"] == 4}
+    assert list(by_policy) == ["serial", "1+1", "fused 1", "fused 4", "hexserve"]
+    assert all(each["tokens"] == 32 for each in by_policy.values())
+    assert by_policy["fused 4"]["passes"] < by_policy["fused 1"]["passes"] < by_policy["serial"]["passes"]
+    assert by_policy["fused 1"]["gap_longest_passes"] <= 4 < by_policy["1+1"]["gap_longest_passes"]
+    assert re.search(r"(?m)^ +4 +fused 4 +\d+ +\d+\.\d ", text)
+    assert "each cache of a graph beyond the first costs 2.1 ms" in " ".join(text.split())
+
+
 def test_every_model_of_a_device() -> None:
     text = output("--device", "8-elite", "--model", "all")
     assert re.findall(r"(?m)^(\S+) on 8-elite", text) == ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"]
@@ -87,6 +99,9 @@ def test_one_token_has_no_gaps() -> None:
         (["--costs", "/nowhere"], "--costs /nowhere cannot be read: No such file or directory"),
         (["--costs", "costs.json", "--rows", "1,2"], "--rows goes without --costs: that file names its own variants"),
         (["--costs", "costs.json", "--kv-bytes", "0"], "--kv-bytes must be 1 to 16777216, not 0"),
+        (["--slots", "0"], "--slots must be at least 1 each, not '0'"),
+        (["--slots", "128"], "--slots 128 leave no rows for a prompt: the widest variant has 128"),
+        (["--slot-ms", "-1"], "--slot-ms must be 0 to 1000000, not -1"),
         (["--kv-bytes", "9"], "--kv-bytes needs --costs: published models have their own"),
         (["--json", "/nowhere/x"], "--json /nowhere/x cannot be written: No such file or directory"),
     ],
@@ -110,3 +125,19 @@ def test_a_drawing_that_cannot_be_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["simulate", *SMALL, "--svg", str(tmp_path / "no" / "made.svg")])
     assert result.exit_code == 2
     assert "--svg" in result.output and "cannot be written: No such file or directory" in result.output
+
+
+def test_the_tables_of_the_page_on_fused_graphs_are_what_the_command_gives(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "fused.md").read_text(encoding="utf-8")
+    for words, table in re.findall(r"(?m)^`(--model [^`]+)`.*\n\n((?:\|.*\n)+)", page):
+        file = tmp_path / "figures.json"
+        result = CliRunner().invoke(app, ["simulate", *words.split(), "--json", str(file)])
+        assert result.exit_code == 0, result.output
+        (device,) = json.loads(file.read_text())["devices"]
+        told = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()[2:]]
+        assert [row[:4] for row in told] == [
+            [each["policy"], str(each["passes"]), f"{each['rows_per_pass']:.1f}", str(each["gap_longest_passes"])]
+            for each in device["figures"]
+        ]
+        assert [row[4] for row in told] == [f"{each['gap_longest_s']:.2f} s" for each in device["figures"]]
+    assert len(re.findall(r"(?m)^`--model ", page)) == 2

@@ -1,0 +1,150 @@
+"""What recurrent layers carry from token to token, for each sequence, and snapshots of it at borders of prefixes.
+
+A state that counts is never written: a pass writes another one, which takes its place when all rows of the sequence are
+kept. So a pass that fails has changed nothing, and a snapshot is no copy but a state that is not used again for others.
+
+Legend: R = recurrent layers, C = channels, W = kernel, H = value heads, K = key size, V = value size.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.bundle.encoding import Array
+from engine.bundle.recurrent import RecurrentSpec
+from engine.errors import PassFailed
+from engine.graphs.batch import PackedBatch, PackedSegment
+
+KEPT_PLACES = 2  # rows of a pass that a state stays bound to as what is written
+
+
+class RecurrentState:
+    """After `tokens` tokens: tails [R, 1, C, W - 1] of convolutions, memories [R, 1, H, K, V].
+
+    bound: what a runtime has bound to this memory as what it writes, by rows and by the state that is read.
+    """
+
+    def __init__(self, spec: RecurrentSpec, tokens: int = 0) -> None:
+        lead = (len(spec.layers), 1)
+        make = np.empty if tokens else np.zeros
+        self.tails: Array = make((*lead, *spec.tail_shape), np.float32)
+        self.memories: Array = make((*lead, *spec.memory_shape), np.float32)
+        self.tokens = tokens
+        self.is_shared = tokens == 0  # read by others, so its memory is not used again
+        self.bound: dict[tuple[int, ...], object] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self.tails.nbytes + self.memories.nbytes
+
+    def remember(self, place: tuple[int, ...], bound: object) -> None:
+        """Keep what is bound; the oldest of more than `KEPT_PLACES` goes."""
+        self.bound[place] = bound
+        if len(self.bound) > KEPT_PLACES:
+            del self.bound[next(iter(self.bound))]
+
+
+@dataclass(frozen=True, slots=True)
+class StateStep:
+    """`count` rows of a segment from its row `start` on, which lead from one state to another."""
+
+    start: int
+    count: int
+    source: RecurrentState
+    target: RecurrentState
+
+
+@dataclass(slots=True)
+class _Advance:
+    """What a pass does to one sequence. kept: how many of its rows, from the first, count."""
+
+    segment: PackedSegment
+    steps: list[StateStep] = field(default_factory=list)
+    kept: int = 0
+
+
+class RecurrentStates:
+    """Sole owner of the states of sequences, and of snapshots by key."""
+
+    def __init__(self, spec: RecurrentSpec) -> None:
+        self._spec = spec
+        self._empty = RecurrentState(spec)
+        self._current: dict[str, RecurrentState] = {}
+        self._spare: dict[str, RecurrentState] = {}
+        self._snapshots: dict[bytes, RecurrentState] = {}
+        self._last: list[_Advance] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes of all states; what two hold counts once."""
+        states = (*self._current.values(), *self._spare.values(), *self._snapshots.values(), self._empty)
+        return sum({id(state): state.nbytes for state in states}.values())
+
+    def begin(self, batch: PackedBatch) -> list[list[StateStep]]:
+        """The steps of each segment of a pass: one, and one more for each snapshot inside. PassFailed without a state.
+
+        Several passes may begin before one is kept.
+        """
+        self._last = [_Advance(segment) for segment in batch.segments]
+        for advance in self._last:
+            self._plan(advance)
+        return [advance.steps for advance in self._last]
+
+    def keep(self, rows: Collection[int]) -> None:
+        """These rows of the last pass count: snapshots among them are taken, sequences with all rows are advanced."""
+        for advance in self._last:
+            segment, before = advance.segment, advance.kept
+            advance.kept += sum(row in rows for row in range(segment.start, segment.end))
+            for offset, key in segment.snapshots:
+                if before < offset <= advance.kept:
+                    self._take_snapshot(advance, offset, key)
+            if before < segment.count == advance.kept:
+                self._advance(segment.owner, advance.steps)
+
+    def forget(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
+        """Give back the memory of sequences that have ended, and of snapshots. Unknown ones are ignored."""
+        for owner in sequences:
+            for states in (self._current, self._spare):
+                state = states.pop(owner, None)
+                if state is not None:
+                    state.bound.clear()
+        for key in snapshots:
+            self._snapshots.pop(key, None)
+        self._last = []
+
+    def _plan(self, advance: _Advance) -> None:
+        segment, source = advance.segment, self._source(advance.segment)
+        ends = [offset for offset, _ in segment.snapshots]
+        start = 0
+        for end in (*ends, segment.count):
+            if end == start:
+                continue
+            target = None if end in ends else self._spare.pop(segment.owner, None)
+            target = target or RecurrentState(self._spec, segment.past + end)
+            target.tokens = segment.past + end
+            advance.steps.append(StateStep(start, end - start, source, target))
+            start, source = end, target
+
+    def _source(self, segment: PackedSegment) -> RecurrentState:
+        if not segment.past or not segment.owner:
+            return self._empty
+        found = self._snapshots.get(segment.state_key) if segment.state_key else self._current.get(segment.owner)
+        if found is None or found.tokens != segment.past:
+            raise PassFailed(f"{segment.owner} has no state of its first {segment.past} tokens")
+        return found
+
+    def _take_snapshot(self, advance: _Advance, offset: int, key: bytes) -> None:
+        state = next(step.target for step in advance.steps if step.start + step.count == offset)
+        state.is_shared = True
+        state.bound.clear()
+        self._snapshots[key] = state
+
+    def _advance(self, owner: str, steps: Sequence[StateStep]) -> None:
+        old, new = steps[0].source, steps[-1].target
+        self._current[owner] = new
+        if old.is_shared:  # what is bound would keep it from being given back
+            new.bound.clear()
+        else:
+            self._spare[owner] = old

@@ -1,0 +1,99 @@
+"""Qwen3.5: gated DeltaNet layers with full attention every fourth layer, whose output is gated and heads turn in part.
+
+Checkpoints for text and images serve their text model; all three rotary sections of text are at its position.
+"""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from engine.bundle.recurrent import MOST_KERNEL, RecurrentSpec
+from engine.errors import CompileError, UnsupportedModel
+from engine.files.content import brief
+from engine.models.config_fields import ConfigFields
+from engine.models.network import Family, FamilyDetails, RecurrentNames, WeightNames
+
+RECURRENT_LAYER, ATTENTION_LAYER = "linear_attention", "full_attention"
+TEXT, NESTED = "model.", "model.language_model."
+
+
+def _details(config: ConfigFields) -> FamilyDetails:
+    attention_bias = config.flag("attention_bias", False)
+    return FamilyDetails(
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        has_qk_norm=True,
+        has_output_gate=True,
+        norm_offset=1.0,
+        ignored=("mtp.",),
+    )
+
+
+def _nested_details(config: ConfigFields) -> FamilyDetails:
+    """The same with the names of a model for text and images."""
+    return replace(
+        _details(config),
+        names=WeightNames(**_nested(WeightNames())),
+        recurrent_names=RecurrentNames(**_nested(RecurrentNames())),
+        ignored=("mtp.", "model.visual."),
+    )
+
+
+def _nested(names: WeightNames | RecurrentNames) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in fields(names):
+        value = getattr(names, item.name)
+        found[item.name] = tuple(map(_renamed, value)) if isinstance(value, tuple) else _renamed(value)
+    return found
+
+
+def _renamed(name: str) -> str:
+    return NESTED + name.removeprefix(TEXT) if name.startswith(TEXT) else name
+
+
+def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:
+    """Which layers are recurrent, and how large. UnsupportedModel for kinds of layers that are not implemented."""
+    kinds = config.raw("layer_types")
+    if kinds is None:
+        interval = config.integer("full_attention_interval", 1, 1024, 4)
+        kinds = [ATTENTION_LAYER if (layer + 1) % interval == 0 else RECURRENT_LAYER for layer in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise CompileError(f"config.json: layer_types must name {layers} layers, as num_hidden_layers says")
+    for kind in kinds:
+        if kind not in (RECURRENT_LAYER, ATTENTION_LAYER):
+            raise UnsupportedModel(f"layer type {brief(kind)} is not supported")
+    found = tuple(layer for layer, kind in enumerate(kinds) if kind == RECURRENT_LAYER)
+    if not found:
+        raise UnsupportedModel(f"no layer is of type {RECURRENT_LAYER!r}: that is not supported for this architecture")
+    key_heads = config.integer("linear_num_key_heads", 1, 1024, 16)
+    spec = RecurrentSpec(
+        layers=found,
+        key_heads=key_heads,
+        value_heads=config.integer("linear_num_value_heads", 1, 1024, 32),
+        key_dim=config.integer("linear_key_head_dim", 2, 1024, 128),
+        value_dim=config.integer("linear_value_head_dim", 2, 1024, 128),
+        kernel=config.integer("linear_conv_kernel_dim", 2, MOST_KERNEL, 4),
+    )
+    if fault := spec.fault(layers):
+        raise UnsupportedModel(f"config.json: {fault}")
+    return spec
+
+
+QWEN3_5 = Family(
+    "qwen3_5",
+    "Qwen3_5ForCausalLM",
+    _details,
+    default_head_dim=256,
+    has_partial_rotary=True,
+    default_rotary_share=0.25,
+    read_recurrent=read_recurrent,
+)
+QWEN3_5_NESTED = Family(
+    "qwen3_5",
+    "Qwen3_5ForConditionalGeneration",
+    _nested_details,
+    default_head_dim=256,
+    has_partial_rotary=True,
+    default_rotary_share=0.25,
+    text_group="text_config",
+    read_recurrent=read_recurrent,
+)

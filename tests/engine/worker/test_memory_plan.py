@@ -1,0 +1,77 @@
+"""The memory of a bundle by hand, told before it is loaded."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.variant import shape_table
+from engine.config import EngineConfig
+from engine.worker import assembly
+from engine.worker.assembly import assemble, choose_shapes, settings_for
+from engine.worker.memory_plan import MemoryPlan, plan_memory
+from engine.worker.storage import choose_storage
+from tests.bundles import Bundles
+from tests.hybrid import Hybrid
+
+CONFIG = EngineConfig("")
+
+
+def files_of(manifest: Manifest, *without: str) -> int:
+    return sum(entry.bytes for name, entry in manifest.files.items() if name not in without)
+
+
+def test_a_pool_bundle(bundles: Bundles) -> None:
+    manifest = load_manifest(bundles("free"))
+    plan = plan_memory(manifest, choose_shapes(manifest, CONFIG), replace(CONFIG, pools=2))
+    assert plan == MemoryPlan(files_of(manifest), 8192, 8192 * 512, 256, 0, 1024**3)
+    assert plan.together == files_of(manifest) + 8192 * 512 + 1024**3
+    assert plan_memory(manifest, shape_table(manifest, 8), replace(CONFIG, prefix_cache=False)).prefixes == 0
+
+
+@pytest.mark.parametrize(("choice", "unread"), [("both", ()), ("narrow", ("wide.data",)), ("wide", ("narrow.data",))])
+def test_only_the_storages_that_are_loaded_count(bundles: Bundles, choice: str, unread: tuple[str, ...]) -> None:
+    manifest = load_manifest(bundles("segments int4"))
+    storage = choose_storage(manifest, choice, 0)
+    assert storage is not None
+    plan = plan_memory(storage.manifest, shape_table(manifest, 8), settings_for(manifest, CONFIG))
+    assert plan.weights == files_of(manifest, *unread) and plan.prefixes == 0
+
+
+def test_states_and_their_snapshots(hybrid: Hybrid) -> None:
+    manifest = load_manifest(hybrid.bundle)
+    config = settings_for(manifest, replace(CONFIG, max_running=10, kv_offload_mb=3))
+    plan = plan_memory(manifest, choose_shapes(manifest, config), config)
+    assert manifest.kv_bytes_per_token == 2 * 2 * 2 * 32 * 4  # of two layers out of eight
+    assert plan.states == 10 * 2 * 6 * 4 * (4 * 16 * 24 + (2 * 2 * 16 + 4 * 24) * 3)
+    assert (plan.caches, plan.prefixes) == (4096 * 1024, 3 * 1024**2)
+
+
+def test_in_words() -> None:
+    words = str(MemoryPlan(1_234_000_000, 4096, 7_300_000, 106, 4_280_000_000, 1_073_741_824))
+    assert words == (
+        "weights 1.23 GB, keys and values of 4,096 tokens 7.3 MB, states of 106 sequences 4.28 GB, "
+        "snapshots of states 1.07 GB, together at most 6.60 GB"
+    )
+    plain = str(MemoryPlan(20_000_000, 64, 0, 256, 0, 1_073_741_824))
+    assert (
+        plain == "weights 0.02 GB, keys and values of 64 tokens 0.0 MB, host KV cache 1.07 GB, together at most 1.09 GB"
+    )
+
+
+@pytest.mark.parametrize(("machine", "level"), [(10**12, "INFO"), (1000, "WARNING"), (0, "INFO")])
+def test_it_is_told_before_a_graph_is_opened(
+    bundles: Bundles, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, machine: int, level: str
+) -> None:
+    monkeypatch.setattr(assembly, "usable_memory", lambda: machine)
+
+    def no_runtime(folder: Path, *_: object) -> None:
+        raise OSError("nothing is opened here")
+
+    with caplog.at_level(logging.INFO, "hexserve.worker"), pytest.raises(OSError, match="nothing is opened"):
+        assemble(replace(CONFIG, bundle=str(bundles("free"))), no_runtime)  # type: ignore[arg-type]
+    (record,) = (record for record in caplog.records if record.message.startswith("memory: weights"))
+    assert record.levelname == level
+    assert ("the machine has" in record.message) == bool(machine)
