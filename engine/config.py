@@ -27,6 +27,7 @@ class EngineConfig:
     prediction_rows: the same for guesses from a request's own prediction.
     draft: folder of the bundle that guesses for this one, "" = none. draft_tokens: most tokens that it proposes for a
     sequence and pass, 0 = as many as pay.
+    forecast: let a model that has a forecast prefix guess its own next tokens in rows that would be padding.
     pass_timeout_s: silence of the worker, or a pass of it, after which it is killed and replaced; a pass that should
     be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
     log_level: least severe message that the worker writes: debug, info, warning or error.
@@ -58,6 +59,7 @@ class EngineConfig:
     prediction_rows: int = 16
     draft: str = ""
     draft_tokens: int = 0
+    forecast: bool = True
     pass_timeout_s: float = 30.0
     load_timeout_s: float = 1800.0
     log_level: str = "info"

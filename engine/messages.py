@@ -67,6 +67,8 @@ class Counters(msgspec.Struct):
     prediction_accepted: int = 0
     draft_rows: int = 0
     draft_accepted: int = 0
+    forecast_rows: int = 0
+    forecast_accepted: int = 0
     variant_switches: int = 0
     restrides: int = 0
     preemptions: int = 0

@@ -202,6 +202,10 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "prediction_rows": Bounds("The same for guesses from the `prediction` of a request.", 0, 64),
         "draft": Bounds("Bundle of a smaller model with the same tokenizer, which guesses for this one; empty = none."),
         "draft_tokens": Bounds("Most tokens that the draft model guesses for a pass; 0 = as many as pay.", 0, 32),
+        "forecast": Bounds(
+            "Let a model with a forecast prefix (a Genie folder of type ssd-q1) guess its own next tokens in rows that "
+            "would be padding."
+        ),
         "pass_timeout_s": Bounds(
             "Silence of the worker, or time in one pass (20 times what it should take where that is more), after which "
             "it is killed and its streams go on with a new one; at least 1, 0 = no bound.",

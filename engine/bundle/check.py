@@ -48,13 +48,14 @@ def check_contract(manifest: Manifest) -> None:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """BundleError when a graph, binary or file of floats is not among `files`.
+    """BundleError when a graph, binary, file of floats or forecast prefix is not among `files`.
 
     Those exist, and their sizes and hashes are known.
     """
     binaries = manifest.npu.binaries if manifest.npu else ()
     floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights) if name)
-    for name in (*binaries, *(graph.file for graph in manifest.graphs), *floats):
+    prefix = (manifest.forecast.file,) if manifest.forecast else ()
+    for name in (*binaries, *(graph.file for graph in manifest.graphs), *floats, *prefix):
         if name not in manifest.files:
             raise BundleError(f"the manifest uses {name}, but does not list it among the bundle's files")
 

@@ -26,6 +26,7 @@ from engine.bundle.bounds import (
     UnknownSize,
     Vocabulary,
 )
+from engine.bundle.forecast import ForecastSpec
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.lora import LoraModule
 from engine.bundle.recurrent import RecurrentSpec
@@ -190,7 +191,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
     input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
     recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
-    are none. diffusion: None for a model that generates one token after the other.
+    are none. diffusion: None for a model that generates one token after the other. forecast: how the model guesses its
+    own next tokens, if it does.
     """
 
     format_version: int
@@ -216,6 +218,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     head_weight: Text = ""
     conv_weights: Text = ""
     diffusion: DiffusionSpec | None = None
+    forecast: ForecastSpec | None = None
 
     @property
     def is_free_shape(self) -> bool:
@@ -319,7 +322,8 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     """The files that serving opens by name; weights are named by the graph files."""
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
-    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.conv_weights))
+    prefix = manifest.forecast.file if manifest.forecast else ""
+    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, prefix))
     return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
 
 

@@ -24,15 +24,17 @@ class PagePool:
     A shared page counts once, however many sequences refer to it. Where sequences have memory of their own this is what
     they hold, too, but for what `graphs/sequence_caches.py` copies.
 
-    A page is in exactly one state: free; referenced by one or more sequences; or cached - unreferenced, but its
-    contents are known by key - until it is needed, least recently used first.
+    The first `reserved` pages are never handed out. Each of the others is in exactly one state: free; referenced by one
+    or more sequences; or cached - unreferenced, but its contents are known by key - until it is needed, least recently
+    used first.
     """
 
-    def __init__(self, columns: int, page_columns: int) -> None:
+    def __init__(self, columns: int, page_columns: int, reserved: int = 0) -> None:
         self.page_columns = page_columns
         self.page_count = columns // page_columns
+        self.reserved = reserved
         # Sole owner of these six; every method leaves them consistent (see scheduling/invariants.py).
-        self._free = list(range(self.page_count))
+        self._free = list(range(reserved, self.page_count))
         self._references = [0] * self.page_count
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._key_of: dict[int, PageKey] = {}

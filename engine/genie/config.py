@@ -15,8 +15,8 @@ CONFIG_FILE = "genie_config.json"
 MAX_TOKENS = 1 << 24
 MAX_VOCAB = 1 << 24
 
-# ssd-q1 speculates by itself on graphs that are ordinary ones without its forecast prefix.
-SERVED_DIALOGS = ("basic", "ssd-q1")
+SELF_SPECULATION = "ssd-q1"
+SERVED_DIALOGS = ("basic", SELF_SPECULATION)
 NO_BOS = -1
 DEPRECATED_KV_MODES = ("SHIFT_CONCAT", "POINTER_SHIFT")
 
@@ -26,6 +26,7 @@ class GenieConfig:
     """The relevant part. context_tokens, vocabulary: 0 = not told. position: dialog.engine.model.positional-encoding.
 
     binaries: paths as written, in the order the parts run. rope_theta: from the back end's section, 0 = not there.
+    forecast: dialog.ssd-q1 of a dialog that speculates by itself.
     """
 
     binaries: tuple[str, ...]
@@ -37,6 +38,7 @@ class GenieConfig:
     stop_sequences: tuple[str, ...]
     position: Fields
     rope_theta: float
+    forecast: Fields | None = None
 
 
 def is_genie_folder(folder: Path) -> bool:
@@ -70,6 +72,7 @@ def read_config(folder: Path) -> GenieConfig:
         stop_sequences=dialog.texts("stop-sequence"),
         position=model.group("positional-encoding"),
         rope_theta=_theta(back_end),
+        forecast=dialog.group(SELF_SPECULATION) if kind == SELF_SPECULATION else None,
     )
 
 

@@ -17,6 +17,7 @@ from engine.files.opening import is_regular, shown
 from engine.genie.chat_template import read_metadata
 from engine.genie.config import CONFIG_FILE, GenieConfig, read_config
 from engine.genie.extras import EXTRAS_FILE, GenieExtras, read_extras
+from engine.genie.forecast import ForecastSource, read_forecast
 from engine.genie.json_fields import Fields, load_optional
 from engine.genie.parts import Part, Slot, read_part
 from engine.genie.rotary import genie_rope
@@ -47,13 +48,14 @@ class Wrapper:
 class GenieBundle:
     """Everything read. binaries: where they, and weights that a graph takes as an input, lie in the source, by name.
 
-    The manifest has no files yet.
+    The manifest has no files yet. forecast: the file that its forecasts need.
     """
 
     manifest: Manifest
     wrappers: tuple[Wrapper, ...]
     binaries: Mapping[str, Path]
     text: GenieText
+    forecast: ForecastSource | None = None
 
 
 def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: str = "") -> GenieBundle:
@@ -76,6 +78,9 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     text = read_text(folder, config)
     wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos, extras.are_parts_apart)]
     first, chip = variants[0], read_chip(folder)
+    shape, caches = _model(config, model, variants), () if first.reads_whole_context else cache_inputs(first)
+    kv_dtype = caches[0].spec.dtype if caches else IDS_TYPE
+    forecast = read_forecast(folder, config, shape, kv_dtype) if caches else None
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
@@ -83,9 +88,9 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         quant=read_metadata(folder).text("precision", "").lower() or _quant(first),
         split="lmhead" if first.head else "none",
         created=int(time.time()),
-        model=_model(config, model, variants),
+        model=shape,
         graphs=tuple({wrapper.graph.name: wrapper.graph for wrapper in wrappers}.values()),
-        kv_dtype=IDS_TYPE if first.reads_whole_context else cache_inputs(first)[0].spec.dtype,
+        kv_dtype=kv_dtype,
         max_context=_max_context(config, variants),
         text=text.spec,
         files={},
@@ -101,9 +106,10 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
             sdk=next(iter(infos.values())).build_id,
         ),
         head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
+        forecast=forecast.spec if forecast is not None else None,
     )
     weight = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
-    return GenieBundle(manifest, tuple(wrappers), binaries | weight, text)
+    return GenieBundle(manifest, tuple(wrappers), binaries | weight, text, forecast)
 
 
 def _check_weights(parts: Iterable[Part], extras: GenieExtras) -> None:

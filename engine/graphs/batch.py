@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape
 from engine.embeddings.rows import EmbeddedRows, joined, prompt_rows
+from engine.modes.forecast_tree import ForecastTree
 from engine.scheduling.plan import StepPlan
 
 
@@ -20,7 +21,8 @@ class PackedSegment:
 
     They see the sequence's `past` computed columns, which lie in `pages` in order, and themselves: in blocks of
     `block_rows` both ways, from block to block causally. room: how many columns the sequence is going to need, as far
-    as can be foreseen. adapter: of its request.
+    as can be foreseen. adapter: of its request. tree: what its rows see of each other instead, and which of them see
+    the first columns of the pool.
 
     For recurrent layers: owner, the sequence's id, "" where nobody asks for the rows. state_key: of the snapshot that
     the rows go on from, b"" = where the sequence's last rows ended. snapshots: after how many of the rows the state is
@@ -37,6 +39,7 @@ class PackedSegment:
     owner: str = ""
     state_key: bytes = b""
     snapshots: tuple[tuple[int, bytes], ...] = ()
+    tree: ForecastTree | None = None
 
     @property
     def end(self) -> int:
@@ -45,6 +48,11 @@ class PackedSegment:
 
     def visible_rows(self) -> NDArray[np.bool_]:
         """Which of the segment's rows each of them sees, bool [count, count]."""
+        if self.tree is not None:
+            visible = np.zeros((self.count, self.count), np.bool_)
+            for row, seen in enumerate(self.tree.seen):
+                visible[row, list(seen)] = True
+            return visible
         blocks = np.arange(self.count) // self.block_rows
         return blocks[:, None] >= blocks
 
@@ -82,6 +90,8 @@ class PackedBatch:
         for segment in self.segments:
             rows = slice(segment.start, segment.end)
             _show_past(visible[rows], segment, self.page_columns)
+            if segment.tree is not None:
+                visible[segment.start + segment.tree.nodes : segment.end, : segment.tree.prefix] = True
             visible[rows, shape.past + segment.start : shape.past + segment.end] = segment.visible_rows()
         return visible
 
@@ -102,14 +112,15 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         left = segment.past_columns - pages * page_columns
         assert left <= 0, f"position {segment.first_position}: {left} cached columns have no page"
         input_ids[row:end] = segment.tokens
-        positions[row:end] = np.arange(segment.first_position, segment.first_position + count)
+        places = np.arange(count) if segment.tree is None else np.array(segment.tree.depths)
+        positions[row:end] = segment.first_position + places
         logit_rows.extend(row + index for index in segment.logit_indices)
-        request, states = segment.sequence.request, (segment.state_key, segment.snapshots)
+        request, last = segment.sequence.request, (segment.state_key, segment.snapshots, segment.tree)
         if request.prompt_embeds and segment.first_position < len(request.prompt_ids):
             tokens = len(request.prompt_ids)
             embedded.append((row, prompt_rows(request.prompt_embeds, tokens, segment.first_position, count)))
         past, room, block = segment.past_columns, segment.room, segment.sequence.block_length
-        packed.append(PackedSegment(row, count, segment.pages, past, room, block, request.adapter, request.id, *states))
+        packed.append(PackedSegment(row, count, segment.pages, past, room, block, request.adapter, request.id, *last))
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))

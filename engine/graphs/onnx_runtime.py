@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.embedding_input import embedding_of
 from engine.bundle.encoding import Array, Encoding, encoding_of
+from engine.bundle.forecast_prefix import ForecastPrefix
 from engine.bundle.head_weight import read_head_weight, weight_input
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.tensor_names import is_scatter, place_of
@@ -157,6 +158,12 @@ class OnnxRuntime:
             return
         self._widen(pool, int(columns.max(initial=-1)) + 1)
         self._pools.keep(pool, self._last.fresh, rows, columns)
+
+    def load_prefix(self, prefix: ForecastPrefix) -> None:
+        """Let the first columns of every pool be those that forecast rows see; nobody else may write there."""
+        for index in range(len(self._pools)):
+            self._pools.widen(index, prefix.columns)
+        self._pools.write_first(prefix.keys, prefix.values)
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy the keys and values of a page's columns to host memory."""

@@ -87,6 +87,12 @@ class PastPools:
         lead, head_dim = keys.shape[:3], values.shape[-1]
         self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
 
+    def write_first(self, keys: Array, values: Array) -> None:
+        """Write keys [L, K, 1, D, n] and values [L, K, 1, n, D] into the first n columns of every pool."""
+        for pool in self._pools:
+            pool.keys[..., : keys.shape[-1]] = keys
+            pool.values[..., : keys.shape[-1], :] = values
+
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory; unknown keys are ignored."""
         self._host_cache.pop(key, None)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from engine.grammar.masks import Forbidden, GrammarMasks
 from engine.grammar.matching import GrammarFailed
 from engine.graphs.logits import Logits
+from engine.modes.forecast_tree import TreeOutcome
 from engine.modes.unmasking import Prediction
 from engine.sampling.denoising import predict
 from engine.sampling.prompt_logprobs import take_prompt_logprobs
 from engine.sampling.row_context import RowContext
 from engine.sampling.sampler import BadLogits, SampledToken, sample
+from engine.sampling.tree_samples import take_tree
 from engine.scheduling.plan import Segment, StepPlan
 
 LONE_WAIT_S = 0.05
@@ -21,13 +23,14 @@ class PassSamples:
     """By sequence id: the tokens sampled, and why a sequence is lost. deferred: ids of those whose mask was not there.
 
     predicted: what is said of the masked tokens of the block that a sequence denoises, in the place of sampled tokens.
-    A deferred sequence is sampled in a later pass.
+    A deferred sequence is sampled in a later pass. trees: what came of those that were trees.
     """
 
     tokens: dict[str, tuple[SampledToken, ...]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
     predicted: dict[str, tuple[Prediction, ...]] = field(default_factory=dict)
+    trees: dict[str, TreeOutcome] = field(default_factory=dict)
 
     def token_ids(self) -> dict[str, tuple[int, ...]]:
         """The tokens without their log-probabilities."""
@@ -44,10 +47,10 @@ def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Ex
     samples.lost |= {sequence_id: str(bad) for sequence_id, bad in not_finite.items()}
     rows: list[RowContext] = []
     places: list[int] = []  # of these rows in the logits
-    sampled: list[Segment] = []
+    sampled: list[tuple[Segment, int]] = []
     start = 0
     for segment in plan.segments:
-        place, start = start, start + segment.sampled_rows
+        place, start = start, start + segment.read_rows
         if not segment.sampled_rows:
             continue
         if segment.masked:
@@ -56,15 +59,16 @@ def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Ex
         forbidden = _masks_of(segment, masks, samples)
         if forbidden is not None and segment.sequence.id not in samples.lost:
             rows += _contexts(segment, forbidden)
-            places += range(place, start)
-            sampled.append(segment)
+            places += range(place, place + segment.sampled_rows)
+            sampled.append((segment, place))
     if not rows:
         return samples
     tokens = sample(logits, rows, places, threads)
     start = 0
-    for segment in sampled:
+    for segment, place in sampled:
         end = start + segment.sampled_rows
         _collect(segment.sequence.id, tokens[start:end], samples)
+        _prune(segment, logits, place, samples)
         start = end
     return samples
 
@@ -114,13 +118,25 @@ def _contexts(segment: Segment, forbidden: tuple[Forbidden | None, ...]) -> list
     sequence = segment.sequence
     params, completion = sequence.request.params, sequence.tokens[sequence.prompt_tokens :]
     prompt = sequence.distinct_prompt_tokens if params.repetition_penalty != 1.0 else ()
-    guesses = segment.guesses
+    guesses, tree = segment.guesses, segment.tree
     return [
         RowContext(
-            params, sequence.seed, prompt, [*completion, *guesses[:index]] if index else completion, forbidden[index]
+            params,
+            sequence.seed,
+            prompt,
+            [*completion, *(guesses[:index] if tree is None else tree.before(index))] if index else completion,
+            forbidden[index],
         )
         for index in range(segment.sampled_rows)
     ]
+
+
+def _prune(segment: Segment, logits: Logits, place: int, samples: PassSamples) -> None:
+    """Of a tree, which begins at row `place` of the logits, only the tokens behind accepted nodes count."""
+    tokens = samples.tokens.get(segment.sequence.id)
+    if segment.tree is not None and tokens is not None:
+        taken, samples.trees[segment.sequence.id] = take_tree(segment.tree, tokens, logits, place)
+        samples.tokens[segment.sequence.id] = taken
 
 
 def _collect(sequence_id: str, tokens: list[SampledToken | BadLogits], samples: PassSamples) -> None:

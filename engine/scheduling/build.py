@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 
+from engine.bundle.forecast import ForecastSpec
 from engine.bundle.fused_spec import SPARE_COLUMNS
 from engine.bundle.variant import ShapeTable
 from engine.cache.pages import PagePool
 from engine.config import PAGE_COLUMNS, EngineConfig
 from engine.errors import BundleError
 from engine.modes.autoregressive import Autoregressive
+from engine.modes.forecast_tree import ForecastShape
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
-from engine.scheduling.admission import Capacity
+from engine.scheduling.admission import Capacity, pages_for
 from engine.scheduling.costs import CostTable
 from engine.scheduling.rules import Rules
 from engine.scheduling.scheduler import Scheduler
@@ -21,12 +23,14 @@ class ModelLimits:
     """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values.
 
     state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
-    holds snapshots of states instead of pages.
+    holds snapshots of states instead of pages. forecast: how it guesses for itself. The columns that takes
+    are the first of every pool.
     """
 
     max_context: int
     kv_bytes_per_token: int
     state_bytes: int = 0
+    forecast: ForecastSpec | None = None
 
 
 def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
@@ -38,11 +42,15 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         return _build_for_slots(shapes, costs, limits, config)
     if shapes.max_past < PAGE_COLUMNS:
         raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a page of {PAGE_COLUMNS}")
-    pools = [PagePool(shapes.max_past, PAGE_COLUMNS) for _ in range(config.pools)]
+    forecast = limits.forecast
+    taken = pages_for(forecast.columns, PAGE_COLUMNS) if forecast is not None else 0
+    if shapes.max_past < (taken + 1) * PAGE_COLUMNS:
+        raise BundleError(f"a pool of {shapes.max_past} columns holds no page beside its forecast prefix")
+    pools = [PagePool(shapes.max_past, PAGE_COLUMNS, taken) for _ in range(config.pools)]
     context = min(config.max_context or limits.max_context, limits.max_context)
     host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
     rules = Rules(
-        capacity=Capacity(pools[0].page_count * PAGE_COLUMNS, context),
+        capacity=Capacity((pools[0].page_count - taken) * PAGE_COLUMNS, context),
         max_running=config.max_running,
         max_gap_ms=config.max_gap_ms,
         prefix_cache=config.prefix_cache,
@@ -54,7 +62,8 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         state_snapshots=host_bytes // limits.state_bytes if is_recurrent and config.prefix_cache else 0,
     )
     mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
-    return Scheduler(shapes, costs, pools, mode, rules)
+    tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
+    return Scheduler(shapes, costs, pools, mode, rules, tree)
 
 
 def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:

@@ -36,6 +36,7 @@ COUNTED: Mapping[GuessKind, tuple[str, str]] = {
     GuessKind.LOOKUP: ("lookup_rows", "lookup_accepted"),
     GuessKind.PREDICTION: ("prediction_rows", "prediction_accepted"),
     GuessKind.DRAFT: ("draft_rows", "draft_accepted"),
+    GuessKind.FORECAST: ("forecast_rows", "forecast_accepted"),
 }
 
 

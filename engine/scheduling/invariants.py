@@ -22,7 +22,7 @@ def _pool_violations(scheduler: Scheduler) -> Iterator[str]:
             if sequence.status is not SequenceStatus.WAITING and sequence.pool == index
             for page in sequence.pages
         )
-        for page in range(pages.page_count):
+        for page in range(pages.reserved, pages.page_count):
             references = pool.references[page]
             if references != held[page]:
                 yield f"pool {index} page {page}: {references} references, {held[page]} holders"

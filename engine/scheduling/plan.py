@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from engine.bundle.variant import PassShape
 from engine.cache.prefix import PageKey
+from engine.modes.forecast_tree import ForecastTree
 from engine.request import TokenLogprob
 from engine.scheduling.sequence import Sequence
 
@@ -20,6 +21,8 @@ class Segment:
     computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
     logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
     prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
+    tree: what the rows are instead of a run of tokens; a token is sampled from each of its nodes, the logits of all
+    rows are read, and `targets` has a column for each place.
     state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
     snapshots: after how many of the rows such a snapshot is taken, and its key.
     masked: of a block that is denoised, the rows whose own tokens are predicted; these need logits instead of the last.
@@ -37,6 +40,7 @@ class Segment:
     state_key: PageKey = b""
     snapshots: tuple[tuple[int, PageKey], ...] = ()
     masked: tuple[int, ...] = ()
+    tree: ForecastTree | None = None
 
     @property
     def logit_indices(self) -> Iterable[int]:
@@ -48,7 +52,7 @@ class Segment:
         """Whether it is no prefill: one row and guesses behind it, or at most two blocks."""
         if self.sequence.block is not None:
             return len(self.tokens) <= self.sequence.decode_rows
-        return 0 < self.sampled_rows == len(self.tokens)
+        return 0 < self.read_rows == len(self.tokens)
 
     @property
     def room(self) -> int:
@@ -60,6 +64,11 @@ class Segment:
     @property
     def sampled_rows(self) -> int:
         """Logit rows from which a token is sampled: the last ones; 0 while a prompt is computed."""
+        return self.tree.nodes if self.tree is not None else self.read_rows
+
+    @property
+    def read_rows(self) -> int:
+        """Logit rows that the sampler reads: those it samples a token from, and those of forecasts."""
         return self.logit_rows - len(self.logprob_tokens)
 
     @property
@@ -67,6 +76,8 @@ class Segment:
         """The guessed tokens at the end of `tokens`: all that sampled rows hold but the first, which is certain."""
         if self.masked:
             return ()
+        if self.tree is not None:
+            return self.tokens[1:]
         return self.tokens[len(self.tokens) - self.sampled_rows + 1 :]
 
 
@@ -109,6 +120,7 @@ class SequenceUpdate:
 
     drafted, accepted: guesses that were judged, and those of them that are new tokens. logprobs: of
     tokens that were chosen in several passes.
+    path: of a tree the accepted nodes; the first `kept_rows` of these are kept.
     """
 
     segment: Segment
@@ -117,6 +129,7 @@ class SequenceUpdate:
     drafted: int = 0
     accepted: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+    path: tuple[int, ...] = ()
 
     @property
     def sequence(self) -> Sequence:

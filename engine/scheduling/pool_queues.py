@@ -181,6 +181,18 @@ class PoolQueues:
             sequence.move(SequenceStatus.DECODE)
             self.decode_queue[sequence.id] = sequence
 
+    def register(self, sequence: Sequence) -> None:
+        """Put the pages that just became full of computed tokens into the prefix cache."""
+        size = self.pages.page_columns
+        full = sequence.computed // size
+        if full <= sequence.registered:
+            return
+        sequence.extend_keys(full * size, size)
+        full = min(full, len(sequence.keys))  # those of a run that ends with a block come together
+        for page in range(sequence.registered, full):
+            self.pages.register(sequence.pages[page], sequence.keys[page])
+        sequence.registered = full
+
     def rewind(self, sequence: Sequence, generated: int) -> bool:
         """See `rewind`. False when a page that must be computed again is not to be had: others share what was kept."""
         rewind(sequence, self.pages, generated)

@@ -1,20 +1,23 @@
 """The scheduler: its queues and columns, the plan of the next pass, and the commit of what the pass gave."""
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from engine.bundle.variant import ShapeTable
 from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.messages import Counters
+from engine.modes.forecast_tree import ForecastShape, TreeOutcome
 from engine.modes.mode import Mode, Outcome
 from engine.modes.unmasking import Prediction
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
-from engine.scheduling.block_rows import block_segment, first_block, take_predictions
+from engine.scheduling.block_rows import first_block, take_predictions
 from engine.scheduling.coming import is_coming, pending_keys
 from engine.scheduling.costs import CostTable
 from engine.scheduling.ending import append_tokens
+from engine.scheduling.forecasts import plan_trees
 from engine.scheduling.growth import Growth
 from engine.scheduling.guesses import Guesser
 from engine.scheduling.output_length import OutputLengthEstimate
@@ -23,23 +26,38 @@ from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
 from engine.scheduling.queues import guessing, kv_only_rows, rows_of, take_rows, take_turns, without
 from engine.scheduling.rules import Rules
+from engine.scheduling.segments import make_segment
 from engine.scheduling.sequence import Sequence, SequenceStatus
 from engine.scheduling.slots import prefills_of
 from engine.scheduling.state_borders import StateBorders
-from engine.scheduling.token_rows import token_segment
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
+
+Openings = Iterable[tuple[Sequence, int]]  # prompts, and how many rows of each a pass may compute
+NO_TREES: Mapping[str, TreeOutcome] = MappingProxyType({})
 
 
 class Scheduler:
-    """Owns every sequence and every page. `plan` reserves columns and rows, `commit` takes in the tokens."""
+    """Owns every sequence and every page. `plan` reserves columns and rows, `commit` takes in the tokens.
 
-    def __init__(self, shapes: ShapeTable, costs: CostTable, pools: list[PagePool], mode: Mode, rules: Rules) -> None:
+    forecasts: how the model guesses for itself, None if it does not.
+    """
+
+    def __init__(
+        self,
+        shapes: ShapeTable,
+        costs: CostTable,
+        pools: list[PagePool],
+        mode: Mode,
+        rules: Rules,
+        forecasts: ForecastShape | None = None,
+    ) -> None:
         self.shapes = shapes
         self.costs = costs
         self.rules = rules
         self.counters = Counters()  # of admission, preemption and guesses; the others are the loop's
         self._mode = mode
         self._guesser = Guesser(mode, shapes, costs, rules, self.counters)
+        self._forecasts = forecasts
         self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].page_columns)
         self.host_cache = HostCache(rules.offload_pages)
         self._moves: list[PageMove] = []  # due before the next pass; the pools append
@@ -171,12 +189,18 @@ class Scheduler:
         pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
         growth = self._guesser.growth(guessing(decodes), share, sum(rows for _, rows in open_prefills))
         drafts = self._draft(pool, guessing(decodes), growth, proposals)
+        guesses = sum(map(len, drafts.values()))
+        shape, others = growth.shape(guesses), [s for s in guessing(decodes) if s.id not in drafts]
+        spare = shape.rows - share.useful - guesses
+        trees = plan_trees(self._forecasts, others, spare, self.rules.capacity, partial(self._grow, pool))
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, min(sequence.computed + rows, sequence.settled_tokens))
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
-        segments = [self._segment(sequence, rows, ()) for sequence, rows in prefills]
-        segments += [self._segment(sequence, rows, drafts.get(sequence.id, ())) for sequence, rows in decodes]
-        shape = growth.shape(sum(map(len, drafts.values())))
+        size = pool.pages.page_columns
+        segments = [make_segment(sequence, rows, (), None, size, self.states) for sequence, rows in prefills]
+        segments += [
+            make_segment(s, rows, drafts.get(s.id, ()), trees.get(s.id), size, self.states) for s, rows in decodes
+        ]
         return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
 
     def take_moves(self) -> tuple[PageMove, ...]:
@@ -191,10 +215,12 @@ class Scheduler:
         sampled: Mapping[str, tuple[int, ...]],
         deferred: Collection[str] = (),
         predicted: Mapping[str, tuple[Prediction, ...]] = MappingProxyType({}),
+        trees: Mapping[str, TreeOutcome] = NO_TREES,
     ) -> list[SequenceUpdate]:
         """Take in what was sampled for a plan: by id, a token for each sampled row. Ends what is finished.
 
         predicted: by id, what a pass says of each masked token of the block that a sequence denoises.
+        trees: by id what came of a tree; its sequence's tokens are those behind the accepted nodes.
         deferred: ids of sequences that were not sampled; their logit rows are computed again in a later pass.
         Sequences that were dropped since the plan was made (aborted, or lost in the pass) get no update.
         """
@@ -210,7 +236,7 @@ class Scheduler:
             sequence.pass_rows += rows_used
             tokens = None if sequence.id in deferred else sampled.get(sequence.id, ())
             if sequence.block is None:
-                update = self._update(segment, tokens)
+                update = self._update(segment, tokens, trees.get(sequence.id))
             else:
                 limit = self.rules.capacity.tokens_per_sequence
                 update = take_predictions(segment, predicted.get(sequence.id, ()), limit)
@@ -305,13 +331,7 @@ class Scheduler:
         self.counters.preemptions += 1
         self._waiting[sequence.id] = sequence
 
-    def _share(
-        self,
-        pool: PoolQueues,
-        decodes: int,
-        open_prefills: Iterable[tuple[Sequence, int]],
-        kv_only: Iterable[tuple[Sequence, int]],
-    ) -> Share:
+    def _share(self, pool: PoolQueues, decodes: int, open_prefills: Openings, kv_only: Openings) -> Share:
         rows, before_logits = sum(rows for _, rows in open_prefills), sum(max(0, rows) for _, rows in kv_only)
         demand = Demand(decodes, rows, pool.prefill_starved, before_logits)
         return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
@@ -327,53 +347,47 @@ class Scheduler:
             if (guess := taken.get(sequence.id, ())) and self._grow(pool, sequence, sequence.computed + 1 + len(guess))
         }
 
-    def _segment(self, sequence: Sequence, rows: int, draft: tuple[int, ...]) -> Segment:
-        page_columns = self._pools[sequence.pool].pages.page_columns
-        if sequence.block is not None:
-            return block_segment(sequence, rows, page_columns)
-        return token_segment(sequence, rows, draft, page_columns, self.states)
-
     # -- the parts of commit ------------------------------------------------------------------------------------
 
-    def _update(self, segment: Segment, sampled: tuple[int, ...] | None) -> SequenceUpdate:
-        """`sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept."""
+    def _update(
+        self, segment: Segment, sampled: tuple[int, ...] | None, grown: TreeOutcome | None = None
+    ) -> SequenceUpdate:
+        """`sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept.
+
+        grown: of its tree.
+        """
         sequence = segment.sequence
         draft = segment.guesses if sampled is not None else ()
-        if sampled is None:
+        sequence.forecasts = grown.candidates if grown is not None else ()
+        if segment.tree is not None:
+            draft, outcome = draft[: segment.tree.nodes - 1], Outcome(len(sampled or ()), sampled or ())
+        elif sampled is None:
             outcome = Outcome(0 if self.rules.is_recurrent else len(segment.tokens) - segment.sampled_rows, ())
         else:
             outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
+        sequence.last_served = self._passes
         taken = append_tokens(sequence, outcome.new_tokens, self.rules.capacity.tokens_per_sequence)
         accepted = max(0, len(taken) - 1)
         if draft:
             self._guesser.judge(sequence, len(draft), len(outcome.new_tokens) - 1, accepted)
         # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
         kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
-        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted)
+        path = grown.path if grown is not None else ()
+        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted, path=path)
 
     def _advance(self, segment: Segment, kept_rows: int) -> None:
         """So many more of its tokens are computed; it ends, or goes on in the queue where it belongs now."""
         sequence = segment.sequence
         sequence.computed += kept_rows
         pool = self._pools[sequence.pool]
-        self._register(sequence, pool)
+        if self.rules.prefix_cache:
+            pool.register(sequence)
         self.states.commit(segment, kept_rows)
         if sequence.finish is not None:
             self._finish(sequence, sequence.finish)
         elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
             del pool.prefill_queue[sequence.id]
             pool.enqueue(sequence)
-
-    def _register(self, sequence: Sequence, pool: PoolQueues) -> None:
-        """Put the pages that just became full of computed tokens into the prefix cache."""
-        full = sequence.computed // pool.pages.page_columns
-        if not self.rules.prefix_cache or full <= sequence.registered:
-            return
-        sequence.extend_keys(full * pool.pages.page_columns, pool.pages.page_columns)
-        full = min(full, len(sequence.keys))  # those of a run that ends with a block come together
-        for page in range(sequence.registered, full):
-            pool.pages.register(sequence.pages[page], sequence.keys[page])
-        sequence.registered = full
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish = reason

@@ -51,6 +51,7 @@ class Sequence:
     finish: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
     guesses: GuessRecord = field(default_factory=GuessRecord)
+    forecasts: tuple[tuple[int, ...], ...] = ()  # by level, guesses behind the newest token
     # Facts for `RequestTimings`: seconds on the caller's clock, then counts.
     arrived_s: float = 0.0
     started_s: float | None = None

@@ -12,11 +12,12 @@ class GuessKind(StrEnum):
     LOOKUP = "lookup"  # the sequence's own tokens
     PREDICTION = "prediction"  # what the caller expects the answer to be
     DRAFT = "draft"  # a draft model
+    FORECAST = "forecast"  # the model's own forecast rows
 
 
 # Before anything was judged: the share of guesses that are right, those before them being right.
 FIRST_RATES: Mapping[GuessKind, float] = MappingProxyType(
-    {GuessKind.LOOKUP: 0.5, GuessKind.PREDICTION: 0.8, GuessKind.DRAFT: 0.7}
+    {GuessKind.LOOKUP: 0.5, GuessKind.PREDICTION: 0.8, GuessKind.DRAFT: 0.7, GuessKind.FORECAST: 0.4}
 )
 PRIOR_WEIGHT = 2.0  # guesses that a prior counts for
 KIND_DECAY, SEQUENCE_DECAY = 0.99, 0.8  # of what is remembered, with each judged guess

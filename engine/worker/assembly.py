@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
 from engine.bundle.check import check_contract, check_listed
+from engine.bundle.forecast_prefix import read_forecast_prefix
 from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable, pin, shape_of, shape_table
@@ -76,7 +77,10 @@ def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: Engi
         return SegmentRuntime(folder, manifest, shapes, provider, adapters, window)
     if manifest.reads_whole_context:
         return open_whole_context(folder, manifest, shapes, provider)
-    return OnnxRuntime(folder, manifest, shapes, config.pools, provider)
+    runtime = OnnxRuntime(folder, manifest, shapes, config.pools, provider)
+    if manifest.forecast is not None and config.forecast:
+        runtime.load_prefix(read_forecast_prefix(folder, manifest.forecast, manifest.model, manifest.kv_dtype))
+    return runtime
 
 
 def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> Runtime:
@@ -124,7 +128,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
         costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
     with stages.stage("scheduler"):
-        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, manifest.state_bytes_per_sequence)
+        state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
+        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, state_bytes, forecast)
         scheduler = build_scheduler(shapes, costs, limits, config)
         text = manifest.text
         masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))

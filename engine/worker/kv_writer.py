@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from types import MappingProxyType
 
 import numpy as np
 
@@ -9,6 +10,10 @@ from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch
 from engine.graphs.runtime import Indices, Runtime, WritesEarly
 from engine.scheduling.plan import StepPlan
+
+Paths = Mapping[str, tuple[int, ...]]
+NOTHING: Mapping[str, int] = MappingProxyType({})
+NO_PATHS: Paths = MappingProxyType({})
 
 
 def certain_rows(plan: StepPlan, masks: GrammarMasks) -> dict[str, int]:
@@ -39,19 +44,29 @@ class KvWriter:
     def announce(self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int]) -> None:
         """Before the pass: tell a runtime that can write while it runs which first rows of each sequence are kept."""
         if self._early is not None:
-            self._early.expect(plan.pool, *_kept(plan, batch, rows_of, {}))
+            self._early.expect(plan.pool, *_kept(plan, batch, rows_of, NOTHING, NO_PATHS))
 
     def write(
-        self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int] | None = None
+        self,
+        plan: StepPlan,
+        batch: PackedBatch,
+        rows_of: Mapping[str, int],
+        written: Mapping[str, int] = NOTHING,
+        paths: Paths = NO_PATHS,
     ) -> None:
-        """Begin to write the first rows of each sequence, without those that `written` has: in one go."""
-        kept = _kept(plan, batch, rows_of, written or {})
+        """Begin to write the first rows of each sequence, without those that `written` has: in one go.
+
+        paths: of sequences whose rows are a tree, the nodes that take the place of its first rows.
+        """
+        kept = _kept(plan, batch, rows_of, written, paths)
         if len(kept[0]):
             self._pending.append(self._thread.submit(self._runtime.keep, plan.pool, *kept))
 
-    def write_now(self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int]) -> None:
+    def write_now(
+        self, plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], paths: Paths = NO_PATHS
+    ) -> None:
         """Write the first rows of each sequence before returning."""
-        kept = _kept(plan, batch, rows_of, {})
+        kept = _kept(plan, batch, rows_of, NOTHING, paths)
         if len(kept[0]):
             self._runtime.keep(plan.pool, *kept)
 
@@ -67,13 +82,14 @@ class KvWriter:
 
 
 def _kept(
-    plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int]
+    plan: StepPlan, batch: PackedBatch, rows_of: Mapping[str, int], written: Mapping[str, int], paths: Paths
 ) -> tuple[Indices, Indices]:
     """Rows [M] of the pass, and the columns [M] they go to."""
     rows: list[int] = []
     columns: list[int] = []
     for segment, start in zip(plan.segments, batch.starts, strict=True):
         first, last = written.get(segment.sequence.id, 0), rows_of.get(segment.sequence.id, 0)
-        rows.extend(range(start + first, start + last))
+        path = paths.get(segment.sequence.id) or range(len(segment.tokens))
+        rows.extend(start + row for row in path[first:last])
         columns.extend(segment.targets[first:last])
     return np.array(rows, np.int64), np.array(columns, np.int64)

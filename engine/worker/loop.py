@@ -178,14 +178,15 @@ class EngineLoop:
         samples = sample_pass(plan, logits, self._masks, self._sampling)
         self.stages.mark("sample")
         failures = self._drop_failed(plan, batch, samples.lost, non_finite)
-        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred, samples.predicted)
+        updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred, samples.predicted, samples.trees)
         self._advance_masks(plan, updates)
         self.stages.mark("commit")
         kept = {update.sequence.id: update.kept_rows for update in updates}
+        paths = {update.sequence.id: update.path for update in updates if update.path}
         if is_beside:
-            self._writer.write(plan, batch, kept, early)
+            self._writer.write(plan, batch, kept, early, paths)
         else:
-            self._writer.write_now(plan, batch, kept)
+            self._writer.write_now(plan, batch, kept, paths)
         return failures, updates, samples.tokens
 
     def finish_writes(self) -> None:

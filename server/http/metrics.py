@@ -82,6 +82,7 @@ class EngineCollector:
             ("lookup", stats.lookup_rows, stats.lookup_accepted),
             ("prediction", stats.prediction_rows, stats.prediction_accepted),
             ("draft", stats.draft_rows, stats.draft_accepted),
+            ("forecast", stats.forecast_rows, stats.forecast_accepted),
         ):
             drafted.add_metric([name, kind], rows)
             accepted.add_metric([name, kind], right)

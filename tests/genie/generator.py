@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from engine.bundle.manifest import GraphKind, ModelSpec
 from engine.bundle.variant import PassShape
@@ -33,6 +34,7 @@ from tests.head_weight import expose_weight
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
 BUILD_ID = "v2.45.0.251201120000"
+FORECAST_IDS = 4
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Source:
     parts: tuple[PartPlan, ...]
     packed: tuple[PackedPart, ...]
     folder: Path
+    forecast_ids: int = 0  # rows of the embedding table behind the vocabulary
 
 
 def cut(layers: int, parts: int, head_alone: bool) -> tuple[PartPlan, ...]:
@@ -145,7 +148,18 @@ def part_model(source: Source, number: int, shape: PassShape, dtype: str, name: 
     plan = GraphPlan(name, source.parts[number - 1], shape)
     model = build_graph(plan, source.packed[number - 1], source.network, PLAIN, dtype).model(name)
     onnx.external_data_helper.load_external_data_for_model(model, str(source.folder))
+    if number == 1 and source.forecast_ids:
+        extend_table(model, source.forecast_ids)
     return model
+
+
+def extend_table(model: onnx.ModelProto, rows: int) -> None:
+    """Append rows to the embedding table: as large as the others, and like none of them."""
+    lookup = next(node for node in model.graph.node if node.op_type == "Gather")
+    table = next(tensor for tensor in model.graph.initializer if tensor.name == lookup.input[0])
+    values = numpy_helper.to_array(table)
+    added = np.random.default_rng(9).normal(0, values.std(), (rows, values.shape[1])).astype(values.dtype)
+    table.CopyFrom(numpy_helper.from_array(np.concatenate([values, added]), table.name))
 
 
 def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
@@ -153,6 +167,7 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
     folder.mkdir(parents=True)
     layers = read_network(read_json(checkpoint / "config.json"), 0).spec.layers
     source = pack(checkpoint, folder.parent / f"{folder.name}.weights", cut(layers, recipe.parts, recipe.head_alone))
+    source = replace(source, forecast_ids=FORECAST_IDS if recipe.ssd else 0)
     made = Generated(folder, recipe)
     encodings = _encodings(source, recipe)
     for number in range(1, recipe.parts + 1):
@@ -248,7 +263,7 @@ def add_forecast(dialog: dict[str, Any], folder: Path, spec: ModelSpec) -> None:
     dialog["ssd-q1"] = {
         "version": 1,
         "ssd-version": 1,
-        "forecast-token-count": 4,
+        "forecast-token-count": FORECAST_IDS,
         "forecast-prefix": tokens,
         "forecast-prefix-name": "forecast-prefix",
         "branches": [3, 2],
@@ -258,7 +273,8 @@ def add_forecast(dialog: dict[str, Any], folder: Path, spec: ModelSpec) -> None:
     head = struct.pack("<IIBxHHH", 2 * spec.layers, 0xC0DE, 8, spec.kv_heads, spec.head_dim, tokens)
     path = folder / "forecast-prefix" / "kv-cache.primary.qnn-htp"
     path.parent.mkdir()
-    path.write_bytes(head + bytes([128]) * (2 * spec.layers * spec.kv_heads * spec.head_dim * tokens))
+    size = 2 * spec.layers * spec.kv_heads * spec.head_dim * tokens
+    path.write_bytes(head + np.random.default_rng(1).integers(100, 156, size).astype(np.uint8).tobytes())
 
 
 def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network, binaries: tuple[str, ...]) -> None:

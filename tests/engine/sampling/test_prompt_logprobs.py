@@ -13,7 +13,7 @@ from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, TokenLogprob
 from engine.sampling.prompt_logprobs import token_logprobs
 from engine.sampling.sampler import BadLogits
-from engine.scheduling.scheduler import PROMPT_LOGPROB_ROWS
+from engine.scheduling.slots import PROMPT_LOGPROB_ROWS
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, simulate
 
 HIGH = 10.0 - math.log(math.exp(10.0) + VOCAB - 1)

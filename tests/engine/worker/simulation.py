@@ -11,6 +11,7 @@ from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import GrammarFailed
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.modes.autoregressive import Autoregressive
+from engine.modes.forecast_tree import ForecastShape
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, GuessCounts, Request, SamplingParams, TokenLogprob
@@ -169,18 +170,24 @@ def simulate(
     masks: GrammarMasks | None = None,
     page: int = PAGE,
     drafter: Drafter | None = None,
+    forecasts: ForecastShape | None = None,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. page: columns of one."""
-    pages = [PagePool(columns or shapes.max_past, page) for _ in range(pools)]
+    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. page: columns of one.
+
+    forecasts: of a prefix of a page.
+    """
+    taken = 0 if forecasts is None else 1
+    pages = [PagePool(columns or shapes.max_past, page, taken) for _ in range(pools)]
     # Of fused graphs a page is a whole cache, and a sequence has one.
-    capacity = Capacity(page if shapes.slots else pages[0].page_count * page, max_context)
+    capacity = Capacity(page if shapes.slots else (pages[0].page_count - taken) * page, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
         pages,
         mode or Autoregressive(),
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
+        forecasts,
     )
     runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, pools, shapes.max_past, VOCAB)
     ticks = iter(range(10**9))

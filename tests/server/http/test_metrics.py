@@ -30,13 +30,20 @@ def test_stages_of_a_step_are_exported_by_name() -> None:
 def test_guesses_are_told_by_their_kind() -> None:
     engine = ScriptedEngine()
     engine.stats = Stats(
-        drafted_rows=16, accepted_rows=8, lookup_rows=9, lookup_accepted=5, draft_rows=7, draft_accepted=3
+        drafted_rows=16,
+        accepted_rows=8,
+        lookup_rows=7,
+        lookup_accepted=4,
+        draft_rows=5,
+        draft_accepted=2,
+        forecast_rows=4,
+        forecast_accepted=2,
     )
     families = text_string_to_metric_families(Metrics(engine).text().decode())
     samples = [sample for family in families for sample in family.samples]
     for name, expected in (
-        ("hexserve:guesses_total", {"lookup": 9.0, "prediction": 0.0, "draft": 7.0}),
-        ("hexserve:guesses_accepted_total", {"lookup": 5.0, "prediction": 0.0, "draft": 3.0}),
+        ("hexserve:guesses_total", {"lookup": 7.0, "prediction": 0.0, "draft": 5.0, "forecast": 4.0}),
+        ("hexserve:guesses_accepted_total", {"lookup": 4.0, "prediction": 0.0, "draft": 2.0, "forecast": 2.0}),
     ):
         assert {each.labels["kind"]: each.value for each in samples if each.name == name} == expected
     values = {each.name: each.value for each in samples}
