@@ -13,12 +13,16 @@ from rich.console import Console
 
 from engine.bundle.manifest import DiffusionSpec, load_manifest
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant
+from engine.compile.block_export.arguments import ExportArguments
+from engine.compile.block_export.export import export_blocks
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
+from engine.diffusion_export.loop import BlockLoop, PassKind
 from engine.errors import BundleError
 from engine.graphs.batch import PackedBatch
 from engine.graphs.logits import Logits
+from engine.graphs.onnx_export import ExportedGraph
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
 from engine.request import Denoising, Request, SamplingParams, TokenEvent, Unmasking
@@ -184,6 +188,27 @@ def test_logits_are_those_of_eager_attention(
         np.testing.assert_allclose(each.logits, expected, rtol=1e-4, atol=1e-4)
         compared += len(expected)
     assert compared >= 20
+
+
+def test_the_exported_graph_says_what_the_mode_says(
+    engine: Assembled, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass of an answer again, on the graph that takes its cache and masks as inputs: iterations and commits."""
+    export_blocks(ExportArguments(source, tmp_path / "export", context=48), SilentProgress())
+    graph = ExportedGraph(tmp_path / "export", threads=1)
+    loop, known, compared = BlockLoop(graph.export, graph.run), list[int](), 0
+    seen = watched(engine, monkeypatch)
+    answers(engine, Request("a", prompt_of(6), params_of(RULES["dynamic"])))
+    for each in seen:
+        start = each.batch.starts[0]
+        tokens, first = each.batch.input_ids[start:].tolist(), int(each.batch.positions[start])
+        known[first:] = tokens
+        for block in range(loop.committed, len(known) - 4, 4):
+            loop.run(known[block : block + 4], PassKind.COMMIT)
+        said = loop.run(tokens[-4:], PassKind.ITERATION)[each.batch.logit_rows - len(each.batch.input_ids)]
+        np.testing.assert_allclose(each.logits, said, rtol=0, atol=1e-5)
+        compared += len(said)
+    assert compared >= 12 and loop.committed >= 12
 
 
 @pytest.mark.parametrize("rule", ["sequential", "entropy"])
