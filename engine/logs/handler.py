@@ -100,7 +100,7 @@ def standard_error() -> Write:
     try:
         raw = open(stream.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115 (it has nothing to close)
     except (AttributeError, io.UnsupportedOperation):  # closed, or a test's
-        return lambda data: stream is not None and stream.write(data.decode()) > 0
+        return lambda data: stream is not None and not stream.closed and stream.write(data.decode()) > 0
     return lambda data: write_all(raw, data)
 
 

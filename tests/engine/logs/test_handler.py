@@ -4,13 +4,14 @@ import io
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from engine.logs import handler
-from engine.logs.handler import DroppingHandler, write_all
+from engine.logs.handler import DroppingHandler, standard_error, write_all
 
 LINE = 100  # bytes of a record's line
 BOUND = 50 * LINE
@@ -137,3 +138,13 @@ def test_a_pipe_without_a_reader_is_a_loss() -> None:
     os.close(out)
     with os.fdopen(into, "wb", buffering=0) as raw:
         assert isinstance(raw, io.RawIOBase) and not write_all(raw, b"x")
+
+
+def test_lines_for_a_stream_that_was_closed_are_lost_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is where a program replaces standard error for a while."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    write = standard_error()
+    assert write(b"one\n") and stream.getvalue() == "one\n"
+    stream.close()
+    assert not write(b"two\n")
