@@ -52,6 +52,7 @@ settings.load_profile("untimed")
 
 # A shell that starts this in the background has it ignore Ctrl-C, and the commands under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
