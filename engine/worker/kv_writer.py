@@ -9,7 +9,7 @@ import numpy as np
 from engine.grammar.masks import GrammarMasks
 from engine.graphs.batch import PackedBatch
 from engine.graphs.runtime import Indices, Runtime, WritesEarly
-from engine.scheduling.plan import StepPlan
+from engine.scheduling.plan import Segment, StepPlan
 
 Paths = Mapping[str, tuple[int, ...]]
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -23,10 +23,15 @@ def certain_rows(plan: StepPlan, masks: GrammarMasks) -> dict[str, int]:
     Rows of a block that is denoised have no column at all.
     """
     return {
-        segment.sequence.id: len(segment.targets) - len(segment.guesses)
+        segment.sequence.id: _certain(segment)
         for segment in plan.segments
         if segment.sequence.id not in masks and segment.sequence.request.params.max_tokens
     }
+
+
+def _certain(segment: Segment) -> int:
+    """Of a tree the first node, the newest token: it is the first of every path."""
+    return 1 if segment.tree is not None else len(segment.targets) - len(segment.guesses)
 
 
 class KvWriter:

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from engine.bundle.encoding import Encoding
 from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.graphs.logits import Logits
@@ -57,6 +58,30 @@ def test_the_text_is_the_same_however_often_guesses_are_right(monkeypatch: pytes
     if right == 1.0:  # but for a first pass without guesses, and guesses that would repeat a token
         assert passes < 2 + 90 / 3 * 1.15
         assert counters.drafted_rows <= 9 * passes
+
+
+def test_of_integer_logits_only_the_newest_token_of_a_tree_is_written_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other rows are guesses or forecasts, and its rows are no run of columns."""
+    made = forecasting(monkeypatch, 0.8)
+    run, keep = made.runtime.run, made.runtime.keep
+    codes, early = Encoding("uint16", 0.001, 3), []
+
+    def coded(batch: PackedBatch) -> Logits:
+        return Logits(codes.encode(run(batch).decoded().astype(np.float64)), codes)
+
+    def kept(pool: int, rows: np.ndarray, columns: np.ndarray) -> None:
+        assert len(rows) == len(columns) == len(set(columns.tolist()))
+        early.append(len(rows))
+        keep(pool, rows, columns)
+
+    monkeypatch.setattr(made.runtime, "run", coded)
+    monkeypatch.setattr(made.runtime, "keep", kept)
+    prompts = {name: tuple(range(i, i + 5 + 3 * i)) for i, name in enumerate("abc")}
+    for name, prompt in prompts.items():
+        made.submit(name, prompt, 30)
+    made.run()
+    assert made.outputs == {name: by_hand(prompt, 30) for name, prompt in prompts.items()}
+    assert early.count(3) > 3  # of every sequence one row, before anything is sampled
 
 
 def test_sequences_share_the_rows_and_stay_what_each_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
