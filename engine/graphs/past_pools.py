@@ -26,6 +26,7 @@ class PastPools:
         self._shapes = shapes
         self._pools = [Pool(manifest, width, zero_codes(manifest)) for _ in range(count)]
         self._host_cache: dict[bytes, tuple[Array, Array]] = {}
+        self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
         self._helper = ThreadPoolExecutor(
             1, thread_name_prefix="keys"
         )  # its half of the keys waits for memory elsewhere
@@ -42,6 +43,7 @@ class PastPools:
         if self._pools[index].width == width:
             return False
         self._pools[index] = self._pools[index].relaid(width)
+        self._restore_first(self._pools[index])
         self.restrides += 1
         return True
 
@@ -88,10 +90,10 @@ class PastPools:
         self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
 
     def write_first(self, keys: Array, values: Array) -> None:
-        """Write keys [L, K, 1, D, n] and values [L, K, 1, n, D] into the first n columns of every pool."""
+        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns of every pool that has them."""
+        self._first = (keys, values)
         for pool in self._pools:
-            pool.keys[..., : keys.shape[-1]] = keys
-            pool.values[..., : keys.shape[-1], :] = values
+            self._restore_first(pool)
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory; unknown keys are ignored."""
@@ -102,6 +104,13 @@ class PastPools:
         self._helper.shutdown()
         self._pools.clear()
         self._host_cache.clear()
+
+    def _restore_first(self, pool: Pool) -> None:
+        """A pool that was narrower for a while has lost them."""
+        if self._first is not None and self._first[0].shape[-1] <= pool.width:
+            keys, values = self._first
+            pool.keys[..., : keys.shape[-1]] = keys
+            pool.values[..., : keys.shape[-1], :] = values
 
 
 def _write_keys(keys: Array, fresh: Array, cut: Cut) -> None:

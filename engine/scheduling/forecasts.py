@@ -13,17 +13,19 @@ def plan_trees(
     shape: ForecastShape | None,
     decodes: Iterable[Sequence],
     spare: int,
+    past: int,
     capacity: Capacity,
     grow: Callable[[Sequence, int], bool],
 ) -> dict[str, ForecastTree]:
     """By id the tree of each sequence that gets one; they share the spare rows alike.
 
-    shape: None where the model does not guess for itself.
+    shape: None where the model does not guess for itself. past: columns of the pass; forecast rows see the prefix in
+    the first of them.
 
     grow(sequence, tokens) gives a sequence columns for so many tokens. A grammar's masks are for one text, not for a
     tree of them: such sequences decode one row at a time.
     """
-    if shape is None:
+    if shape is None or past < shape.prefix:
         return {}
     able = [sequence for sequence in decodes if sequence.request.params.grammar is None]
     trees: dict[str, ForecastTree] = {}

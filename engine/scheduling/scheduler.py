@@ -192,7 +192,7 @@ class Scheduler:
         guesses = sum(map(len, drafts.values()))
         shape, others = growth.shape(guesses), [s for s in guessing(decodes) if s.id not in drafts]
         spare = shape.rows - share.useful - guesses
-        trees = plan_trees(self._forecasts, others, spare, self.rules.capacity, partial(self._grow, pool))
+        trees = plan_trees(self._forecasts, others, spare, shape.past, self.rules.capacity, partial(self._grow, pool))
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, min(sequence.computed + rows, sequence.settled_tokens))
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"

@@ -1,6 +1,7 @@
 """Tiny real graphs on the CPU provider: packing, poison, permutations, widths, the host cache, loading."""
 
 import gc
+import math
 import weakref
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from safetensors.numpy import load_file
 
+from engine.bundle.forecast_prefix import ForecastPrefix
 from engine.bundle.manifest import GraphKind, load_manifest, save_manifest
 from engine.bundle.variant import PassShape, ShapeTable, shape_table
 from engine.errors import BundleError, PassFailed
@@ -225,6 +227,22 @@ def test_widths_change_without_moving_a_column(bundles: Bundles) -> None:
         np.testing.assert_allclose(again, expected, rtol=1e-5, atol=1e-5)
         assert (runtime._pools[0].keys[..., 35] == column).all()
     assert runtime.restrides == 3
+
+
+def test_the_columns_of_a_forecast_prefix_outlast_a_narrower_pass(bundles: Bundles) -> None:
+    """A variant without a past gives the pool no columns for a while."""
+    runtime = open_runtime(bundles("free"))
+    lead = runtime._pools[0].keys.shape[:-1]
+    keys = np.arange(math.prod(lead) * 80, dtype=np.float32).reshape(*lead, 80)
+    values = np.ascontiguousarray(np.swapaxes(keys, -1, -2))
+    runtime.load_prefix(ForecastPrefix(keys, values))
+    for past in (128, 64, 128, 256):
+        runtime.lay_out(0, PassShape(8, past))
+        held = runtime._pools[0]
+        assert held.width == past
+        if past >= 80:
+            assert (held.keys[..., :80] == keys).all()
+            assert (held.values[..., :80, :] == values).all()
 
 
 def test_pools_are_apart(bundles: Bundles) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine.bundle.encoding import Encoding
+from engine.bundle.variant import PassShape
 from engine.graphs.batch import PackedBatch
 from engine.graphs.fake_runtime import FakeRuntime, expected_token
 from engine.graphs.logits import Logits
@@ -19,7 +20,7 @@ SHAPES = ((32, 208), (64, 176))
 
 def forecasting(monkeypatch: pytest.MonkeyPatch, right: float, **options: object) -> Simulation:
     """A model whose forecast rows are right so often, as long as they see their node, and the prefix in its columns."""
-    chance, made = random.Random(7), simulate(fixed(*SHAPES), forecasts=SHAPE, **options)  # type: ignore[arg-type]
+    chance, made = random.Random(7), simulate(**{"shapes": fixed(*SHAPES), "forecasts": SHAPE, **options})  # type: ignore[arg-type]
     runtime, plain = made.runtime, FakeRuntime.run
     runtime._pools[:, :PAGE] = [[-1, place] for place in range(PAGE)]  # as nothing else is kept
 
@@ -121,6 +122,16 @@ def test_preemption_and_prefixes_that_are_found_again(monkeypatch: pytest.Monkey
     made.submit("again", again, 10)
     made.run()
     assert made.outputs["again"] == by_hand(again, 10) and made.cached["again"] >= 3 * PAGE
+
+
+def test_a_pass_without_the_columns_of_the_prefix_has_no_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt of one token decodes at once, and nothing of it needs a column of the past."""
+    times = {PassShape(32, 208): 9.0, PassShape(64, 0): 1.0}
+    made = forecasting(monkeypatch, 1.0, shapes=fixed((32, 208), (64, 0)), costs=times)
+    made.submit("a", (3,), 30)
+    made.run()
+    assert made.runtime.passes[0].shape == PassShape(64, 0)
+    assert made.outputs["a"] == by_hand((3,), 30) and made.scheduler.counters.accepted_rows > 10
 
 
 def test_the_prefix_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
