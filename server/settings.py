@@ -153,6 +153,12 @@ class Settings:
         """One level for both processes."""
         return self.engine.log_level
 
+    @property
+    def denoising(self) -> Mapping[str, Value]:
+        """What block diffusion does where a request does not say otherwise."""
+        names = ("denoising_steps", "unmasking_strategy", "confidence_threshold", "entropy_bound")
+        return {name: getattr(self, name) for name in names}
+
     def with_bundle(self, folder: Path, cache: Path, draft: Path | None = None) -> "Settings":
         """The same settings with their sources resolved to bundle folders; measured costs are kept in the cache."""
         costs = self.engine.cost_cache or str(cache / "costs")

@@ -49,7 +49,8 @@ class ClientLimits:
 
     max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
     token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
-    and how slow the form of an answer may be. templates: how slow a chat template may be.
+    and how slow the form of an answer may be. templates: how slow a chat template may be. denoising: what the caller
+    gives requests that do not say how their blocks are denoised; for the fingerprint.
     """
 
     max_queued: int = 256
@@ -57,6 +58,7 @@ class ClientLimits:
     stream_buffer: int = 1024
     grammars: GrammarCompilerLimits = field(default_factory=GrammarCompilerLimits)
     templates: HelperLimits = field(default_factory=HelperLimits)
+    denoising: Mapping[str, object] = field(default_factory=dict)
 
 
 class Engine:
@@ -103,7 +105,7 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self._info = engine_info(manifest, ready, self._config)
+        self._info = engine_info(manifest, ready, self._config, self._limits.denoising)
 
     async def _load(self, folder: Path, manifest: Manifest) -> messages.Ready:
         """The worker opens its graphs while the text side is loaded; if that fails, its error is the one to hear."""

@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib.metadata
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,14 +35,21 @@ class EngineInfo:
         return tuple(self.ready.adapters)
 
 
+NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 # Places and verbosity change no answer.
 FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file", "kv_file_mb")
 
 
-def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:
-    """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
+def engine_info(
+    manifest: Manifest, ready: Ready, config: EngineConfig, denoising: Mapping[str, object] = NO_DEFAULTS
+) -> EngineInfo:
+    """Put together what is served; the fingerprint changes when the bundle, the settings or this software do.
+
+    denoising: what requests get that do not say how their blocks are denoised.
+    """
     settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
-    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *filter(None, (ready.adapters,))))
+    further = filter(None, (ready.adapters, dict(denoising) if manifest.diffusion is not None else {}))
+    seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *further))
     try:
         version = importlib.metadata.version("hexserve")
     except importlib.metadata.PackageNotFoundError:

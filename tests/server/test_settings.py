@@ -12,6 +12,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.qnn.environment import VARIABLES, as_variables
+from server.commands.serve.start import _client_limits
 from server.settings import ENGINE_BOUNDS, RENAMED, Settings, SettingsError, load_settings, options, variable_name
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -188,3 +189,13 @@ def test_a_settings_file_with_a_value_without_end(value: str, tmp_path: Path) ->
     (tmp_path / "settings.toml").write_text(f"port = {value}")
     with pytest.raises(SettingsError, match=r"^.{1,300}$"):
         load_settings({}, {}, tmp_path / "settings.toml")
+
+
+def test_the_engine_hears_how_blocks_are_denoised_by_default() -> None:
+    """Its fingerprint says when answers may differ."""
+    assert _client_limits(Settings(EngineConfig(""), denoising_steps=3)).denoising == {
+        "denoising_steps": 3,
+        "unmasking_strategy": "dynamic_confidence",
+        "confidence_threshold": 0.9,
+        "entropy_bound": 0.1,
+    }

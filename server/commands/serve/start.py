@@ -78,4 +78,5 @@ def _client_limits(settings: Settings) -> ClientLimits:
         settings.stream_buffer,
         GrammarCompilerLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_compilers),
         HelperLimits(settings.template_timeout_s),
+        settings.denoising,
     )

@@ -10,7 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest, save_manifest
+from engine.bundle.manifest import (
+    DiffusionSpec,
+    GraphKind,
+    GraphSpec,
+    Manifest,
+    TensorSpec,
+    load_manifest,
+    save_manifest,
+)
 from engine.client.engine import ClientLimits, EngineState
 from engine.errors import (
     Busy,
@@ -64,6 +72,15 @@ async def test_what_is_served(stage: Stage) -> None:
     assert again.info.fingerprint == info.fingerprint
     save_manifest(stage.folder, replace_name(stage.folder))
     assert (await stage.engine()).info.fingerprint != info.fingerprint
+
+
+async def test_how_blocks_are_denoised_is_in_the_fingerprint_of_models_that_have_blocks(stage: Stage) -> None:
+    defaults = [ClientLimits(denoising={"confidence_threshold": bound}) for bound in (0.9, 0.5)]
+    plain = {(await stage.engine(limits=limits)).info.fingerprint for limits in defaults}
+    manifest = load_manifest(stage.folder)
+    save_manifest(stage.folder, msgspec.structs.replace(manifest, diffusion=DiffusionSpec(4, 0)))
+    diffusion = {(await stage.engine(limits=limits)).info.fingerprint for limits in defaults}
+    assert (len(plain), len(diffusion), len(plain | diffusion)) == (1, 2, 3)
 
 
 def replace_name(folder: Path) -> Manifest:
