@@ -19,6 +19,7 @@ def check_contract(manifest: Manifest) -> None:
 
     After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
     """
+    _check_kinds(manifest)
     if manifest.is_segmented:
         check_segments(manifest)
         check_kv_scales(manifest)
@@ -45,6 +46,22 @@ def check_contract(manifest: Manifest) -> None:
             found.setdefault((spec.rows, spec.context), []).append((spec.name, layers))
     for parts in found.values():
         _check_layers(manifest, parts)
+
+
+def _check_kinds(manifest: Manifest) -> None:
+    """What a model is said to be that its graphs cannot do together would otherwise be answered wrongly, or never."""
+    if manifest.diffusion is not None and manifest.model.recurrent is not None:
+        raise BundleError(
+            "diffusion: rows of recurrent layers see what is before them only, not a whole block"
+        )
+    if manifest.lora and not manifest.is_segmented:
+        raise BundleError("lora: only the graphs of a segmented bundle take adapters")
+    if manifest.forecast is None:
+        return
+    if manifest.diffusion is not None:
+        raise BundleError("forecast: a model that denoises blocks has no next token to forecast")
+    if manifest.is_segmented or manifest.fused is not None or manifest.reads_whole_context:
+        raise BundleError("forecast: its rows need graphs that take a mask over one pool of keys and values")
 
 
 def check_listed(manifest: Manifest) -> None:

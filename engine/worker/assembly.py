@@ -183,6 +183,7 @@ def _open_draft(
         lora="",
         draft="",
         lookup_rows=0,
+        forecast=False,
         deterministic=False,
         window=0,
         sinks=0,

@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from engine.bundle.check import check_contract, check_listed
-from engine.bundle.manifest import GraphKind, Manifest, load_manifest
+from engine.bundle.forecast import ForecastSpec
+from engine.bundle.lora import LoraModule
+from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, load_manifest
+from engine.bundle.recurrent import RecurrentSpec
 from engine.errors import BundleError
 from tests.bundles import Bundles
 from tests.engine.graphs.test_onnx_qnn import TWO, bundle
@@ -54,6 +57,34 @@ def test_graphs_of_free_shapes(bundles: Bundles) -> None:
         model = msgspec.structs.replace(manifest.model, **changes)
         with pytest.raises(BundleError, match=message):
             check_contract(msgspec.structs.replace(manifest, model=model))
+
+
+FORECAST = ForecastSpec("prefix.bin", 16, 300, (3,))
+RECURRENT = RecurrentSpec((0,), 1, 1, 8, 8, 4)
+LORA = (LoraModule("model.layers.{layer}.self_attn.q_proj", "qkv", 32, 32),)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "message"),
+    [
+        ("segments", {"forecast": FORECAST}, "forecast: its rows need graphs that take a mask over one pool"),
+        ("fused", {"forecast": FORECAST}, "forecast: its rows need graphs that take a mask over one pool"),
+        ("free", {"forecast": FORECAST, "diffusion": DiffusionSpec(4, 0)}, "forecast: a model that denoises blocks"),
+        ("free", {"lora": LORA}, "lora: only the graphs of a segmented bundle take adapters"),
+    ],
+)
+def test_what_graphs_of_that_layout_cannot_do(
+    bundles: Bundles, layout: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BundleError, match=message):
+        check_contract(msgspec.structs.replace(load_manifest(bundles(layout)), **changes))
+
+
+def test_blocks_of_recurrent_layers(bundles: Bundles) -> None:
+    manifest = load_manifest(bundles("segments"))
+    model = msgspec.structs.replace(manifest.model, recurrent=RECURRENT)
+    with pytest.raises(BundleError, match="diffusion: rows of recurrent layers see what is before them only"):
+        check_contract(msgspec.structs.replace(manifest, model=model, diffusion=DiffusionSpec(4, 0)))
 
 
 def test_a_graph_that_is_no_listed_file(bundles: Bundles) -> None:

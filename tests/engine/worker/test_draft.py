@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.bundle.manifest import describe_file, load_manifest, save_manifest
+from engine.bundle.manifest import Manifest, describe_file, load_manifest, save_manifest
 from engine.bundle.recurrent import RecurrentSpec
+from engine.bundle.variant import ShapeTable
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -18,6 +19,7 @@ from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from engine.config import EngineConfig
 from engine.drafts.draft_model import DraftModel
 from engine.errors import BundleError
+from engine.graphs.runtime import Runtime
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import _open_draft, assemble, choose_shapes, open_configured
 from tests.bundles import Bundles
@@ -179,3 +181,17 @@ def test_recurrent_layers_are_no_draft(bundles: Bundles, tmp_path: Path) -> None
     save_manifest(folder, msgspec.structs.replace(manifest, model=model))
     with pytest.raises(BundleError, match=r"draft: \S+ has recurrent layers, whose state cannot go back"):
         assemble(EngineConfig(bundle=str(bundles("fixed")), draft=str(folder)))
+
+
+def test_a_draft_with_a_forecast_prefix_has_its_columns_for_itself(bundles: Bundles) -> None:
+    """Its pages begin with the first column, where the prefix would lie."""
+    asked: list[EngineConfig] = []
+
+    def noted(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
+        asked.append(config)
+        return open_configured(folder, manifest, shapes, config)
+
+    config = EngineConfig(bundle=str(bundles("fixed")), draft=str(bundles("fixed")))
+    manifest = load_manifest(bundles("fixed"))
+    _open_draft(bundles("fixed"), manifest, choose_shapes(manifest, config), config, noted).close()
+    assert config.forecast and [each.forecast for each in asked] == [False]
