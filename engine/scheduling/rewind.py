@@ -15,6 +15,7 @@ def rewind(sequence: Sequence, pages: PagePool, generated: int) -> None:
     if not 0 <= generated <= sequence.generated:
         raise ValueError(f"{sequence.id} has {sequence.generated} tokens, it cannot go back to {generated}")
     del sequence.tokens[sequence.prompt_tokens + generated :]
+    sequence.forecasts = ()  # they were of what came behind the token that was the newest
     size = pages.page_columns
     if sequence.block is not None:
         sequence.block.begin(len(sequence.tokens) % sequence.block_length)

@@ -93,6 +93,8 @@ def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, pro
 
 def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """A runtime that sleeps for the published time of a pass. BundleError when a shape has none."""
+    if config.window:
+        raise BundleError(f"window = {config.window}: a paced server computes nothing that could see less")
     try:
         published = named(config.paced)
         milliseconds = price(published, (*shapes.fixed, *shapes.prefill))

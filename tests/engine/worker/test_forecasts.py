@@ -134,6 +134,22 @@ def test_a_pass_without_the_columns_of_the_prefix_has_no_forecasts(monkeypatch: 
     assert made.outputs["a"] == by_hand((3,), 30) and made.scheduler.counters.accepted_rows > 10
 
 
+def test_a_sequence_that_goes_back_forgets_its_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand behind a token that is not its newest any more: none of them could be right."""
+    made = forecasting(monkeypatch, 1.0)
+    prompt = tuple(range(3, 20))
+    made.submit("a", prompt, 60)
+    while len(made.outputs["a"]) < 30:
+        made.step()
+    (sequence,) = made.scheduler.sequences()
+    assert sequence.forecasts
+    made.loop.rewind("a", 12)
+    assert sequence.forecasts == ()
+    del made.outputs["a"][12:]
+    made.run()
+    assert made.outputs["a"] == by_hand(prompt, 60)
+
+
 def test_the_prefix_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     made = forecasting(monkeypatch, 1.0)
     for name in "abc":

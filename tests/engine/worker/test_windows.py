@@ -32,6 +32,7 @@ def test_the_window_of_the_settings(bundles: Bundles) -> None:
         ("segments", {"window": 0}, "sinks = 4: they are seen beside a window"),
         ("segments", {"deterministic": True}, "window = 24: rows that see all columns"),
         ("segments", {"kv_file": "pages"}, "window = 24: a kv_file does not say"),
+        ("fixed", {"paced": "x-elite/llama-3.2-3b"}, "window = 24: a paced server computes nothing"),
     ],
 )
 def test_what_it_does_not_go_with(bundles: Bundles, layout: str, changes: dict[str, object], message: str) -> None:
