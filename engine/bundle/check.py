@@ -51,9 +51,7 @@ def check_contract(manifest: Manifest) -> None:
 def _check_kinds(manifest: Manifest) -> None:
     """What a model is said to be that its graphs cannot do together would otherwise be answered wrongly, or never."""
     if manifest.diffusion is not None and manifest.model.recurrent is not None:
-        raise BundleError(
-            "diffusion: rows of recurrent layers see what is before them only, not a whole block"
-        )
+        raise BundleError("diffusion: rows of recurrent layers see what is before them only, not a whole block")
     if manifest.lora and not manifest.is_segmented:
         raise BundleError("lora: only the graphs of a segmented bundle take adapters")
     if manifest.forecast is None:

@@ -38,6 +38,7 @@ class ShapeTable:
     slots: of fused graphs, how many sequences a pass decodes at most, beside one prompt that has the other rows; 0 =
     any row may be anybody's.
     unit: rows are shared out in multiples of it: the block length of a block-diffusion model.
+    recomputes: free shapes whose passes compute sequences whole, so that guesses behind a token cost next to nothing.
     """
 
     fixed: tuple[PassShape, ...]
@@ -48,6 +49,7 @@ class ShapeTable:
     segmented: bool = False
     slots: int = 0
     unit: int = field(default=1, repr=False)  # no pass takes longer for it
+    recomputes: bool = field(default=False, repr=False)  # passes of such shapes are not timed
 
     @property
     def free(self) -> bool:
@@ -137,7 +139,7 @@ def _every_shape(manifest: Manifest, max_rows: int) -> ShapeTable:
     if None in shapes and fixed:
         raise BundleError("the bundle mixes free and fixed graphs")
     if manifest.reads_whole_context:  # which of their rows a pass brings is free: the others are computed all the same
-        return ShapeTable((), max_rows, manifest.max_context, segmented=True)
+        return ShapeTable((), max_rows, manifest.max_context, segmented=True, recomputes=True)
     if fixed:
         return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed), prefill=prefill)
     most = -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP

@@ -28,9 +28,12 @@ class Growth:
         return self.share.useful
 
     def most(self, wanted: int) -> int:
-        """Rows that `wanted` guesses may take: padding, and others if times are known and no gap grows too long."""
+        """Rows that `wanted` guesses may take: padding, and others if times are known and no gap grows too long.
+
+        Where sequences are computed whole in any case, all that there are.
+        """
         padding = self.share.shape.rows - self.useful
-        if self.is_bounded or not self.costs.is_measured:
+        if self.is_bounded or not (self.costs.is_measured or self.shapes.recomputes):
             return min(wanted, padding)
         widest = self.shapes.max_rows if self.shapes.free else max(shape.rows for shape in self._same_past())
         rows = min(wanted, widest - self.useful)

@@ -58,7 +58,7 @@ def test_the_graphs_keep_nothing(whole: Path) -> None:
     ]
     names = {tensor.name for graph in layers for tensor in (*graph.inputs, *graph.outputs)}
     assert names == {"input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "hidden_states"}
-    assert shape_table(manifest, 32) == ShapeTable((), 32, 128, segmented=True)
+    assert shape_table(manifest, 32) == ShapeTable((), 32, 128, segmented=True, recomputes=True)
     assert manifest.parity["relative_error"] < 1e-3
 
 

@@ -173,6 +173,17 @@ def test_graphs_without_a_past_may_guess_and_be_guessed_for(bundles: Bundles, wh
         assert accepted > 60
 
 
+@pytest.mark.parametrize("setting", ["draft", "lookup_rows"])
+def test_graphs_without_a_past_need_no_padding_for_guesses(bundles: Bundles, whole: Path, setting: str) -> None:
+    """Their passes have as many rows as are asked for, and take no longer for guesses."""
+    config = EngineConfig(bundle=str(whole))
+    plain, passes, _ = answers(config)
+    value: object = str(bundles("free")) if setting == "draft" else 4
+    guessed, fewer, _ = answers(replace(config, **{setting: value}))  # type: ignore[arg-type]
+    assert guessed == plain
+    assert fewer < 0.9 * passes
+
+
 def test_recurrent_layers_are_no_draft(bundles: Bundles, tmp_path: Path) -> None:
     folder = tmp_path / "recurrent"
     shutil.copytree(bundles("free"), folder)
