@@ -283,6 +283,8 @@ def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runt
     if config.paced or not config.cost_cache:  # nobody else shall find paced times among a bundle's own
         return believed(runtime.shapes, measure(runtime, time.perf_counter))
     loaded = " ".join(graph.name for graph in manifest.graphs)
+    if config.window:  # attention takes another graph, over other columns
+        loaded += f" window {config.window} {config.sinks}"
     identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
     times = load_times(path) or {}

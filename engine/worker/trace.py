@@ -10,7 +10,7 @@ def trace(plan: StepPlan, updates: list[SequenceUpdate], number: int, limit: int
     yield f"pass {number}: {plan.shape} pool {plan.pool}, {plan.rows_used} of {plan.shape.rows} rows used"
     for update in updates:
         sequence, segment = update.sequence, update.segment
-        kind = "denoise" if segment.masked else "decode" if len(segment.tokens) == 1 else "prefill"
+        kind = "denoise" if segment.masked else "decode" if segment.is_decode else "prefill"
         yield (
             f"{kind} {sequence.id}: rows {len(segment.tokens)} at position {segment.first_position}, "
             f"last input {segment.tokens[-1]}, output {list(update.new_tokens)}, length {len(sequence.tokens)}, "

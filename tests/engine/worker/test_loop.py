@@ -1,6 +1,7 @@
 """One step as a transaction: events, timings, counters, failures."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,16 @@ def test_counters_tell_useful_rows_from_padding() -> None:
     assert (stats.decode_rows, stats.prefill_rows) == (24, 0)
     assert (stats.finished, stats.generated_tokens, stats.prompt_tokens) == (4, 24, 4)
     assert (stats.running, stats.waiting, stats.columns_used) == (0, 0, 0)
+
+
+def test_rows_with_guesses_are_logged_as_a_decode(caplog: pytest.LogCaptureFixture) -> None:
+    world = simulate(fixed((8, 120)), mode=RightGuesses(), lookup_rows=3)
+    world.submit("a", tuple(range(4)), 9)
+    with caplog.at_level(logging.DEBUG, "hexserve.worker"):
+        world.run()
+    kinds = [record.message.split(" at ")[0] for record in caplog.records if record.message.split()[1] == "a:"]
+    assert kinds[:-1] == ["prefill a: rows 4", "decode a: rows 4", "decode a: rows 4"]
+    assert kinds[-1].startswith("end a: length")
 
 
 def test_every_stage_of_a_step_is_timed() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -38,6 +39,13 @@ def test_the_window_of_the_settings(bundles: Bundles) -> None:
 def test_what_it_does_not_go_with(bundles: Bundles, layout: str, changes: dict[str, object], message: str) -> None:
     with pytest.raises(BundleError, match=message):
         assemble(replace(CONFIG, bundle=str(bundles(layout)), **changes))  # type: ignore[arg-type]
+
+
+def test_times_under_a_window_are_not_those_without(bundles: Bundles, tmp_path: Path) -> None:
+    config = replace(CONFIG, bundle=str(bundles("segments")), cost_cache=str(tmp_path), max_rows=8)
+    for changes in ({}, {"window": 0, "sinks": 0}, {}, {"window": 32}):
+        assemble(replace(config, **changes)).runtime.close()  # type: ignore[arg-type]
+    assert len(list(tmp_path.glob("costs-*.json"))) == 3
 
 
 def test_a_bundle_made_before_there_were_masks(bundles: Bundles) -> None:
