@@ -19,6 +19,10 @@ def check_contract(manifest: Manifest) -> None:
 
     After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
     """
+    if manifest.diffusion is not None and manifest.model.recurrent is not None:
+        raise BundleError(
+            "the manifest has both recurrent layers and diffusion: a recurrence cannot see a block both ways"
+        )
     if manifest.is_segmented:
         check_segments(manifest)
         check_kv_scales(manifest)

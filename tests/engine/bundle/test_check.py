@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from engine.bundle.check import check_contract, check_listed
-from engine.bundle.manifest import GraphKind, Manifest, load_manifest
+from engine.bundle.manifest import DiffusionSpec, GraphKind, Manifest, load_manifest
+from engine.bundle.recurrent import RecurrentSpec
 from engine.errors import BundleError
 from tests.bundles import Bundles
 from tests.engine.graphs.test_onnx_qnn import TWO, bundle
@@ -116,6 +117,16 @@ def test_segments_of_another_model(bundles: Bundles, changes: dict[str, int], me
     model = msgspec.structs.replace(manifest.model, **changes)
     with pytest.raises(BundleError, match=message):
         check_contract(msgspec.structs.replace(manifest, model=model))
+
+
+@pytest.mark.parametrize("layout", ["segments", "free"])
+def test_recurrent_layers_and_diffusion_exclude_each_other(bundles: Bundles, layout: str) -> None:
+    """Rows of a block see each other both ways, and a state is carried one way."""
+    manifest = load_manifest(bundles(layout))
+    model = msgspec.structs.replace(manifest.model, recurrent=RecurrentSpec((0,), 1, 1, 16, 16, 4))
+    both = msgspec.structs.replace(manifest, model=model, diffusion=DiffusionSpec(4, 8))
+    with pytest.raises(BundleError, match="both recurrent layers and diffusion"):
+        check_contract(both)
 
 
 def test_segments_cache_floats(bundles: Bundles) -> None:
