@@ -143,6 +143,7 @@ EXERCISES = {
     ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
     "gguf": Exercise(compile_gguf, ("model.gguf",)),
+    "hybrid gguf": Exercise(compile_gguf, ("model.gguf",)),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),
     "settings": Exercise(read_settings, ("settings.toml",)),
     "keys": Exercise(read_key_file, ("keys",)),

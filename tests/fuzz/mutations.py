@@ -78,7 +78,7 @@ def damage_header(path: Path, chance: random.Random) -> str:
 
 
 NUMBERS = (0, 1, 2, 3, 8, 9, 13, 255, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, 1 << 63, (1 << 64) - 1)
-GGUF_NAMES = re.compile(rb"(?:general|tokenizer|qwen3|blk)\.[a-z0-9_.]+|token_embd\.weight|output_norm\.weight")
+GGUF_NAMES = re.compile(rb"(?:general|tokenizer|qwen35?|blk)\.[a-z0-9_.]+|token_embd\.weight|output_norm\.weight")
 
 
 def damage_gguf(path: Path, chance: random.Random) -> str:

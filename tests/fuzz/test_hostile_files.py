@@ -22,6 +22,7 @@ from engine.processes import child_environment
 from server.settings import options
 from tests.engine.compile.gguf.gguf_files import write_gguf
 from tests.fuzz.exercises import DESCRIPTIONS, EXERCISES
+from tests.hybrid import make_hybrid
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, limits its memory and makes pipes")
 
@@ -37,6 +38,9 @@ def bases() -> Iterator[Path]:
         write_checkpoint(folder / "checkpoint", SHAPES["tiny"])
         (folder / "gguf").mkdir()
         write_gguf(folder / "checkpoint", folder / "gguf" / "model.gguf", some_kind)
+        make_hybrid(folder / "hybrid", num_hidden_layers=2, full_attention_interval=2)
+        (folder / "hybrid gguf").mkdir()
+        write_gguf(folder / "hybrid", folder / "hybrid gguf" / "model.gguf")
         kinds = (("bundle", Layout.POOL, None), ("segments", Layout.SEGMENTS, KvType.INT8))
         for made, layout, kv in (*kinds, ("float segments", Layout.SEGMENTS, KvType.FLOAT32)):
             arguments = CompileArguments(folder / "checkpoint", folder / made, parity_tokens=4, layout=layout, kv=kv)

@@ -4,7 +4,7 @@ Names on the left are those of checkpoints, which the rest of the compiler speak
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.compile.gguf.header import GgufHeader
 from engine.errors import UnsupportedModel
@@ -13,6 +13,7 @@ from engine.files.content import brief
 ARCHITECTURE = "general.architecture"
 PARTS = "split.count"
 ROPE_FACTORS = "rope_freqs.weight"  # a fact of the network that is stored as a tensor
+DRAFTING = "mtp."  # how checkpoints begin the names of what drafts tokens
 
 LAYER = "model.layers.{layer}"
 QUERY, KEY = f"{LAYER}.self_attn.q_proj", f"{LAYER}.self_attn.k_proj"
@@ -33,27 +34,54 @@ DENSE = {
     f"{LAYER}.mlp.down_proj": "blk.{layer}.ffn_down",
 }
 
+DELTA = f"{LAYER}.linear_attn"
+A_LOG, DT_BIAS = "A_log", "dt_bias"
+MIXED, OUTPUT_GATE, CONVOLUTION = f"{DELTA}.in_proj_qkv", f"{DELTA}.in_proj_z", f"{DELTA}.conv1d"
+STEPS = BETA, DECAY = f"{DELTA}.in_proj_b", f"{DELTA}.in_proj_a"
+RECURRENT_OUTPUT = f"{DELTA}.out_proj"
+FFN_NORM = f"{LAYER}.post_attention_layernorm"
+HYBRID = DENSE | {
+    FFN_NORM: "blk.{layer}.post_attention_norm",
+    MIXED: "blk.{layer}.attn_qkv",
+    OUTPUT_GATE: "blk.{layer}.attn_gate",
+    BETA: "blk.{layer}.ssm_beta",
+    DECAY: "blk.{layer}.ssm_alpha",
+    CONVOLUTION: "blk.{layer}.ssm_conv1d",
+    f"{DELTA}.norm": "blk.{layer}.ssm_norm",
+    RECURRENT_OUTPUT: "blk.{layer}.ssm_out",
+}
+HYBRID_TENSORS = {f"{DELTA}.{A_LOG}": "blk.{layer}.ssm_a", f"{DELTA}.{DT_BIAS}": "blk.{layer}.ssm_dt.bias"}
+# Those that multiply with 1 + w; the norm of recurrent outputs multiplies with w itself.
+NORMS = (
+    *("model.norm", f"{LAYER}.input_layernorm", FFN_NORM),
+    *(f"{LAYER}.self_attn.q_norm", f"{LAYER}.self_attn.k_norm"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
     """One value of `general.architecture`.
 
     family: the name transformers gives its class. modules: names by those of checkpoints, without `.weight` and
-    `.bias`. interleaved: modules whose outputs the converter re-orders, as its rotation turns neighbours.
+    `.bias`. tensors: the same of whole names. is_interleaved: the converter re-orders queries and keys, as its rotation
+    turns neighbours. is_hybrid: layers are recurrent, or have attention.
     """
 
     name: str
     family: str
     modules: Mapping[str, str]
-    interleaved: tuple[str, ...] = ()
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    is_interleaved: bool = False
+    is_hybrid: bool = False
 
 
 ARCHITECTURES = {
     each.name: each
     for each in (
-        GgufArchitecture("llama", "LlamaForCausalLM", DENSE, (QUERY, KEY)),
+        GgufArchitecture("llama", "LlamaForCausalLM", DENSE, is_interleaved=True),
         GgufArchitecture("qwen2", "Qwen2ForCausalLM", DENSE),
         GgufArchitecture("qwen3", "Qwen3ForCausalLM", DENSE),
+        GgufArchitecture("qwen35", "Qwen3_5ForCausalLM", HYBRID, HYBRID_TENSORS, is_hybrid=True),
     )
 }
 

@@ -12,6 +12,7 @@ from engine.compile.quantization.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks,
 Bytes = NDArray[np.uint8]
 Float32 = NDArray[np.float32]
 HALF = 2  # bytes of a half-precision number
+BLOCK = 32  # weights of a block
 SCALES = 12  # bytes of the scales and minima of a block of Q4_K
 
 
@@ -26,6 +27,14 @@ def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:
 def is_four_bit(kind: GGMLQuantizationType) -> bool:
     """Whether `kept_blocks` of this type have 4 bits."""
     return kind in _READERS and kind is not GGMLQuantizationType.Q8_0
+
+
+def reordered(blocks: Blocks, places: NDArray[np.int64]) -> Blocks:
+    """Blocks of each row in another order."""
+    if isinstance(blocks, Int8Blocks):
+        return Int8Blocks(blocks.codes[:, places], blocks.scales[:, places])
+    offsets = None if blocks.offsets is None else blocks.offsets[:, places]
+    return Int4Blocks(blocks.packed[:, places], blocks.scales[:, places], None, offsets)
 
 
 def _q8_0(parts: Bytes) -> Blocks:

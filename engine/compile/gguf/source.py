@@ -6,7 +6,8 @@ from pathlib import Path
 from engine.bundle.manifest import TextSpec
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.gguf.architectures import architecture_of
-from engine.compile.gguf.config import network_config, read_geometry
+from engine.compile.gguf.config import network_config
+from engine.compile.gguf.geometry import read_geometry
 from engine.compile.gguf.header import read_header
 from engine.compile.gguf.tensors import gguf_tensors
 from engine.compile.gguf.text import write_gguf_text

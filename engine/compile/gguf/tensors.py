@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BufferedReader
 
 import numpy as np
@@ -10,9 +11,10 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from engine.compile.checkpoint import Float32, finite
-from engine.compile.gguf.architectures import ROPE_FACTORS, GgufArchitecture
-from engine.compile.gguf.blocks import is_four_bit, kept_blocks
-from engine.compile.gguf.config import GgufGeometry
+from engine.compile.gguf.architectures import DRAFTING, ROPE_FACTORS, GgufArchitecture
+from engine.compile.gguf.arrangement import AS_STORED, Arrangement, arrangements
+from engine.compile.gguf.blocks import BLOCK, is_four_bit, kept_blocks, reordered
+from engine.compile.gguf.geometry import GgufGeometry
 from engine.compile.gguf.header import GgufHeader, StoredRows
 from engine.compile.quantization.blocks import Blocks, Int4Blocks
 from engine.errors import CompileError, UnsupportedModel
@@ -41,9 +43,11 @@ class GgufTensors:
     ) -> None:
         self._stream = stream
         self._title = header.path.name
-        self._stored = _renamed(header, architecture, geometry.layers)
-        self._interleaved = _interleaved(architecture, geometry.layers)
-        self._head = geometry.head_dim
+        self._arranged = arrangements(architecture, geometry)
+        self._stored = {
+            name: _with_flat_axis(stored) if self._arrangement(name).is_flat else stored
+            for name, stored in _renamed(header, architecture, geometry).items()
+        }
         self._used = {ROPE_FACTORS}
 
     def __contains__(self, name: str) -> bool:
@@ -78,27 +82,41 @@ class GgufTensors:
         """A whole tensor as float32; CompileError when it is missing or has another shape."""
         self.require(name, shape)
         if len(shape) == 1:
-            values = self._floats(name, self._read(name, 0, 1)).reshape(shape)
-            return values[self._order(0, len(values))] if name in self._interleaved else values
+            return self._vector(name, shape[0])
         return self.rows(name, 0, shape[0]).reshape(shape)
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
         """Rows start..stop of a matrix as float32."""
-        return self._floats(name, self._ordered(name, start, stop))
+        values = self._floats(name, self._ordered(name, start, stop))
+        columns = self._arrangement(name).columns
+        return values if columns is None else values[:, columns.places(np.arange(values.shape[1]))]
 
     def is_four_bit(self, name: str) -> bool:
         """Whether `blocks` of a matrix have 4 bits."""
-        return is_four_bit(self._find(name).kind)
+        return is_four_bit(self._find(name).kind) and not self._has_mixed_blocks(name)
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """Rows start..stop as blocks of 32, None unless they lie in the file as such."""
+        columns = self._arrangement(name).columns
+        order = None if columns is None else columns.of_blocks(BLOCK)
+        if self._has_mixed_blocks(name):
+            return None
         with np.errstate(all="ignore"):  # what is not finite is refused below
             blocks = kept_blocks(self._find(name).kind, self._ordered(name, start, stop))
-        if blocks is not None:
-            finite(name, blocks.scales)
-            if isinstance(blocks, Int4Blocks) and blocks.offsets is not None:
-                finite(name, blocks.offsets)
-        return blocks
+        if blocks is None:
+            return None
+        finite(name, blocks.scales)
+        if isinstance(blocks, Int4Blocks) and blocks.offsets is not None:
+            finite(name, blocks.offsets)
+        return blocks if order is None else reordered(blocks, order.places(np.arange(blocks.scales.shape[1])))
+
+    def _arrangement(self, name: str) -> Arrangement:
+        return self._arranged.get(name, AS_STORED)
+
+    def _has_mixed_blocks(self, name: str) -> bool:
+        """Whether the order of columns takes blocks apart."""
+        columns = self._arrangement(name).columns
+        return columns is not None and columns.of_blocks(BLOCK) is None
 
     def _find(self, name: str) -> StoredRows:
         if name not in self._stored:
@@ -120,20 +138,29 @@ class GgufTensors:
             raise CompileError(f"{self._title} became shorter while it was read")
         return np.frombuffer(content, np.uint8).reshape(stop - start, stored.row_bytes)
 
-    def _ordered(self, name: str, start: int, stop: int) -> Bytes:
-        """Rows in the order of checkpoints: of an interleaved matrix whole heads are read."""
-        if name not in self._interleaved:
-            return self._read(name, start, stop)
-        head = self._head
-        first, last = start // head * head, -(-stop // head) * head
-        return self._read(name, first, last)[self._order(start, stop) - first]
+    def _vector(self, name: str, size: int) -> Float32:
+        """A tensor of one axis."""
+        values = self._floats(name, self._read(name, 0, 1)).reshape(size)
+        arrangement = self._arrangement(name)
+        if arrangement.rows is not None:
+            values = values[arrangement.rows.places(np.arange(size))]
+        if arrangement.restore is not None:
+            values = arrangement.restore(f"{self._title}: tensor {self._find(name).name}", values)
+        return values
 
-    def _order(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Where rows start..stop of the checkpoint lie: row h, half a, j was put at h, j, a."""
-        head = self._head
-        wanted = np.arange(start, stop)
-        inside = wanted % head
-        return wanted - inside + 2 * (inside % (head // 2)) + inside // (head // 2)
+    def _ordered(self, name: str, start: int, stop: int) -> Bytes:
+        """Rows in the order of checkpoints, read in runs of those that lie side by side."""
+        order = self._arrangement(name).rows
+        if order is None:
+            return self._read(name, start, stop)
+        places = order.places(np.arange(start, stop))
+        ranks = np.argsort(places)
+        ascending = places[ranks]
+        runs = np.split(ascending, np.flatnonzero(np.diff(ascending) != 1) + 1)
+        content = np.concatenate([self._read(name, int(run[0]), int(run[-1]) + 1) for run in runs])
+        ordered = np.empty_like(content)
+        ordered[ranks] = content
+        return ordered
 
     def _floats(self, name: str, content: Bytes) -> Float32:
         kind = self._find(name).kind
@@ -145,22 +172,24 @@ class GgufTensors:
         return finite(name, values)
 
 
-def _renamed(header: GgufHeader, architecture: GgufArchitecture, layers: int) -> dict[str, StoredRows]:
+def _renamed(header: GgufHeader, architecture: GgufArchitecture, geometry: GgufGeometry) -> dict[str, StoredRows]:
     """Tensors by their names in checkpoints; those that the table does not know keep theirs."""
-    known = {
-        theirs.format(layer=layer) + suffix: ours.format(layer=layer) + suffix
+    names = {
+        theirs + suffix: ours + suffix
         for ours, theirs in architecture.modules.items()
-        for layer in (range(layers) if "{layer}" in ours else range(1))
         for suffix in (".weight", ".bias")
     }
+    names |= {theirs: ours for ours, theirs in architecture.tensors.items()}
+    known = {
+        theirs.format(layer=layer): ours.format(layer=layer)
+        for theirs, ours in names.items()
+        for layer in (range(geometry.layers) if "{layer}" in ours else range(1))
+    }
+    drafting = tuple(f"blk.{geometry.layers + layer}." for layer in range(geometry.drafting))
+    known |= {name: f"{DRAFTING}{name}" for name in header.tensors if name.startswith(drafting)}
     return {known.get(name, name): stored for name, stored in header.tensors.items()}
 
 
-def _interleaved(architecture: GgufArchitecture, layers: int) -> frozenset[str]:
-    """Tensors whose rows the converter re-ordered."""
-    return frozenset(
-        module.format(layer=layer) + suffix
-        for module in architecture.interleaved
-        for layer in range(layers)
-        for suffix in (".weight", ".bias")
-    )
+def _with_flat_axis(stored: StoredRows) -> StoredRows:
+    """[channels, kernel] as [channels, 1, kernel]."""
+    return replace(stored, shape=(stored.shape[0], 1, stored.shape[1])) if len(stored.shape) == 2 else stored

@@ -149,6 +149,16 @@ def test_segments_of_another_model(bundles: Bundles, changes: dict[str, int], me
         check_contract(msgspec.structs.replace(manifest, model=model))
 
 
+@pytest.mark.parametrize("layout", ["segments", "free"])
+def test_recurrent_layers_and_diffusion_exclude_each_other(bundles: Bundles, layout: str) -> None:
+    """Rows of a block see each other both ways, and a state is carried one way."""
+    manifest = load_manifest(bundles(layout))
+    model = msgspec.structs.replace(manifest.model, recurrent=RecurrentSpec((0,), 1, 1, 16, 16, 4))
+    both = msgspec.structs.replace(manifest, model=model, diffusion=DiffusionSpec(4, 8))
+    with pytest.raises(BundleError, match="diffusion: rows of recurrent layers see"):
+        check_contract(both)
+
+
 def test_segments_cache_floats(bundles: Bundles) -> None:
     manifest = msgspec.structs.replace(load_manifest(bundles("segments")), kv_dtype="uint8")
     with pytest.raises(BundleError, match="caches of float32 or int8, not of uint8"):

@@ -14,9 +14,16 @@ from tokenizers import Tokenizer
 
 from engine.compile.checkpoint import SafetensorsCheckpoint
 from engine.compile.gguf.vocabulary import TokenKind
+from tests.engine.compile.gguf.hybrid_files import add_hybrid_facts, hybrid_tensor
 
 F32, F16, BF16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16
-MODEL_ARCHS = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}
+HYBRID = "qwen35"
+MODEL_ARCHS = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    HYBRID: gguf.MODEL_ARCH.QWEN35,
+}
 LLAMA_3 = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
 INTERLEAVED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 Floats = NDArray[np.float32]
@@ -35,12 +42,17 @@ def write_gguf(
     change: adds to the header. quantize: makes bytes of rows.
     """
     config = json.loads((source / "config.json").read_text())
-    architecture = config["architectures"][0].removesuffix("ForCausalLM").lower()
+    architecture = config["architectures"][0].removesuffix("ForCausalLM").lower().replace("_", "")
     writer = gguf.GGUFWriter(output, architecture)
     add_facts(writer, config)
+    if architecture == HYBRID:
+        add_hybrid_facts(writer, config)
     add_text(writer, source, config["vocab_size"], pre)
     names = gguf.get_tensor_name_map(MODEL_ARCHS[architecture], config["num_hidden_layers"])
-    for name, value in tensors_of(source):
+    tensors = tensors_of(source)
+    if architecture == HYBRID:
+        tensors = [hybrid_tensor(config, name, value) for name, value in tensors]
+    for name, value in tensors:
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert written is not None
         heads = next((config[count] for module, count in INTERLEAVED.items() if module in name), 0)
@@ -64,7 +76,7 @@ def interleaved(value: Floats, heads: int) -> Floats:
 
 def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Geometry and rotation."""
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(config["num_hidden_layers"] + config.get("mtp_num_hidden_layers", 0))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])

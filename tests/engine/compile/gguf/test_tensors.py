@@ -10,7 +10,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.compile.gguf.architectures import ARCHITECTURES
-from engine.compile.gguf.config import GgufGeometry
+from engine.compile.gguf.geometry import GgufGeometry
 from engine.compile.gguf.header import read_header
 from engine.compile.gguf.tensors import gguf_tensors
 from engine.compile.quantization.blocks import Int4Blocks
