@@ -64,6 +64,15 @@ def test_curl_and_sdk_examples(server: LiveServer) -> None:
     assert "Paris" in run([sys.executable, "-c", example.replace(BASE, server.url)])
 
 
+def test_curl_examples_of_the_pages(server: LiveServer) -> None:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    examples = re.findall(r"^curl .*?}'$", pages, re.MULTILINE | re.DOTALL)
+    assert len(examples) == len(re.findall(r"^curl ", pages, re.MULTILINE)) > 0
+    for example in examples:
+        curl = example.replace(BASE, server.url).replace("my-model", "demo")
+        assert '"content"' in run(["bash", "-c", f"curl --silent --fail {curl.removeprefix('curl')}"])
+
+
 def test_own_model_commands(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", SHAPES["tiny"])
     paths = {"path/to/model": str(tmp_path / "model"), "my-bundle": str(tmp_path / "my-bundle")}

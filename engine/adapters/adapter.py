@@ -40,6 +40,8 @@ class Adapter:
 
 def read_adapters(folders: Mapping[str, Path], manifest: Manifest) -> tuple[Adapter, ...]:
     """Adapters by name. BundleError for a bundle that takes none, and names the file, key or tensor at fault."""
+    if folders and manifest.model.recurrent is not None:
+        raise BundleError(f"{manifest.name} takes no adapters: those of recurrent layers are not implemented")
     if folders and not manifest.lora:
         raise BundleError(
             f"{manifest.name} takes no adapters: `hexserve compile --lora` makes a bundle for the CPU that does"

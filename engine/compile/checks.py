@@ -47,11 +47,10 @@ def check_arguments(arguments: CompileArguments) -> None:
 
 def _check_target(arguments: CompileArguments) -> None:
     known = quants_with(*TAKEN[arguments.is_npu])
-    for quant in (arguments.quant, arguments.head or arguments.quant):
+    for option, quant in (("--quant", arguments.quant), ("--head", arguments.head or arguments.quant)):
         if quant not in known:
-            raise CompileError(
-                f"--target {arguments.target} takes --quant {', '.join(item.value for item in known)}, not {quant}"
-            )
+            taken = ", ".join(item.value for item in known)
+            raise CompileError(f"--target {arguments.target} takes {option} {taken}, not {quant}")
     if not arguments.is_npu:
         if not arguments.share_weights or arguments.part_mb != DEFAULT_PART_MB:
             raise CompileError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.bundle.manifest import TextSpec
-from engine.compile.checkpoint import Checkpoint, SafetensorsCheckpoint, read_json
+from engine.compile.checkpoint import Checkpoint, SafetensorsCheckpoint, read_json, read_optional_json
 from engine.compile.text_files import write_text_files
 from engine.errors import CompileError
 from engine.files.names import GGUF_SUFFIX
@@ -18,6 +18,9 @@ class Source(Protocol):
 
     @property
     def config(self) -> dict[str, object]: ...
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that it says end an answer; CompileError when what says so cannot be read."""
 
     def tensors(self) -> AbstractContextManager[Checkpoint]:
         """The tensors, while the context lasts."""
@@ -32,6 +35,12 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.config = read_json(folder / "config.json")
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Of generation_config.json, else of config.json."""
+        generation = read_optional_json(self._folder / "generation_config.json")
+        declared = generation.get("eos_token_id", self.config.get("eos_token_id"))
+        return tuple(end for end in (declared if isinstance(declared, list) else [declared]) if isinstance(end, int))
 
     def tensors(self) -> AbstractContextManager[Checkpoint]:
         """Of its safetensors files."""

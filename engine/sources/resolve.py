@@ -17,7 +17,7 @@ from pathlib import Path
 
 from engine.bundle.hashes import remember
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
-from engine.demo.location import DEMO, SHIPPED
+from engine.demo.location import SHIPPED
 from engine.errors import BundleError
 from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
@@ -31,7 +31,7 @@ from engine.sources.retention import lock_of, mark_used, remove_unused
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
 GGUF_QUANT = "keep"
-NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file or '{DEMO}'"
+NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, {' or '.join(map(repr, SHIPPED))}"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 

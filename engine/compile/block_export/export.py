@@ -11,7 +11,7 @@ from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Quant, Split, Target
 from engine.compile.block_export.arguments import QUANTS, Backend, ExportArguments
 from engine.compile.block_export.graph import ExportWriter, RotaryTables
-from engine.compile.checkpoint import Checkpoint, Float32, read_optional_json
+from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.graph_builder import GraphBuilder
 from engine.compile.graphs import check_graph
 from engine.compile.layers import LayerWriter
@@ -19,7 +19,7 @@ from engine.compile.lowering import FUSED, NPU, PLAIN, Lowering
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
-from engine.compile.source import open_source
+from engine.compile.source import Source, open_source
 from engine.compile.stages import check_all_used, overflow_refused
 from engine.compile.weight_file import WeightFile
 from engine.compile.weights import WeightPacker
@@ -57,7 +57,7 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
     quant = arguments.quant or QUANTS[arguments.backend][0]
     source = open_source(arguments.source)
     network = read_network(source.config, arguments.context)
-    export = _describe(arguments, quant, source.config, network)
+    export = _describe(arguments, quant, source, network)
     _check(arguments, quant, network, export)
     with source.tensors() as checkpoint, staged_folder(arguments.output, False) as folder:
         progress.stage(f"weights ({quant})", checkpoint.total_bytes(), "B")
@@ -66,7 +66,8 @@ def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockEx
     size = kv_cache_bytes(
         export.layers, export.kv_heads, export.context, export.head_dim, np.dtype(export.dtype).itemsize, export.batch
     )
-    progress.note(f"{arguments.output}: {export.quant} weights; the cache takes {size / 1e6:.1f} MB")
+    mask = "" if export.mask_token is not None else "; the model names no mask token, so it cannot denoise by itself"
+    progress.note(f"{arguments.output}: {export.quant} weights; the cache takes {size / 1e6:.1f} MB{mask}")
     return export
 
 
@@ -105,12 +106,9 @@ def _rotary_tables(network: Network, context: int) -> tuple[tuple[str, Float32],
     return ("rotary_cos", cos.astype(np.float32)), ("rotary_sin", sin.astype(np.float32))
 
 
-def _describe(arguments: ExportArguments, quant: Quant, config: Mapping[str, object], network: Network) -> BlockExport:
-    spec = network.spec
+def _describe(arguments: ExportArguments, quant: Quant, source: Source, network: Network) -> BlockExport:
+    spec, config = network.spec, source.config
     mask_token = _integer(config, "mask_token_id")
-    generation = read_optional_json(arguments.source / "generation_config.json")
-    declared = generation.get("eos_token_id", config.get("eos_token_id"))
-    stops = declared if isinstance(declared, list) else [declared]
     return BlockExport(
         export_version=EXPORT_VERSION,
         graph=GRAPH_FILE,
@@ -126,7 +124,7 @@ def _describe(arguments: ExportArguments, quant: Quant, config: Mapping[str, obj
         backend=arguments.backend.value,
         quant=quant.value,
         mask_token=mask_token,
-        stop_ids=tuple(stop for stop in stops if isinstance(stop, int)),
+        stop_ids=source.end_ids(),
         is_folded=_FORMS[arguments.backend].is_folded,
     )
 

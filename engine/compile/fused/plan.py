@@ -34,7 +34,10 @@ def fused_spec(arguments: CompileArguments) -> FusedSpec:
         raise CompileError("--layout fused has one past for all graphs: give one number of --context or --same-past")
     past = given[0] - (rows[-1] if arguments.context else 0)
     if past - SPARE_COLUMNS < LEAST_COLUMNS:
-        raise CompileError(f"--layout fused needs {LEAST_COLUMNS + SPARE_COLUMNS} past columns, {past} are left")
+        given_by = f"--same-past is {past}"
+        if arguments.context:
+            given_by = f"{max(past, 0)} are left of --context {given[0]} beside --rows {rows[-1]}"
+        raise CompileError(f"--layout fused needs {LEAST_COLUMNS + SPARE_COLUMNS} past columns, {given_by}")
     prefill = tuple(count - slots for count in rows)
     return FusedSpec(rows, prefill, slots, past, kv_update(arguments) is KvUpdate.GRAPH)
 

@@ -10,7 +10,8 @@ from engine.compile.gguf.config import network_config
 from engine.compile.gguf.geometry import read_geometry
 from engine.compile.gguf.header import read_header
 from engine.compile.gguf.tensors import gguf_tensors
-from engine.compile.gguf.text import write_gguf_text
+from engine.compile.gguf.text import end_ids, write_gguf_text
+from engine.compile.gguf.vocabulary import TokenizerFields
 
 
 class GgufSource:
@@ -22,6 +23,11 @@ class GgufSource:
         self._geometry = read_geometry(self._header, self._architecture)
         with gguf_tensors(self._header, self._architecture, self._geometry) as tensors:
             self.config = network_config(self._header, self._architecture, self._geometry, tensors)
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Of its header and of the names of its control tokens."""
+        fields = TokenizerFields(self._header)
+        return tuple(end_ids(fields, fields.vocabulary()))
 
     def tensors(self) -> AbstractContextManager[Checkpoint]:
         """Read from the file, which stays open."""

@@ -9,7 +9,7 @@ from engine.bundle.manifest import TextSpec
 from engine.compile.gguf.byte_level import byte_level_tokenizer, pre_tokenizer
 from engine.compile.gguf.header import GgufHeader
 from engine.compile.gguf.sentencepiece import sentencepiece_tokenizer
-from engine.compile.gguf.vocabulary import ENDS, TokenizerFields, TokenKind
+from engine.compile.gguf.vocabulary import ENDS, TokenizerFields, TokenKind, Vocabulary
 from engine.compile.text_files import TOKENIZER_FILE, describe_text
 from engine.errors import CompileError, UnsupportedModel
 from engine.files.content import brief, one_line
@@ -39,8 +39,7 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
         raise UnsupportedModel(f"{fields.title}: tokenizer {brief(model)} is not supported (supported: gpt2, llama)")
     is_sentencepiece = model == SENTENCEPIECE
     bos = fields.token("bos_token_id", tokens, 1 if is_sentencepiece else None)
-    ends = [fields.token(key, tokens) for key in ENDS]
-    eos = ends[0] if ends[0] is not None or not is_sentencepiece else 2
+    eos = fields.token("eos_token_id", tokens, 2 if is_sentencepiece else None)
     settings = {
         "bos_token": None if bos is None else tokens[bos],
         "eos_token": None if eos is None else tokens[eos],
@@ -48,10 +47,16 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
     }
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
-    declared = [identifier for identifier in ends if identifier is not None]
+    tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)
+    return describe_text(folder, tokenizer, settings, _template(header), declared)
+
+
+def end_ids(fields: TokenizerFields, vocabulary: Vocabulary) -> list[int]:
+    """What the file says ends an answer, and control tokens named like an end. CompileError for what is no token."""
+    tokens = vocabulary.tokens
+    declared = [identifier for key in ENDS if (identifier := fields.token(key, tokens)) is not None]
     named = [tokens.index(mark) for mark in ENDING if mark in tokens]
-    declared += [identifier for identifier in named if vocabulary.kinds[identifier] == TokenKind.CONTROL]
-    return describe_text(folder, _parsed(serialized, fields.title), settings, _template(header), declared)
+    return list(dict.fromkeys(declared + [end for end in named if vocabulary.kinds[end] == TokenKind.CONTROL]))
 
 
 def _parsed(serialized: str, title: str) -> Tokenizer:

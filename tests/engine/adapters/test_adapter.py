@@ -12,6 +12,7 @@ from engine.bundle.lora import LoraModule
 from engine.bundle.manifest import Manifest
 from engine.errors import BundleError
 from tests.engine.adapters.peft_folders import write_adapter
+from tests.engine.worker.recurrent_runtime import SMALLEST
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
 MODULES = (
@@ -89,6 +90,10 @@ def test_bundles_and_names_that_cannot_be(folder: Path) -> None:
     assert read_adapters({}, smallest_manifest()) == ()
     with pytest.raises(BundleError, match="none takes no adapters: `hexserve compile --lora`"):
         read_adapters({"a": folder}, smallest_manifest())
+    plain = smallest_manifest()
+    recurrent = msgspec.structs.replace(plain, model=msgspec.structs.replace(plain.model, recurrent=SMALLEST))
+    with pytest.raises(BundleError, match="none takes no adapters: those of recurrent layers are not implemented"):
+        read_adapters({"a": folder}, recurrent)
     with pytest.raises(BundleError, match="the adapter none has the name of the model"):
         read_adapters({"none": folder}, manifest())
     assert [adapter.name for adapter in read_adapters({"b": folder, "a": folder}, manifest())] == ["b", "a"]

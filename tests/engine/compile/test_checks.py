@@ -33,7 +33,7 @@ from engine.errors import CompileError
         ({"layout": Layout.SEGMENTS, "split": Split.LMHEAD}, "--split is for --layout pool"),
         (
             {"layout": Layout.SEGMENTS, "quant": Quant.INT8, "wide": Wide.INT8},
-            "second storage for --quant int4, not for int8",
+            "second storage for --quant int4 or keep, not for int8",
         ),
         ({"layout": Layout.POOL, "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"rows": (1,), "context": (64,), "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
@@ -55,7 +55,7 @@ def test_options(options: dict[str, Any], message: str) -> None:
     ("changes", "message"),
     [
         ({"quant": Quant.INT8}, "takes --quant fp16.*not int8"),
-        ({"quant": Quant.FP16, "head": Quant.INT4}, "not int4"),
+        ({"quant": Quant.FP16, "head": Quant.INT4}, "takes --head fp16.*not int4"),
         ({"rows": (), "context": ()}, "needs fixed variants: --rows with --context or --same-past"),
         ({"block": 128}, "symmetric blocks of 32"),
         ({"asymmetric": True}, "symmetric blocks of 32"),

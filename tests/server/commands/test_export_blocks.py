@@ -19,6 +19,14 @@ def test_a_checkpoint_is_exported(tmp_path: Path) -> None:
     assert made.mask_layers == 1
     # 2 layers, keys and values, 2 sequences, 2 heads of 16, 32 columns of 4 bytes.
     assert "the cache takes 0.0 MB" in done.output
+    assert "no mask token" not in done.output
+
+
+def test_who_cannot_denoise_is_told(tmp_path: Path) -> None:
+    source = write_block_checkpoint(tmp_path / "source", mask_token_id=None)
+    done = CliRunner().invoke(app, ["export-blocks", str(source), str(tmp_path / "out"), "--context", "32"])
+    assert done.exit_code == 0, done.output
+    assert "names no mask token, so it cannot denoise" in " ".join(done.output.split())
 
 
 def test_what_cannot_be_exported_ends_with_one_sentence(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from engine.diffusion_export.loop import BlockLoop, PassKind
 from engine.errors import CompileError, UnsupportedModel
 from engine.graphs.onnx_export import ExportedGraph
 from tests.engine.compile.block_export.eager import EagerModel, write_block_checkpoint
+from tests.engine.compile.gguf.gguf_files import write_gguf
 from tests.engine.models.test_qwen3_5 import TEXT_ONLY
 
 
@@ -41,6 +42,16 @@ def test_the_block_is_the_checkpoint_s_unless_said(checkpoint: Path, tmp_path: P
     ]
     assert [export.block for export in made] == [8, 2, 4]
     assert made[2].mask_token is None
+
+
+def test_a_gguf_file_says_what_ends_an_answer(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    file = write_gguf(tiny_checkpoint, tmp_path / "model.gguf")
+    made = [
+        export_blocks(ExportArguments(source, tmp_path / source.stem, 24), SilentProgress())
+        for source in (tiny_checkpoint, file)
+    ]
+    assert made[0].stop_ids
+    assert sorted(made[1].stop_ids) == sorted(made[0].stop_ids)
 
 
 @pytest.mark.parametrize(
