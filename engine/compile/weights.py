@@ -7,14 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.arguments import CompileArguments
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.embedding import store_integer_table, store_table
 from engine.compile.packed import PackedLayer, PackedLinear, PackedPart, PackedRecurrence, PackedTable
 from engine.compile.parts import PartPlan
 from engine.compile.quantization.blocks import Blocks
 from engine.compile.quantization.method import Activations, FloatMatrix, Method
-from engine.compile.quantization.table import METHODS, embedding_bits, head_method, method_of
+from engine.compile.quantization.table import UNROUNDED, embedding_bits, head_method, method_of
 from engine.compile.weight_file import StoredTensor, WeightFile
 from engine.models.network import Network
 
@@ -121,7 +121,7 @@ class WeightPacker:
             (names.beta.format(layer=layer), names.decay.format(layer=layer)), (heads, heads), spec.hidden
         )
         # A decay is an exponential, and these are few: they are never rounded.
-        stored = self._store(small, f"{at}_steps", steps, METHODS[Quant.FP32], None)
+        stored = self._store(small, f"{at}_steps", steps, UNROUNDED, None)
         rate = -np.exp(self._vector(names.a_log.format(layer=layer), heads))
         dt_bias = self._vector(names.dt_bias.format(layer=layer), heads)
         norm = self._vector(f"{names.norm.format(layer=layer)}.weight", recurrent.value_dim)

@@ -12,6 +12,7 @@ from engine.compile.quantization.w4a16 import W4A16
 from engine.compile.quantization.w8a16 import W8A16
 
 METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, KEEP, FP16, W4, W8A16, W4A16)}
+UNROUNDED = FP32  # for the few numbers that no precision may touch
 
 
 def quants_with(*activations: Activations) -> tuple[Quant, ...]:
