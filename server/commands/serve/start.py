@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from engine.bundle.manifest import load_manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
@@ -14,6 +15,7 @@ from engine.isolation.helper_pool import HelperLimits
 from engine.sources.paced import paced_folder, published_as
 from engine.sources.resolve import cache_folder, resolve_bundle
 from engine.sources.retention import in_use
+from server.commands.serve.denoising import remarks
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
 from server.http.open_files import bound_connections
@@ -47,11 +49,14 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
             with unwinding():
                 folder = _resolve(settings.engine, cache)
                 draft = resolve_bundle(settings.engine.draft, cache) if settings.engine.draft else None
+            unhonoured = tuple(remarks(load_manifest(folder).diffusion, settings))
         except BundleError as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
         found = settings.with_bundle(folder, cache, draft)
         set_up_logging(found.log_level)
+        for remark in unhonoured:
+            _log.warning("%s", remark)
         if found.engine.paced:
             _log.warning("PACED %s: nothing is computed, every answer is noise", found.engine.paced)
         if not (len(keys) or is_loopback(settings.host)):
