@@ -21,6 +21,9 @@ class ExportedGraph:
         try:
             path = confined(folder, self.export.graph)
             open_regular(path).close()  # onnxruntime would wait for the writer of a pipe
+        except OSError as error:
+            raise BundleError(f"graph {self.export.graph} cannot be loaded: {error}") from error
+        try:
             self._session = cpu_provider(threads).open(path)
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise BundleError(f"graph {self.export.graph} cannot be loaded: {str(error)[:300]}") from error

@@ -76,8 +76,8 @@ class WholeContextRuntime:
         self._columns[columns] = self._last[rows]
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """There is no host cache: tokens are too little to be worth it."""
-        raise NotImplementedError
+        """Never called: such bundles are served without a host cache, tokens are too little to be worth it."""
+        raise AssertionError("a bundle whose graphs have no past has no host cache")
 
     load = offload
 
