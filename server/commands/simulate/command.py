@@ -59,6 +59,8 @@ def simulate(
     try:
         levels = whole_numbers(clients, "--clients")
         if lone:
+            others = {"--costs": costs, "--rows": rows, "--slots": slots, "--host": host, "--svg": svg_file}
+            _refuse_given(others, "goes without --lone: that compares published rates of one stream")
             raise typer.Exit(_lone(prompt, output, json_file))
         _within("--host-ms", host_ms or 0.0, 0, 1_000_000)
         _within("--slot-ms", slot_ms, 0, 1_000_000)

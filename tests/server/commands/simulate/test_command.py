@@ -102,6 +102,7 @@ def test_one_token_has_no_gaps() -> None:
         (["--slots", "0"], "--slots must be at least 1 each, not '0'"),
         (["--slots", "128"], "--slots 128 leave no rows for a prompt: the widest variant has 128"),
         (["--slot-ms", "-1"], "--slot-ms must be 0 to 1000000, not -1"),
+        (["--lone", "--slots", "1"], "--slots goes without --lone: that compares published rates of one stream"),
         (["--kv-bytes", "9"], "--kv-bytes needs --costs: published models have their own"),
         (["--json", "/nowhere/x"], "--json /nowhere/x cannot be written: No such file or directory"),
     ],
