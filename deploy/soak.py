@@ -221,7 +221,8 @@ def report(record: SoakRecord, options: argparse.Namespace, console: Console) ->
     first, last = record.samples[0], record.samples[-1]
     console.print(
         f"memory {first.memory / 1e6:.0f} -> {last.memory / 1e6:.0f} MB, files {first.files} -> {last.files}, "
-        f"threads {first.threads} -> {last.threads}, columns {first.columns} -> {last.columns}"
+        f"threads {first.threads} -> {last.threads}, processes {first.processes} -> {last.processes}, "
+        f"columns {first.columns} -> {last.columns}"
     )
     sent = sum(record.done.values()) + len(record.lost)
     console.print(f"{'FAILED' if findings else 'passed'}: {sent} requests, {len(record.lost)} lost")

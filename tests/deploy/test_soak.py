@@ -44,6 +44,9 @@ def samples(judge: ModuleType, count: int = 80, **last: float) -> list[object]:
         ({"files": 8}, None),
         ({"threads": 9}, "threads grew from 20 to 29"),
         ({"columns": 16}, "16 columns are in use though nothing runs"),
+        ({"processes": 2, "memory": 160e6, "files": 32, "threads": 18}, None),
+        ({"processes": 1, "files": 21}, "open files grew from 40 to 61"),
+        ({"processes": 8}, "there were 11 processes, at most 10 are expected"),
     ],
 )
 def test_each_growth_is_told_with_its_figures(judge: ModuleType, growth: dict[str, float], said: str | None) -> None:
