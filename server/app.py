@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from engine.errors import Busy, HexserveError
-from server.engine_seam import EngineLike
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
 from server.http.body import BodyLimits
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
@@ -17,29 +16,32 @@ from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
 from server.http.guard.layer import Guard, GuardRules
 from server.http.guard.rates import Rates
+from server.http.held import HeldUntilAnswered
 from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
+from server.models.roster import Roster
 from server.routes import chat, completions, docs, responses, status, tokenize
-from server.service import Service
+from server.service import Server
 from server.settings import Settings, listed
 
 
-def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
-    """The app that serves `engine` to callers with one of `keys` (all callers if it has none).
+def create_app(settings: Settings, models: Roster, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
+    """The app that serves `models` to callers with one of `keys` (all callers if it has none).
 
-    The caller starts and closes the engine, and drains or ends requests through `in_flight`.
+    The caller starts and closes the models, and drains or ends requests through `in_flight`.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
-    metrics = Metrics(engine, settings.model_name)
+    metrics = Metrics(models.first.engine, settings.model_name)
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s)
-    app.state.service = Service(settings, engine, in_flight or InFlight(), metrics)
+    app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
     for router in routers:
         app.include_router(router)
+    app.add_middleware(HeldUntilAnswered)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
     app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, logs_access=settings.access_log)
@@ -83,7 +85,7 @@ async def _validation_error(_: Request, error: Exception) -> Response:
 async def _engine_error(request: Request, error: Exception) -> Response:
     failure = cast(HexserveError, error)
     if isinstance(failure, Busy):
-        cast(Service, request.app.state.service).metrics.rejected(failure.reason)
+        cast(Server, request.app.state.server).metrics.rejected(failure.reason)
     return _response(from_engine(failure))
 
 

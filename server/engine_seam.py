@@ -25,7 +25,13 @@ class TokenStreamLike(Protocol):
 
 
 class EngineLike(Protocol):
-    """Prompts to tokens, submit, abort, state and counters. See `engine.client.engine.Engine` for the errors."""
+    """Start, prompts to tokens, submit, abort, state, counters. See `engine.client.engine.Engine` for the errors."""
+
+    async def start(self) -> None:
+        """Load, and return when requests can run; raises HexserveError."""
+
+    async def close(self) -> None:
+        """Stop, and leave no process behind; may be repeated."""
 
     @property
     def state(self) -> EngineState:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
 
 import uvicorn
 from sse_starlette.sse import AppStatus
@@ -21,12 +20,12 @@ from starlette.types import ASGIApp
 from engine.errors import BundleError, HexserveError
 from server import signals
 from server.app import create_app
-from server.engine_seam import EngineLike
 from server.http.guard.keys import KeyRing
 from server.http.in_flight import InFlight
 from server.http.open_files import ACCEPTED_AT_ONCE, AcceptFailures
 from server.http.uvicorn_protocol import protocol_factory
 from server.logs import flush_logs
+from server.models.roster import Roster
 from server.settings import Settings, listed
 
 _log = logging.getLogger("hexserve")
@@ -37,16 +36,6 @@ IDLE_CONNECTION_S = 20
 CONNECTIONS_END_S = 1  # for clients to read the last frame once nothing generates any more
 
 
-class RunnableEngine(EngineLike, Protocol):
-    """An engine with its life: `start` returns when requests can run, `close` leaves no process behind."""
-
-    async def start(self) -> None:
-        """Load; raises HexserveError."""
-
-    async def close(self) -> None:
-        """Stop; may be repeated."""
-
-
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; OSError when the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -55,17 +44,17 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
-def run(settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket) -> int:
+def run(settings: Settings, keys: KeyRing, make_models: Callable[[], Roster], listener: socket.socket) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    code = asyncio.run(_serve_once(settings, keys, make_engine, listener))
+    code = asyncio.run(_serve_once(settings, keys, make_models, listener))
     signals.ignore()
     return code
 
 
 async def _serve_once(
-    settings: Settings, keys: KeyRing, make_engine: Callable[[], RunnableEngine], listener: socket.socket
+    settings: Settings, keys: KeyRing, make_models: Callable[[], Roster], listener: socket.socket
 ) -> int:
-    code = await _serve(settings, keys, make_engine, listener, is_last=True)
+    code = await _serve(settings, keys, make_models, listener, is_last=True)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
     return code
 
@@ -73,25 +62,23 @@ async def _serve_once(
 async def _serve(
     settings: Settings,
     keys: KeyRing,
-    make_engine: Callable[[], RunnableEngine],
+    make_models: Callable[[], Roster],
     listener: socket.socket,
     is_last: bool = False,
 ) -> int:
     """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
-    engine = make_engine()
+    models = make_models()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
-    server = DrainingServer(create_app(settings, engine, keys, in_flight), in_flight, settings)
+    server = DrainingServer(create_app(settings, models, keys, in_flight), in_flight, settings)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
-        return await _until_ended(server, engine, settings, listener)
+        return await _until_ended(server, models, listener)
 
 
-async def _until_ended(
-    server: "DrainingServer", engine: RunnableEngine, settings: Settings, listener: socket.socket
-) -> int:
+async def _until_ended(server: "DrainingServer", models: Roster, listener: socket.socket) -> int:
     serving = asyncio.create_task(server.serve([listener]))
-    loading = asyncio.create_task(engine.start())
+    loading = asyncio.create_task(models.start())
     ending = asyncio.create_task(server.ending.wait())
     failure: BaseException | None = None
     try:
@@ -99,13 +86,13 @@ async def _until_ended(
         if loading.done():
             failure = loading.exception()
         if failure is None and loading.done():
-            _log.info("serving %s on http://%s", settings.model_name or engine.info.name, _address(listener))
+            _log.info("serving %s on http://%s", models.first.name, _address(listener))
             await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
     finally:
         loading.cancel()
         ending.cancel()
         server.end()
-        await asyncio.gather(engine.close(), serving, asyncio.wait([loading]))
+        await asyncio.gather(models.close(), serving, asyncio.wait([loading]))
     return _exit_code(failure)
 
 

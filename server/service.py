@@ -3,14 +3,14 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 from fastapi import Request, Response
 
-from engine.client.engine import EngineState
 from engine.errors import ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
 from engine.request import PromptEmbeds
@@ -18,10 +18,12 @@ from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, TokenStreamLike
 from server.http.errors import ClientLeft, refuse
 from server.http.guard.caller import Caller
+from server.http.held import hold_until_answered
 from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
+from server.models.roster import Roster
 from server.requests.chat_template_options import Thinking
 from server.requests.denoising import out_of_order
 from server.requests.params import GenerationParams
@@ -46,33 +48,43 @@ class AnswerWriter(ChunkWriter, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """The parts of a running server that all its models share, wired by `create_app`."""
+
+    settings: Settings
+    models: Roster
+    in_flight: InFlight
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
-    """The parts of a running server, wired by `create_app`."""
+    """What one request needs of the model that it names: made by `take_model`, which keeps that model loaded.
+
+    model: the name that the request gave, of the model or of one of its adapters.
+    """
 
     settings: Settings
     engine: EngineLike
     in_flight: InFlight
     metrics: Metrics
-    caller: Caller | None = None  # set for the time of one request
+    model: str
+    caller: Caller | None
+    pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
 
     @property
     def tool_format(self) -> ToolFormat | None:
         """How the model writes tool calls, None when its chat template shows it no tools."""
         return format_of(self.engine.info.manifest.text.markers)
 
-    @property
-    def takes_requests(self) -> bool:
-        """True when a request sent now would be worked on."""
-        return self.engine.state is EngineState.READY and not self.in_flight.draining
-
     def admit(self, sequences: int) -> None:
         """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap."""
         self.in_flight.check_open()
         self.engine.check_room(sequences)
 
-    def envelope(self, prefix: str, model: str) -> Envelope:
+    def envelope(self, prefix: str) -> Envelope:
         """A new answer's identity."""
-        return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, self.engine.info.fingerprint)
+        return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), self.model, self.engine.info.fingerprint)
 
     async def constrained(
         self, params: GenerationParams, form: AnswerForm | None, thinking: Thinking | None = None
@@ -144,10 +156,24 @@ def _check_embeds(prompts: Sequence[ReadPrompt], choices: int) -> None:
         raise refuse(message, "prompt_embeds", "invalid_value")
 
 
-def service_of(request: Request) -> Service:
-    """The service of the app that a request came to, as its caller may use it."""
-    service = cast(Service, request.app.state.service)
-    return replace(service, caller=request.scope.get("state", {}).get("caller"))
+def server_of(request: Request) -> Server:
+    """What the app has that a request came to."""
+    return cast(Server, request.app.state.server)
+
+
+async def take_model(request: Request, name: str | None) -> Service:
+    """The service of the model of that name (None: the first), loaded, and kept so until the answer has ended.
+
+    Refusal 404 for a name that is not served, Busy when the model cannot be loaded now, ClientLeft. The body must be
+    read.
+    """
+    server = server_of(request)
+    model = server.models.first if name is None else server.models.find(name)
+    hold_until_answered(request.scope, model.pinned())
+    caller = request.scope["state"].get("caller")
+    await server.models.loaded(model)
+    named = model.name if name is None else name
+    return Service(model.settings, model.engine, server.in_flight, server.metrics, named, caller, model.pinned)
 
 
 async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:
@@ -155,7 +181,7 @@ async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, i
     request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
     try:
         if is_stream:
-            keep_alive_s = service_of(request).settings.keep_alive_s
+            keep_alive_s = server_of(request).settings.keep_alive_s
             first = await until_left(request, _first(stream, keep_alive_s))
             return StreamResponse(stream, first, writer, keep_alive_s)
         await until_left(request, _collect(stream, writer))

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass, replace
 
-from engine.client.engine import EngineInfo
 from engine.request import Denoising, SamplingParams, ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import echo, refuse
@@ -97,17 +96,6 @@ def completion_params(body: CompletionRequest, engine: EngineLike, settings: Set
         # Ranked by log-probability, so the engine reports it whether or not the caller asked.
         params = replace(params, choices=body.best_of, logprobs=body.logprobs or 0)
     return replace(params, prompt_logprobs=body.logprobs) if body.echo else params
-
-
-def check_model(name: str, info: EngineInfo, settings: Settings) -> str:
-    """The name, which is the model's or an adapter's; 404 when it is another one."""
-    served = (settings.model_name or info.name, *info.adapters)
-    if name not in served:
-        names = ", ".join(f"'{known}'" for known in served)
-        raise refuse(
-            f"The model {echo(name)} does not exist. This server has {names}.", "model", "model_not_found", 404
-        )
-    return name
 
 
 def _params(

@@ -10,11 +10,11 @@ from server.protocol.chat_request import ChatRequest
 from server.protocol.openapi_responses import answers
 from server.requests.chat_template_options import template_options, thinking_after, thinking_budget
 from server.requests.messages import template_messages
-from server.requests.params import chat_params, check_model
+from server.requests.params import chat_params
 from server.requests.prediction import predicted_tokens
 from server.requests.structured_output import chat_form
 from server.requests.tools import chat_tools
-from server.service import answer, service_of, until_left
+from server.service import answer, take_model, until_left
 from server.writers.chat import ChatWriter
 from server.writers.parsed_choice import ParsedChoice
 from server.writers.reasoning import reasoning_splitter
@@ -26,9 +26,8 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, ChatChunk))
 async def create_chat(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of events."""
-    service = service_of(request)
+    service = await take_model(request, body.model)
     engine = service.engine
-    model = check_model(body.model, engine.info, service.settings)
     params = chat_params(body, engine, service.settings)
     service.admit(params.choices)
     tools = chat_tools(body, service.tool_format)
@@ -42,7 +41,7 @@ async def create_chat(body: ChatRequest, request: Request) -> Response:
     budget = thinking_budget(body.thinking_token_budget, thinking, engine)
     params = replace(params, thinking_budget=budget, prediction=prediction)
     params = await until_left(request, service.constrained(params, form, thinking))
-    envelope = replace(service.envelope("chatcmpl", model), names_tier=body.service_tier is not None)
+    envelope = replace(service.envelope("chatcmpl"), names_tier=body.service_tier is not None)
     stream = service.launch(envelope, [prompt], params, "messages")
     count = TokenCount(stream.prompt_tokens, params.choices, body.prediction is not None)
     usage = StreamUsage(count, body.stream_options)

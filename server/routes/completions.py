@@ -7,10 +7,10 @@ from server.http.body import BoundedRoute
 from server.protocol.completion_answer import Completion
 from server.protocol.completion_request import CompletionRequest
 from server.protocol.openapi_responses import answers
-from server.requests.params import check_model, completion_params
+from server.requests.params import completion_params
 from server.requests.prompts import EncodedPrompt, check_count, given_prompts, prompt_ids
 from server.requests.structured_output import text_form
-from server.service import answer, service_of, until_left
+from server.service import answer, take_model, until_left
 from server.writers.completion import CompletionWriter
 from server.writers.text_choice import Best, Echo, TextChoice
 from server.writers.usage import StreamUsage, TokenCount
@@ -21,16 +21,15 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/completions", response_model=None, responses=answers(Completion, Completion))
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue one prompt or several, given as text or as token ids; whole or as a stream of events."""
-    service = service_of(request)
+    service = await take_model(request, body.model)
     engine = service.engine
-    model = check_model(body.model, engine.info, service.settings)
     params = completion_params(body, engine, service.settings)
     given = given_prompts(body)
     check_count(len(given), params.choices, service.settings)
     service.admit(len(given) * params.choices)
     prompts = await until_left(request, prompt_ids(given, engine, params.keep))
     params = await until_left(request, service.constrained(params, text_form(body)))
-    envelope = service.envelope("cmpl", model)
+    envelope = service.envelope("cmpl")
     field = "prompt" if body.prompt_embeds is None else "prompt_embeds"
     stream = service.launch(envelope, prompts, params, field)
     count = TokenCount(stream.prompt_tokens, params.choices)

@@ -13,11 +13,11 @@ from server.protocol.openapi_responses import answers
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from server.protocol.responses_request import ResponsesRequest
 from server.requests.chat_template_options import template_options, thinking_after, thinking_budget
-from server.requests.params import chat_params, check_model
+from server.requests.params import chat_params
 from server.requests.responses_input import as_chat, own_name, template_items
 from server.requests.structured_output import chat_form
 from server.requests.tools import chat_tools
-from server.service import answer, service_of, until_left
+from server.service import answer, take_model, until_left
 from server.writers.parsed_choice import ParsedChoice
 from server.writers.reasoning import reasoning_splitter
 from server.writers.responses import ResponseWriter
@@ -29,9 +29,8 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/responses", response_model=None, responses=answers(ResponseAnswer, ResponseEvent))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer a list of input items with a list of output items, whole or as a stream of named events."""
-    service = service_of(request)
+    service = await take_model(request, body.model)
     engine = service.engine
-    model = check_model(body.model, engine.info, service.settings)
     chat = as_chat(body)
     options = template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
     with _own_names():
@@ -44,7 +43,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         thinking = thinking_after(prompt, engine)
         params = replace(params, thinking_budget=thinking_budget(body.thinking_token_budget, thinking, engine))
         params = await until_left(request, service.constrained(params, form, thinking))
-    envelope = service.envelope("resp", model)
+    envelope = service.envelope("resp")
     stream = service.launch(envelope, [prompt], params, "input")
     count = TokenCount(stream.prompt_tokens, 1)
     choice = ParsedChoice(calls, reasoning_splitter(thinking.markers, thinking.is_open))

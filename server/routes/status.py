@@ -5,42 +5,38 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine.client.engine import EngineState
+from server.models.served_model import ServedModel
 from server.protocol.openapi_responses import errors
 from server.protocol.status import Health, Model, ModelList
-from server.requests.params import check_model
-from server.service import Service, service_of
+from server.service import Server, server_of
 
 router = APIRouter()
 
 
 @router.get("/v1/models", responses=errors(503))
 async def list_models(request: Request) -> ModelList:
-    """The one model of this server, and its adapters."""
-    service = service_of(request)
-    names = ("", *service.engine.info.adapters)
-    return ModelList(object="list", data=[_model(service, name) for name in names])
+    """The models of this server, each with its adapters."""
+    models = server_of(request).models.models
+    return ModelList(object="list", data=[_model(model, name) for model in models for name in model.names])
 
 
 @router.get("/v1/models/{model_id:path}", responses=errors(404, 503))
 async def retrieve_model(model_id: str, request: Request) -> Model:
     """The model or the adapter of that name."""
-    service = service_of(request)
-    name = check_model(model_id, service.engine.info, service.settings)
-    return _model(service, name if name in service.engine.info.adapters else "")
+    return _model(server_of(request).models.find(model_id), model_id)
 
 
-def _model(service: Service, adapter: str) -> Model:
-    """What is known of the model, "", or of one of its adapters."""
-    info = service.engine.info
-    manifest = info.manifest
-    served = service.settings.model_name or info.name
+def _model(model: ServedModel, name: str) -> Model:
+    """What is known of the model, or of its adapter of that name."""
+    info = model.engine.info
+    manifest, is_adapter = info.manifest, name in info.adapters
     return Model(
-        id=adapter or served,
+        id=name,
         object="model",
         created=info.created,
         owned_by="hexserve",
-        root=adapter or info.name,
-        parent=served if adapter else None,
+        root=name if is_adapter else info.name,
+        parent=model.name if is_adapter else None,
         max_model_len=info.max_context,
         context_length=info.max_context,
         meta={
@@ -58,38 +54,40 @@ def _model(service: Service, adapter: str) -> Model:
     )
 
 
-def _health(is_well: bool, service: Service) -> Response:
-    state = "draining" if service.in_flight.draining else service.engine.state.value
+def _health(is_well: bool, server: Server) -> Response:
+    engine = server.models.first.engine
+    state = "draining" if server.in_flight.draining else engine.state.value
     body = {"status": "ok" if is_well else "unavailable", "state": state}
-    if is_well and service.engine.state in (EngineState.READY, EngineState.RESTARTING):
-        body["device"] = service.engine.info.device
-    if service.settings.engine.paced:
-        body["warning"] = f"Nothing is computed: every answer is noise at the pace of {service.settings.engine.paced}."
+    if is_well and engine.state in (EngineState.READY, EngineState.RESTARTING):
+        body["device"] = engine.info.device
+    if server.settings.engine.paced:
+        body["warning"] = f"Nothing is computed: every answer is noise at the pace of {server.settings.engine.paced}."
     return JSONResponse(body, 200 if is_well else 503, headers=None if is_well else {"Retry-After": "1"})
 
 
 @router.get("/health", response_model=Health, responses={503: {"model": Health, "description": "Not now."}})
 async def health(request: Request) -> Response:
     """200 while requests are answered; a worker being replaced counts as well, as its requests go on."""
-    service = service_of(request)
-    return _health(service.engine.state in (EngineState.READY, EngineState.RESTARTING), service)
+    server = server_of(request)
+    return _health(server.models.first.engine.state in (EngineState.READY, EngineState.RESTARTING), server)
 
 
 @router.get("/health/live", response_model=Health, responses={503: {"model": Health, "description": "Restart it."}})
 async def live(request: Request) -> Response:
     """503 only when restarting this process is the only help."""
-    service = service_of(request)
-    return _health(service.engine.state not in (EngineState.DEAD, EngineState.STOPPED), service)
+    server = server_of(request)
+    return _health(server.models.first.engine.state not in (EngineState.DEAD, EngineState.STOPPED), server)
 
 
 @router.get("/health/ready", response_model=Health, responses={503: {"model": Health, "description": "Not now."}})
 async def ready(request: Request) -> Response:
     """200 when a request sent now would be worked on at once; 503 while loading, restarting or draining."""
-    service = service_of(request)
-    return _health(service.takes_requests, service)
+    server = server_of(request)
+    takes_requests = server.models.first.engine.state is EngineState.READY and not server.in_flight.draining
+    return _health(takes_requests, server)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Counters, gauges and histograms in Prometheus' text format."""
-    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(server_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -14,8 +14,7 @@ from server.protocol.tokenize import (
     TokenizerInfo,
 )
 from server.requests.messages import template_messages
-from server.requests.params import check_model
-from server.service import Service, service_of, until_left
+from server.service import take_model, until_left
 
 router = APIRouter(route_class=BoundedRoute)
 
@@ -23,8 +22,7 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/tokenize", responses=error_answers())
 async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeAnswer:
     """Token ids of a text or a conversation."""
-    service = service_of(request)
-    _check(body.model, service)
+    service = await take_model(request, body.model)
     if isinstance(body, TokenizeChat):
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
         options = {"add_generation_prompt": body.add_generation_prompt is not False}
@@ -44,8 +42,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeAnswer:
 @router.post("/detokenize", responses=error_answers())
 async def detokenize(body: DetokenizeRequest, request: Request) -> Detokenized:
     """The text of token ids, special tokens included."""
-    service = service_of(request)
-    _check(body.model, service)
+    service = await take_model(request, body.model)
     vocabulary = service.engine.info.vocab
     for index, token_id in enumerate(body.tokens):
         if token_id >= vocabulary:
@@ -59,7 +56,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Detokenized:
 @router.get("/tokenizer_info", responses=error_answers(503))
 async def tokenizer_info(request: Request) -> TokenizerInfo:
     """Special tokens and chat template of the model."""
-    engine = service_of(request).engine
+    engine = (await take_model(request, None)).engine
     text, info = engine.text_facts, engine.info
     return TokenizerInfo(
         tokenizer_class="PreTrainedTokenizerFast",
@@ -72,9 +69,3 @@ async def tokenizer_info(request: Request) -> TokenizerInfo:
         additional_special_tokens=list(text.special_tokens),
         chat_template=text.chat_template,
     )
-
-
-def _check(model: str | None, service: Service) -> None:
-    info = service.engine.info
-    if model is not None:
-        check_model(model, info, service.settings)

@@ -10,9 +10,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.guard.keys import KeyRing
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 

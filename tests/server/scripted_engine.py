@@ -118,6 +118,12 @@ class ScriptedEngine:
         self._info = info(max_context)
         self._steps: asyncio.Semaphore | None = None
 
+    async def start(self) -> None:
+        self.state = EngineState.READY
+
+    async def close(self) -> None:
+        self.state = EngineState.STOPPED
+
     @property
     def info(self) -> EngineInfo:
         if self.state is EngineState.LOADING:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.guard.keys import read_keys
 from server.http.in_flight import InFlight
 from server.run import DrainingServer, bind
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 

@@ -5,6 +5,7 @@ import threading
 
 from engine.config import EngineConfig
 from server.http.guard.keys import KeyRing
+from server.models.roster import Roster
 from server.run import bind, run
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
@@ -22,4 +23,5 @@ class StuckEngine(ScriptedEngine):
 
 
 if __name__ == "__main__":
-    raise SystemExit(run(Settings(EngineConfig("unused")), KeyRing(), StuckEngine, bind("127.0.0.1", 0)))
+    settings = Settings(EngineConfig("unused"))
+    raise SystemExit(run(settings, KeyRing(), lambda: Roster.of(StuckEngine(), settings), bind("127.0.0.1", 0)))

@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.guard.keys import ApiKey, KeyRing
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 

@@ -172,7 +172,7 @@ async def test_many_leavers_leave_nothing_behind(base_url: str, app: FastAPI, en
             await leave_early(client, "chat/completions", {"model": NAME, "messages": HELLO, "stream": True}, engine)
     await left(engine, 12)
     async with asyncio.timeout(PATIENCE_S):
-        assert await app.state.service.in_flight.wait_empty(PATIENCE_S)
+        assert await app.state.server.in_flight.wait_empty(PATIENCE_S)
     engine.hold(100)
     async with httpx.AsyncClient(base_url=base_url) as client:
         assert (await client.post("/v1/chat/completions", json={"model": NAME, "messages": HELLO})).status_code == 200

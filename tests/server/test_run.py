@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure, HexserveError
 from server import run
 from server.http.guard.keys import KeyRing
+from server.models.roster import Roster
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
@@ -57,7 +58,8 @@ class Life:
         self.engine = engine
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), drain_s=drain_s)
-        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: engine, listener))
+        models = Roster.of(engine, settings)
+        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: models, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 
     async def ready(self, status: int = 200) -> None:

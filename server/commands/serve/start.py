@@ -16,18 +16,20 @@ from engine.sources.paced import paced_folder, published_as
 from engine.sources.resolve import cache_folder, resolve_bundle
 from engine.sources.retention import in_use
 from server.commands.serve.denoising import remarks
+from server.engine_seam import EngineLike
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
 from server.http.open_files import bound_connections
 from server.logs import set_up_logging
-from server.run import UNUSABLE, RunnableEngine, bind, run
+from server.models.roster import Roster
+from server.run import UNUSABLE, bind, run
 from server.settings import Settings
 from server.signals import unwinding
 
 _log = logging.getLogger("hexserve")
 
 
-MakeEngine = Callable[[EngineConfig, ClientLimits], RunnableEngine]
+MakeEngine = Callable[[EngineConfig, ClientLimits], EngineLike]
 
 
 def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
@@ -65,7 +67,7 @@ def start(settings: Settings, make_engine: MakeEngine = Engine) -> int:
         pipes = 2 * (limits.grammars.compilers + limits.templates.processes)
         found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
         with in_use(folder, cache), in_use(draft or folder, cache):
-            return run(found, keys, lambda: make_engine(found.engine, limits), listener)
+            return run(found, keys, lambda: Roster.of(make_engine(found.engine, limits), found), listener)
 
 
 def _resolve(engine: EngineConfig, cache: Path) -> Path:

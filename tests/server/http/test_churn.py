@@ -42,7 +42,7 @@ def limiter(server: Served) -> Limiter:
 def counts(server: Served) -> tuple[int, ...]:
     """Open files, tasks, connections, requests in flight, sequences of the engine, busy callers."""
     files = len(list(OPEN_FILES.iterdir())) if OPEN_FILES.exists() else 0
-    service = server.app.state.service
+    service = server.app.state.server
     connections = len(server.server.server_state.connections)
     return files, server.tasks(), connections, service.in_flight.count, len(server.engine.live), limiter(server).busy
 

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from engine.request import Denoising, Unmasking
-from server.app import create_app
 from server.http.guard.keys import KeyRing
 from server.requests.denoising import FIELDS
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 GIVEN: dict[str, Any] = {

@@ -12,11 +12,11 @@ import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.docs_page import page
 from server.http.guard.keys import KeyRing, read_keys
 from server.http.guard.layer import OPEN_PATHS
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 HELLO: Any = {"model": NAME, "messages": [{"role": "user", "content": "hello"}], "logprobs": True}

@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.client.engine import EngineState
 from engine.config import EngineConfig
 from engine.errors import Busy, BusyReason, PassFailed
-from server.app import create_app
 from server.http.guard.keys import KeyRing, read_keys
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 REJECTIONS = "vllm:admission_rejections_total"
@@ -70,7 +70,7 @@ async def test_health(
 async def test_draining_refuses_new_requests_and_says_when_to_come_back(
     client: httpx.AsyncClient, app: FastAPI
 ) -> None:
-    app.state.service.in_flight.draining = True
+    app.state.server.in_flight.draining = True
     answer = await client.post("/v1/chat/completions", json=HELLO)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
     assert answer.json()["error"]["type"] == "server_error"

@@ -11,11 +11,11 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.guard.keys import KeyRing, read_keys
 from server.http.guard.layer import OPEN_PATHS, Guard, GuardRules, rate_error
 from server.http.guard.rates import Denial, Rates
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 CHAT = "/v1/chat/completions"

@@ -1,0 +1,1 @@
+"""The models of one server: which there are, in which state each is, and whose memory is given to whom."""
