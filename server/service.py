@@ -23,7 +23,7 @@ from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
-from server.models.roster import Roster
+from server.models.models import Models, find
 from server.requests.chat_template_options import Thinking
 from server.requests.denoising import out_of_order
 from server.requests.params import GenerationParams
@@ -52,7 +52,7 @@ class Server:
     """The parts of a running server that all its models share, wired by `create_app`."""
 
     settings: Settings
-    models: Roster
+    models: Models
     in_flight: InFlight
     metrics: Metrics
 
@@ -168,12 +168,21 @@ async def take_model(request: Request, name: str | None) -> Service:
     read.
     """
     server = server_of(request)
-    model = server.models.first if name is None else server.models.find(name)
+    known = server.models.models
+    model = known[0] if name is None else find(known, name)
     hold_until_answered(request.scope, model.pinned())
-    caller = request.scope["state"].get("caller")
-    await server.models.loaded(model)
-    named = model.name if name is None else name
-    return Service(model.settings, model.engine, server.in_flight, server.metrics, named, caller, model.pinned)
+    engine = server.models.ready(model)
+    if engine is None:
+        engine = await until_left(request, server.models.loaded(model))
+    return Service(
+        settings=model.settings,
+        engine=engine,
+        in_flight=server.in_flight,
+        metrics=server.metrics,
+        model=model.name if name is None else name,
+        caller=request.scope["state"].get("caller"),
+        pinned=model.pinned,
+    )
 
 
 async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:

@@ -6,7 +6,10 @@ from server.protocol.fields import Answer
 
 
 class Model(Answer):
-    """The served model, or an adapter of it, whose parent it is; the last five fields are extensions."""
+    """The served model, or an adapter of it, whose parent it is; the last five fields are extensions.
+
+    max_model_len, context_length: null for a checkpoint that has not been compiled yet.
+    """
 
     id: str
     object: Literal["model"]
@@ -14,8 +17,8 @@ class Model(Answer):
     owned_by: str
     root: str
     parent: str | None
-    max_model_len: int
-    context_length: int
+    max_model_len: int | None
+    context_length: int | None
     meta: dict[str, Any]
 
 

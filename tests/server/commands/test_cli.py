@@ -51,7 +51,7 @@ def test_what_commands_share_is_not_the_benchs(command: str) -> None:
 def test_every_setting_is_a_flag() -> None:
     parameters = inspect.signature(serve).parameters
     known = {option.key for option in options() if not option.bounds.is_secret}
-    assert set(parameters) == {"source", "config"} | known | set(RENAMED)
+    assert set(parameters) == {"sources", "config"} | known | set(RENAMED)
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert all(flag_name(key) in shown.output for key in known)
