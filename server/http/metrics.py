@@ -10,6 +10,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from engine.client.engine import EngineInfo, EngineState
 from engine.errors import BusyReason
@@ -62,7 +63,7 @@ class MeasuredModels(Protocol):
         """All models, at least one; Busy while an only model loads."""
 
 
-class EngineCollector:
+class EngineCollector(Collector):
     """Turns the engines' counters into metric families at scrape time."""
 
     def __init__(self, models: MeasuredModels) -> None:
@@ -179,10 +180,11 @@ class _ModelFamilies:
 class Metrics:
     """The registry and everything observed per request."""
 
-    def __init__(self, models: MeasuredModels) -> None:
+    def __init__(self, models: MeasuredModels, further: Sequence[Collector] = ()) -> None:
         self._models = models
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(models))
+        for collector in (EngineCollector(models), *further):
+            self._registry.register(collector)
         labels = ("model_name",)
         self.histograms = {
             name: Histogram(f"vllm:{name}", text, labels, registry=self._registry, buckets=buckets)

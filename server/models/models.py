@@ -31,6 +31,9 @@ class Models(Protocol):
     async def loaded(self, model: ServedModel) -> EngineLike:
         """The model's engine once requests can run. The caller has pinned the model. Busy, EngineFailure."""
 
+    async def unload(self, model: ServedModel) -> None:
+        """Unload a model that no request uses; Refusal."""
+
     async def start(self) -> None:
         """Load what has to be there from the start; HexserveError when that fails."""
 

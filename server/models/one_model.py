@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from engine.client.engine import EngineState
 from server.engine_seam import EngineLike
+from server.http.errors import refuse
 from server.http.metrics import MeasuredModel
 from server.models.served_model import ServedModel
 from server.settings import Settings
@@ -35,6 +36,11 @@ class OneModel:
     def measured(self) -> Sequence[MeasuredModel]:
         """Counters of all models."""
         return [model.measured for model in self.models]
+
+    async def unload(self, model: ServedModel) -> None:
+        """Refusal: nothing would load it again."""
+        message = f"The model '{model.name}' is loaded from the start of this server to its end; serve it with --lazy."
+        raise refuse(message, "model", "model_not_unloadable")
 
     async def start(self) -> None:
         """Load the model; HexserveError."""

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from server.protocol.fields import Answer
+from server.protocol.fields import Answer, Body, Name
 
 
 class Model(Answer):
@@ -27,6 +27,20 @@ class ModelList(Answer):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class LoadRequest(Body):
+    """Body of /models/load and /models/unload."""
+
+    model: Name
+
+
+class ModelMoved(Answer):
+    """The state that a model is in afterwards."""
+
+    success: bool
+    model: str
+    state: str
 
 
 class Health(Answer):

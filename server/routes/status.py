@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine.bundle.manifest import Manifest
 from engine.client.engine import EngineState
+from engine.errors import EngineFailure
 from server.engine_seam import EngineLike
 from server.http.errors import from_engine
 from server.models.models import find
@@ -87,7 +88,7 @@ def _residence(model: ServedModel) -> dict[str, Any]:
     """Whether a model that comes and goes is there, and the bytes that it is reckoned to take."""
     if not model.comes_and_goes:
         return {}
-    failure = {"error": str(from_engine(model.error).message)} if model.error is not None else {}
+    failure = {} if model.error is None else {"error": from_engine(EngineFailure(str(model.error))).message}
     return {"state": model.state.value, "memory_bytes": model.size, **failure}
 
 
