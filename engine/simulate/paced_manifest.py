@@ -51,7 +51,7 @@ def paced_manifest(
             vocab=geometry.vocab,
             rope=RopeSpec("default", geometry.rope_theta, geometry.head_dim, frequencies),
         ),
-        graphs=(*(_decoder(geometry, shape) for shape in shapes), _head(geometry, max(shapes).rows)),
+        graphs=(*(part for shape in shapes for part in _decoder(geometry, shape)), _head(geometry, max(shapes).rows)),
         kv_dtype="uint8",
         max_context=max(shape.past for shape in shapes) + 1,
         text=text,
@@ -60,28 +60,45 @@ def paced_manifest(
     )
 
 
-def _decoder(geometry: Geometry, shape: PassShape) -> GraphSpec:
+def _decoder(geometry: Geometry, shape: PassShape) -> list[GraphSpec]:
+    """The parts of a shape, cut as the bundle is whose times are published."""
+    size = geometry.part_layers or geometry.layers
+    firsts = range(0, geometry.layers, size)
+    return [
+        _part(geometry, shape, number, len(firsts), range(first, min(first + size, geometry.layers)))
+        for number, first in enumerate(firsts, 1)
+    ]
+
+
+def _part(geometry: Geometry, shape: PassShape, number: int, count: int, layers: range) -> GraphSpec:
     rows, past, context = shape.rows, shape.past, shape.context
     heads, size = geometry.kv_heads, geometry.head_dim
+    first = TensorSpec("input_ids", "int32", (1, rows)) if number == 1 else _hidden(geometry, rows, number - 1)
     inputs = [
-        TensorSpec("input_ids", "int32", (1, rows)),
+        first,
         TensorSpec("attention_mask", "uint16", (1, 1, rows, context), *MASK),
         TensorSpec("position_ids_cos", "uint16", (1, 1, rows, size // 2), *ROTARY),
         TensorSpec("position_ids_sin", "uint16", (1, 1, rows, size // 2), *ROTARY),
     ]
     outputs = []
-    for layer in range(geometry.layers):
+    for layer in layers:
         inputs.append(TensorSpec(f"past_key_{layer}_in", "uint8", (heads, 1, size, past), *CACHE))
         inputs.append(TensorSpec(f"past_value_{layer}_in", "uint8", (heads, 1, past, size), *CACHE))
         outputs.append(TensorSpec(f"past_key_{layer}_out", "uint8", (heads, 1, size, rows), *CACHE))
         outputs.append(TensorSpec(f"past_value_{layer}_out", "uint8", (heads, 1, rows, size), *CACHE))
-    outputs.append(TensorSpec("hidden", "uint16", (1, rows, geometry.hidden), *ROTARY))
-    name = f"ar{rows}_cl{context}_1_of_1"
-    last = geometry.layers - 1
-    return GraphSpec(name, "none", GraphKind.DECODER, 1, 1, tuple(inputs), tuple(outputs), rows, context, 0, last)
+    outputs.append(_hidden(geometry, rows, number))
+    name = f"ar{rows}_cl{context}_{number}_of_{count}"
+    ends = layers[0], layers[-1]
+    return GraphSpec(
+        name, "none", GraphKind.DECODER, number, count, tuple(inputs), tuple(outputs), rows, context, *ends
+    )
+
+
+def _hidden(geometry: Geometry, rows: int, part: int) -> TensorSpec:
+    return TensorSpec(f"hidden_{part}", "uint16", (1, rows, geometry.hidden), *ROTARY)
 
 
 def _head(geometry: Geometry, rows: int) -> GraphSpec:
-    hidden = TensorSpec("hidden", "uint16", (1, rows, geometry.hidden), *ROTARY)
+    hidden = _hidden(geometry, rows, -(-geometry.layers // (geometry.part_layers or geometry.layers)))
     logits = TensorSpec("logits", "uint16", (1, rows, geometry.vocab), *LOGITS)
     return GraphSpec("lmhead", "none", GraphKind.LMHEAD, 1, 1, (hidden,), (logits,), rows)

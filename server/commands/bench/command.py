@@ -59,6 +59,11 @@ def bench(
     if paced:
         if addresses or prompts or shared_prefix or bundle != "demo":
             refuse("--paced starts a server and makes its prompts itself: leave out URLs, --bundle, --prompts")
+        if profile or markdown or token_ids or model or api_key or rounds > 1 or not full_length:
+            refuse(
+                "--paced runs its cases once each: leave out --profile, --markdown, --token-ids, --model, --api-key, "
+                "--rounds, --no-full-length"
+            )
         from server.commands.bench.paced import run_paced
 
         raise typer.Exit(run_paced(paced, source, load, timeout, json_file))

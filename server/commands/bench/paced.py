@@ -114,6 +114,9 @@ def run_paced(name: str, prompts: PromptSource, load: BenchLoad, timeout_s: floa
         published = named(name)
     except ValueError:
         refuse(f"--paced '{name}' has no published pass times; known are {', '.join(known())}")
+    if not any(case.clients in load.clients for case in CASES):
+        counts = sorted({case.clients for case in CASES})
+        refuse(f"--clients: --paced has cases of {' and '.join(map(str, counts))} clients")
     console = Console()
     port = free_port()
     command = [*serve_command("demo", port), "--paced", name]
@@ -154,7 +157,7 @@ class PacedSession:
         try:
             length, _ = await prepare([target], True)
             sized = PromptSource(self.prompts.seed, self.prompts.prompt_tokens, length, self.prompts.texts)
-            for case in CASES:
+            for case in (case for case in CASES if case.clients in self.load.clients):
                 target.extra = {**IGNORE_EOS, **case.fields}
                 await target.answer(sized.prompt("warm", case.title), WARM_TOKENS)  # a first schema loads its tokenizer
                 load = BenchLoad((case.clients,), self.load.requests_per_client, self.load.max_tokens, 1)

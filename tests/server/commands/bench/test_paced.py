@@ -70,9 +70,12 @@ def test_the_table_and_the_file_that_simulate_reads(tmp_path: Path) -> None:
         (["x-elite/none"], "'x-elite/none' has no published pass times; known are x-elite/llama-3.2-1b, "),
         (["x-elite/llama-3.2-3b", "http://127.0.0.1:1"], "leave out URLs, --bundle, --prompts"),
         (["x-elite/llama-3.2-3b", "--bundle", "mine"], "leave out URLs, --bundle, --prompts"),
+        (["x-elite/llama-3.2-3b", "--profile"], "runs its cases once each: leave out --profile, --markdown, "),
+        (["x-elite/llama-3.2-3b", "--rounds", "2"], "runs its cases once each: leave out --profile, --markdown, "),
+        (["x-elite/llama-3.2-3b", "--clients", "4,8"], "--paced has cases of 1 and 16 clients"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(app, ["bench", "--paced", *arguments])
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: --paced") and told in result.stderr and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: --") and told in result.stderr and result.stderr.count("\n") == 1
