@@ -15,6 +15,7 @@ from engine.errors import Busy, BusyReason, EngineFailure, HexserveError
 from server.engine_seam import EngineLike
 from server.http.errors import refuse
 from server.http.metrics import MeasuredModel
+from server.models.background import in_background
 from server.models.decisions import fits, idle, next_idle_s, to_unload
 from server.models.served_model import ServedModel
 from server.models.states import ModelState
@@ -153,7 +154,7 @@ class Roster:
         assert model.loader is not None
         started_at_s = self._clock()
         model.error = None
-        needed = await asyncio.to_thread(model.loader.reckon)
+        needed = await in_background(model.loader.reckon)
         if not await self._has_room(model, needed):
             self._end_task(model, ModelState.UNLOADED)
             return

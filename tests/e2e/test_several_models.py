@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -102,6 +103,24 @@ async def test_ctrl_c_ends_all_workers(cache: Path) -> None:
         left = psutil.Process(server.process.pid).children(recursive=True)
     assert server.process.returncode == 0
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in left)
+
+
+async def test_a_signal_while_the_first_use_compiles_ends_the_server(tmp_path: Path) -> None:
+    """What compiles is in a thread of the server and in a process of its own: neither keeps it from ending."""
+    shutil.copytree(demo_folder(), tmp_path / "models" / "checkpoint")
+    with serving("--models-dir", str(tmp_path / "models"), cache=tmp_path / "cache") as server:
+        async with sdk(server) as client:
+            asking = asyncio.create_task(story(client, "checkpoint"))
+            while not (compilers := psutil.Process(server.process.pid).children()):
+                await asyncio.sleep(0)
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(openai.APIStatusError) as refusal:
+                await asking
+        assert refusal.value.status_code == 503
+        assert server.process.wait(PATIENCE_S) == 0
+        psutil.wait_procs(compilers, PATIENCE_S)
+        assert not any(each.is_running() for each in compilers)
+    assert [path.name for path in (tmp_path / "cache").iterdir() if "partial" in path.name] == []
 
 
 @dataclass

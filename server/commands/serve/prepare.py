@@ -68,7 +68,7 @@ def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exi
         budget=settings.models_memory_mb * 1024**2 or int(MACHINE_SHARE * usable_memory()),
         idle_s=settings.idle_unload_s,
         load_wait_s=settings.load_wait_s,
-        preloads=len(models) == 1 and not settings.lazy,
+        preloads=len(models) == 1 and not (settings.lazy or settings.models_dir),
     )
 
     def make(limits: ClientLimits) -> Models:

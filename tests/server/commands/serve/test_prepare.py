@@ -52,7 +52,15 @@ async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles
     assert not models.models[0].comes_and_goes
 
 
-@pytest.mark.parametrize(("options", "preloads"), [({"lazy": True}, False), ({"idle_unload_s": 5.0}, True)])
+@pytest.mark.parametrize(
+    ("options", "preloads"),
+    [
+        ({"lazy": True}, False),
+        ({"idle_unload_s": 5.0}, True),
+        ({"idle_unload_s": 5.0, "lazy": True}, False),
+        ({"idle_unload_s": 5.0, "models_dir": "."}, False),
+    ],
+)
 async def test_an_only_model_that_comes_and_goes(
     made: Prepare, bundles: Bundles, options: dict[str, object], preloads: bool
 ) -> None:
