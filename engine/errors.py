@@ -63,6 +63,7 @@ class BusyReason(Enum):
     PROMPT_TOKENS = "max_num_queued_tokens"  # as many as may wait (vLLM's label)
     WORKER = "worker_behind"  # the worker process has not read what it was already sent
     GRAMMARS = "max_num_queued_grammars"  # as many as may wait to be compiled
+    MODELS_MEMORY = "models_memory"  # what is loaded is in use, and another model does not fit beside it
     LOADING = "loading"
     SHUTTING_DOWN = "shutting_down"
 

@@ -20,22 +20,23 @@ from server.http.held import HeldUntilAnswered
 from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
-from server.models.roster import Roster
-from server.routes import chat, completions, docs, responses, status, tokenize
+from server.models.collector import ResidenceCollector
+from server.models.models import Models
+from server.routes import chat, completions, docs, loading, responses, status, tokenize
 from server.service import Server
 from server.settings import Settings, listed
 
 
-def create_app(settings: Settings, models: Roster, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
+def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
     """The app that serves `models` to callers with one of `keys` (all callers if it has none).
 
     The caller starts and closes the models, and drains or ends requests through `in_flight`.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
-    metrics = Metrics(models.first.engine, settings.model_name)
+    metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
-    routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
+    routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)

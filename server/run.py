@@ -25,7 +25,7 @@ from server.http.in_flight import InFlight
 from server.http.open_files import ACCEPTED_AT_ONCE, AcceptFailures
 from server.http.uvicorn_protocol import protocol_factory
 from server.logs import flush_logs
-from server.models.roster import Roster
+from server.models.models import Models
 from server.settings import Settings, listed
 
 _log = logging.getLogger("hexserve")
@@ -44,7 +44,7 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
-def run(settings: Settings, keys: KeyRing, make_models: Callable[[], Roster], listener: socket.socket) -> int:
+def run(settings: Settings, keys: KeyRing, make_models: Callable[[], Models], listener: socket.socket) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
     code = asyncio.run(_serve_once(settings, keys, make_models, listener))
     signals.ignore()
@@ -52,7 +52,7 @@ def run(settings: Settings, keys: KeyRing, make_models: Callable[[], Roster], li
 
 
 async def _serve_once(
-    settings: Settings, keys: KeyRing, make_models: Callable[[], Roster], listener: socket.socket
+    settings: Settings, keys: KeyRing, make_models: Callable[[], Models], listener: socket.socket
 ) -> int:
     code = await _serve(settings, keys, make_models, listener, is_last=True)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
@@ -62,7 +62,7 @@ async def _serve_once(
 async def _serve(
     settings: Settings,
     keys: KeyRing,
-    make_models: Callable[[], Roster],
+    make_models: Callable[[], Models],
     listener: socket.socket,
     is_last: bool = False,
 ) -> int:
@@ -76,7 +76,7 @@ async def _serve(
         return await _until_ended(server, models, listener)
 
 
-async def _until_ended(server: "DrainingServer", models: Roster, listener: socket.socket) -> int:
+async def _until_ended(server: "DrainingServer", models: Models, listener: socket.socket) -> int:
     serving = asyncio.create_task(server.serve([listener]))
     loading = asyncio.create_task(models.start())
     ending = asyncio.create_task(server.ending.wait())
@@ -86,7 +86,7 @@ async def _until_ended(server: "DrainingServer", models: Roster, listener: socke
         if loading.done():
             failure = loading.exception()
         if failure is None and loading.done():
-            _log.info("serving %s on http://%s", models.first.name, _address(listener))
+            _log.info("serving %s on http://%s", ", ".join(model.name for model in models.models), _address(listener))
             await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
     finally:
         loading.cancel()

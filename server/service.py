@@ -16,14 +16,15 @@ from engine.grammar.tool_formats import ToolFormat
 from engine.request import PromptEmbeds
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, TokenStreamLike
-from server.http.errors import ClientLeft, refuse
+from server.http.errors import ClientLeft, RequestTimeout, refuse
 from server.http.guard.caller import Caller
 from server.http.held import hold_until_answered
 from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
 from server.http.sse import ChunkWriter, StreamResponse
-from server.models.roster import Roster
+from server.models.models import Models, find
+from server.models.served_model import ServedModel
 from server.requests.chat_template_options import Thinking
 from server.requests.denoising import out_of_order
 from server.requests.params import GenerationParams
@@ -52,7 +53,7 @@ class Server:
     """The parts of a running server that all its models share, wired by `create_app`."""
 
     settings: Settings
-    models: Roster
+    models: Models
     in_flight: InFlight
     metrics: Metrics
 
@@ -71,6 +72,7 @@ class Service:
     model: str
     caller: Caller | None
     pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
+    waited_s: float = 0.0  # until the model was loaded
 
     @property
     def tool_format(self) -> ToolFormat | None:
@@ -135,7 +137,7 @@ class Service:
         if self.caller is not None:
             self.caller.spend(sum(map(len, prompts)))
             watch.spend = self.caller.spend
-        return MergedStream(streams, self.in_flight, watch, self.settings.request_timeout_s)
+        return MergedStream(streams, self.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
 
 
 def _check_grammars(params: GenerationParams, sequences: int) -> None:
@@ -168,12 +170,34 @@ async def take_model(request: Request, name: str | None) -> Service:
     read.
     """
     server = server_of(request)
-    model = server.models.first if name is None else server.models.find(name)
+    known = server.models.models
+    model = known[0] if name is None else find(known, name)
     hold_until_answered(request.scope, model.pinned())
-    caller = request.scope["state"].get("caller")
-    await server.models.loaded(model)
-    named = model.name if name is None else name
-    return Service(model.settings, model.engine, server.in_flight, server.metrics, named, caller, model.pinned)
+    began_s = time.monotonic()
+    engine = server.models.ready(model)
+    if engine is None:
+        engine = await until_left(request, _loaded(server, model))
+    return Service(
+        settings=model.settings,
+        engine=engine,
+        in_flight=server.in_flight,
+        metrics=server.metrics,
+        model=model.name if name is None else name,
+        caller=request.scope["state"].get("caller"),
+        pinned=model.pinned,
+        waited_s=time.monotonic() - began_s,
+    )
+
+
+async def _loaded(server: Server, model: ServedModel) -> EngineLike:
+    """The engine of a model that is not ready yet; RequestTimeout when the request may not live that long."""
+    server.in_flight.check_open()
+    timeout_s = server.settings.request_timeout_s
+    try:
+        async with asyncio.timeout(timeout_s or None):
+            return await server.models.loaded(model)
+    except TimeoutError:
+        raise RequestTimeout.after(timeout_s) from None
 
 
 async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:

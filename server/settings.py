@@ -5,7 +5,7 @@ import difflib
 import tomllib
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -16,6 +16,12 @@ from engine.request import Unmasking
 from server.http.guard.hosts import host_name
 from server.http.guard.origins import is_origin
 from server.http.guard.text_file import read_text_file
+from server.options.bounds import NO_BOUNDS, Bounds, Value
+from server.options.bounds import chosen as _chosen
+from server.options.bounds import required as _required
+from server.options.bounds import secret as _secret
+from server.options.bounds import setting as _setting
+from server.options.models import ModelsSettings
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
@@ -25,47 +31,9 @@ RENAMED: Mapping[str, str] = types.MappingProxyType(
     {"shelf_mb": "kv_offload_mb", "grammar_helpers": "grammar_compilers"}
 )
 
-Value = str | int | float | bool
-
 
 class SettingsError(Exception):
     """A setting is unknown, has the wrong type or is out of range; the message names it and where it came from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a setting means and which numbers it takes (inclusive; None = no bound).
-
-    choices: the words it may be, in any case. is_required: text that may not be empty. is_repeatable: a list with
-    commas, of which a flag may be given for each part.
-    """
-
-    help: str
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    is_secret: bool = False  # never a flag: command lines are seen by everyone on the machine
-    is_required: bool = False
-    is_repeatable: bool = False
-
-
-NO_BOUNDS = Bounds("")
-
-
-def _setting(default: Value, help: str, low: float | None = None, high: float | None = None) -> Any:
-    return field(default=default, metadata={"bounds": Bounds(help, low, high)})
-
-
-def _chosen(default: str, help: str, choices: tuple[str, ...]) -> Any:
-    return field(default=default, metadata={"bounds": Bounds(help, choices=choices)})
-
-
-def _secret(help: str) -> Any:
-    return field(default="", repr=False, metadata={"bounds": Bounds(help, is_secret=True)})
-
-
-def _required(default: str, help: str) -> Any:
-    return field(default=default, metadata={"bounds": Bounds(help, is_required=True)})
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -74,7 +42,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(ModelsSettings):
     """The server's own settings and one EngineConfig; `engine.bundle` is a source until it has been resolved."""
 
     engine: EngineConfig
@@ -294,7 +262,7 @@ def load_settings(flags: Mapping[str, Value | None], environment: Mapping[str, s
     """Merge the sources; `flags` holds None where a flag was not given. Raises SettingsError."""
     known = {option.key: option for option in options()}
     path = config or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
-    values: dict[str, Value] = {key: option.default for key, option in known.items()}
+    values: dict[str, Value] = {}
     if path is not None:
         values |= _from_file(path, known)
     values |= _from_environment(environment, known)
@@ -302,6 +270,10 @@ def load_settings(flags: Mapping[str, Value | None], environment: Mapping[str, s
         if given is not None:
             _refuse_former_name(key, flag_name)
             values[key] = _checked(known[key], given, known[key].flag)
+    defaults: dict[str, Value] = {key: option.default for key, option in known.items()}
+    if values.get("models_dir"):
+        defaults["bundle"] = ""  # the folder's models are what is served
+    values = defaults | values
     engine = {key: value for key, value in values.items() if known[key].is_engine}
     own = {key: value for key, value in values.items() if not known[key].is_engine}
     return Settings(engine=EngineConfig(**engine), **own)  # type: ignore[arg-type]  # checked by _checked

@@ -144,6 +144,7 @@ class Engine:
         if self._compiler_pool is not None:
             await self._compiler_pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._prompts = None  # large, and an engine is part of a circle: it would wait for the garbage collector
         if was_running and self._info is not None and self._timings_record.summary().prompt_ms.samples:
             _log.info("%s", self._timings_record.summary().line())
 
@@ -338,6 +339,7 @@ class Engine:
 
     def _text(self) -> PromptMaker:
         if self._prompts is None:
+            self._refuse_if_closing()
             raise Busy.loading()
         return self._prompts
 

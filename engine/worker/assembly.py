@@ -118,7 +118,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     folder = Path(config.bundle)
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
-        manifest = _with_chosen_weights(load_manifest(folder), config)
+        manifest = with_chosen_weights(load_manifest(folder), config)
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
@@ -175,7 +175,7 @@ def _open_draft(
         raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
     check_same_tokens(folder, manifest, own, draft)
     # Of two storages the one for few rows: a draft mostly runs passes of those.
-    draft = _with_chosen_weights(draft, replace(config, weights=NARROW))
+    draft = with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
         config,
         bundle=config.draft,
@@ -208,7 +208,8 @@ def _tell_memory(plan: MemoryPlan, machine: int) -> None:
     log.log(logging.WARNING if machine and plan.weights > machine else logging.INFO, "memory: %s%s", plan, there)
 
 
-def _with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
+def with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
+    """The manifest with the graphs whose storage the settings choose. BundleError for one that there is not."""
     storage = choose_storage(manifest, config.weights, usable_memory())
     if storage is None:
         return manifest

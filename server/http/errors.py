@@ -54,6 +54,11 @@ class ClientLeft(Exception):
 class RequestTimeout(HexserveError):
     """The request lived longer than `request_timeout_s`."""
 
+    @classmethod
+    def after(cls, timeout_s: float) -> "RequestTimeout":
+        """The failure of a request that had so many seconds."""
+        return cls(f"The request took longer than {timeout_s:g} s.")
+
 
 def refuse(
     message: str,

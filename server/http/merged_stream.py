@@ -28,7 +28,12 @@ class MergedStream:
     """Owns its token streams from submission to `abort`, which every exit path must call (a plain call, repeatable)."""
 
     def __init__(
-        self, streams: Sequence[TokenStreamLike], in_flight: InFlight, watch: RequestWatch, timeout_s: float = 0.0
+        self,
+        streams: Sequence[TokenStreamLike],
+        in_flight: InFlight,
+        watch: RequestWatch,
+        timeout_s: float = 0.0,
+        waited_s: float = 0.0,  # of the timeout, before there was a stream
     ) -> None:
         self.prompt_tokens = tuple(stream.prompt_tokens for stream in streams)
         self._unfinished = dict(enumerate(streams))
@@ -43,7 +48,9 @@ class MergedStream:
         for pump in self._pumps:
             pump.add_done_callback(self._pump_ended)
         self._timer = (
-            asyncio.get_running_loop().call_later(timeout_s, self._expire, timeout_s) if timeout_s > 0 else None
+            asyncio.get_running_loop().call_later(max(0.0, timeout_s - waited_s), self._expire, timeout_s)
+            if timeout_s > 0
+            else None
         )
         in_flight.enter(self)
 
@@ -106,4 +113,4 @@ class MergedStream:
             self.fail(EngineFailure(f"The generation broke: {type(error).__name__}."))
 
     def _expire(self, timeout_s: float) -> None:
-        self.fail(RequestTimeout(f"The request took longer than {timeout_s:g} s."))
+        self.fail(RequestTimeout.after(timeout_s))

@@ -4,15 +4,18 @@ Counters of the engine are read at scrape time from its `Stats`; times per reque
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from engine.client.engine import EngineState
+from engine.client.engine import EngineInfo, EngineState
 from engine.errors import BusyReason
+from engine.messages import Stats
 from engine.request import RequestTimings
-from server.engine_seam import EngineLike
 
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
@@ -34,21 +37,64 @@ HISTOGRAMS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 )
 
 
-class EngineCollector:
-    """Turns the engine's counters into metric families at scrape time."""
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """What one model has counted. restarts: workers replaced. unfinished: requests that wait or run.
 
-    def __init__(self, engine: EngineLike, alias: str) -> None:
-        self._engine = engine
-        self._alias = alias
+    info: None while it is not loaded.
+    """
+
+    name: str
+    stats: Stats
+    restarts: int
+    unfinished: int
+    info: EngineInfo | None
+
+
+class MeasuredModels(Protocol):
+    """The models whose counters are shown."""
+
+    @property
+    def state(self) -> EngineState:
+        """The state of the server as far as it depends on its models."""
+
+    @property
+    def measured(self) -> Sequence[MeasuredModel]:
+        """All models, at least one; Busy while an only model loads."""
+
+
+class EngineCollector(Collector):
+    """Turns the engines' counters into metric families at scrape time."""
+
+    def __init__(self, models: MeasuredModels) -> None:
+        self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        """All families; those that need a loaded model are left out before."""
+        """All families; those that need a loaded model are left out while an only one loads."""
+        state = self._models.state
         ready = GaugeMetricFamily("hexserve:ready", "1 when requests are taken and answered.", labels=["state"])
-        ready.add_metric([self._engine.state.value], float(self._engine.state is EngineState.READY))
+        ready.add_metric([state.value], float(state is EngineState.READY))
         yield ready
-        if self._engine.state is EngineState.LOADING:
-            return
-        name = self._alias or self._engine.info.name
+        if state is not EngineState.LOADING:
+            found: dict[str, Metric] = {}
+            for model in self._models.measured:
+                for family in _ModelFamilies(model).collect():
+                    if family.name in found:
+                        found[family.name].samples += family.samples
+                    else:
+                        found[family.name] = family
+            yield from found.values()
+
+
+class _ModelFamilies:
+    """The families of one model."""
+
+    def __init__(self, model: MeasuredModel) -> None:
+        self._engine = model
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        name = self._engine.name
         for metric, text, value in self._counters():
             counter = CounterMetricFamily(metric, text, labels=["model_name"])
             counter.add_metric([name], value)
@@ -67,11 +113,12 @@ class EngineCollector:
             gauge.add_metric([name], value)
             yield gauge
         info = self._engine.info
-        device = GaugeMetricFamily(
-            "hexserve:device_info", "What really computes.", labels=["model_name", "device", "fingerprint"]
-        )
-        device.add_metric([name, info.device, info.fingerprint], 1.0)
-        yield device
+        if info is not None:
+            device = GaugeMetricFamily(
+                "hexserve:device_info", "What really computes.", labels=["model_name", "device", "fingerprint"]
+            )
+            device.add_metric([name, info.device, info.fingerprint], 1.0)
+            yield device
 
     def _guesses(self, name: str) -> tuple[CounterMetricFamily, ...]:
         """Guesses by where they came from."""
@@ -133,11 +180,11 @@ class EngineCollector:
 class Metrics:
     """The registry and everything observed per request."""
 
-    def __init__(self, engine: EngineLike, alias: str = "") -> None:
-        self._engine = engine
-        self._alias = alias
+    def __init__(self, models: MeasuredModels, further: Sequence[Collector] = ()) -> None:
+        self._models = models
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(engine, alias))
+        for collector in (EngineCollector(models), *further):
+            self._registry.register(collector)
         labels = ("model_name",)
         self.histograms = {
             name: Histogram(f"vllm:{name}", text, labels, registry=self._registry, buckets=buckets)
@@ -167,8 +214,8 @@ class Metrics:
             self.rejections.labels(reason.value).inc()
 
     def watch(self, choices: int, max_tokens: int, model: str = "") -> "RequestWatch":
-        """Start observing one HTTP request whose n is `choices`. model: the name it asked for, "" = the model's own."""
-        return RequestWatch(self, model or self._alias or self._engine.info.name, choices, max_tokens)
+        """Start observing one HTTP request whose n is `choices`. model: the name it asked for, "" = the first."""
+        return RequestWatch(self, model or self._models.measured[0].name, choices, max_tokens)
 
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""

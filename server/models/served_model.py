@@ -1,29 +1,126 @@
-"""One model of the server: its engine, and how many requests keep it from being unloaded."""
+"""One model of the server: its state, its engine while it is loaded, and the requests that keep it loaded."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
+from engine.adapters.named import named_adapters
+from engine.bundle.manifest import Manifest
+from engine.client.engine import EngineState
+from engine.client.supervisor import add_stats
+from engine.errors import HexserveError
+from engine.messages import Stats
 from server.engine_seam import EngineLike
+from server.http.metrics import MeasuredModel
+from server.models.decisions import Resident
+from server.models.states import MODEL_MOVES, ModelState
 from server.settings import Settings
 
 
-class ServedModel:
-    """A model with settings of its own. It owns its engine, and is owned by one event loop."""
+class ModelLoader(Protocol):
+    """How a model comes into memory, as often as it is wanted."""
 
-    def __init__(self, settings: Settings, engine: EngineLike) -> None:
+    @property
+    def manifest(self) -> Manifest | None:
+        """What is known of the model before it is loaded; None until a checkpoint has been compiled."""
+
+    def reckon(self) -> int:
+        """The bytes that the loaded model will take. May compile first; HexserveError. Blocks."""
+
+    def open(self) -> EngineLike:
+        """A new engine, to be started."""
+
+
+_STATES = {
+    EngineState.LOADING: ModelState.LOADING,
+    EngineState.DEAD: ModelState.FAILED,
+    EngineState.STOPPED: ModelState.UNLOADED,
+}
+
+
+class ServedModel:
+    """A model with settings of its own. Its owner, a `OneModel` or a `Roster`, moves it; one event loop."""
+
+    def __init__(self, settings: Settings, loader: ModelLoader | None = None, engine: EngineLike | None = None) -> None:
         self.settings = settings
-        self.engine = engine
-        self.pins = 0
+        self.loader = loader
+        self.engine = engine  # None while the model is not loaded
+        self._state = ModelState.UNLOADED
+        self.pins = 0  # requests that use it, or wait for it
+        self.size = 0  # bytes that it holds, or that are reserved for it
+        self.used_at_s = 0.0
+        self.error: HexserveError | None = None  # why it could not be loaded, or died
+        self.retry_at_s = 0.0
+        self.lacks: str | None = None  # what memory it waits for
+        self.task: asyncio.Task[None] | None = None  # loads or unloads it
+        self.on_free: Callable[[], None] = lambda: None  # called when the last request has left
+        self.loads = self.unloads = 0
+        self._past_stats, self._past_restarts = Stats(), 0  # of the engines before
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """False for the one model that is loaded from the server's start to its end."""
+        return self.loader is not None
+
+    @property
+    def state(self) -> ModelState:
+        """Where it is in its life; for a model that does not come and go what its engine's state comes to."""
+        if self.comes_and_goes or self.engine is None:
+            return self._state
+        return _STATES.get(self.engine.state, ModelState.READY)
 
     @property
     def name(self) -> str:
-        """What requests call it; Busy while that is not known yet."""
-        return self.settings.model_name or self.engine.info.name
+        """What requests call it; Busy while an only model loads that has the name of its bundle."""
+        if self.settings.model_name or self.engine is None:
+            return self.settings.model_name
+        return self.engine.info.name
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its own name and those of its adapters, each a model to callers."""
-        return (self.name, *self.engine.info.adapters)
+        adapters = named_adapters(self.settings.engine.lora) if self.engine is None else self.engine.info.adapters
+        return (self.name, *adapters)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What its bundle says, as far as it is known."""
+        if self.engine is not None:
+            return self.engine.info.manifest
+        return None if self.loader is None else self.loader.manifest
+
+    @property
+    def resident(self) -> Resident:
+        """What decisions about memory see of it."""
+        may_go = self.state is ModelState.READY and not self.pins
+        return Resident(self.name, self.size, self.used_at_s, may_go, self.state is ModelState.UNLOADING)
+
+    @property
+    def measured(self) -> MeasuredModel:
+        """Its counters over all its engines; Busy while an only model loads."""
+        if self.engine is None:
+            return MeasuredModel(self.name, self._past_stats, self._past_restarts, 0, None)
+        stats = add_stats(self._past_stats, self.engine.stats)
+        restarts = self._past_restarts + self.engine.restarts
+        return MeasuredModel(self.name, stats, restarts, self.engine.unfinished, self.engine.info)
+
+    @property
+    def is_dead(self) -> bool:
+        """True when its engine has given up: only another one would help."""
+        return self.engine is not None and self.engine.state is EngineState.DEAD
+
+    def move(self, target: ModelState) -> None:
+        """Go to `target`. A move that the table does not have is a bug of ours."""
+        assert target in MODEL_MOVES[self.state], f"illegal move of {self.name} from {self.state} to {target}"
+        self._state = target
+
+    def drop_engine(self) -> None:
+        """Its engine has been closed: keep what it counted, and nothing else."""
+        if self.engine is not None:
+            self._past_stats = add_stats(self._past_stats, self.engine.stats, with_gauges=False)
+            self._past_restarts += self.engine.restarts
+        self.engine, self.size = None, 0
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
@@ -33,3 +130,5 @@ class ServedModel:
             yield
         finally:
             self.pins -= 1
+            if not self.pins:
+                self.on_free()

@@ -2,11 +2,14 @@
 
 from typing import Any, Literal
 
-from server.protocol.fields import Answer
+from server.protocol.fields import Answer, Body, Name
 
 
 class Model(Answer):
-    """The served model, or an adapter of it, whose parent it is; the last five fields are extensions."""
+    """The served model, or an adapter of it, whose parent it is; the last five fields are extensions.
+
+    max_model_len, context_length: null for a checkpoint that has not been compiled yet.
+    """
 
     id: str
     object: Literal["model"]
@@ -14,8 +17,8 @@ class Model(Answer):
     owned_by: str
     root: str
     parent: str | None
-    max_model_len: int
-    context_length: int
+    max_model_len: int | None
+    context_length: int | None
     meta: dict[str, Any]
 
 
@@ -24,6 +27,20 @@ class ModelList(Answer):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class LoadRequest(Body):
+    """Body of /models/load and /models/unload."""
+
+    model: Name
+
+
+class ModelMoved(Answer):
+    """The state that a model is in afterwards."""
+
+    success: bool
+    model: str
+    state: str
 
 
 class Health(Answer):

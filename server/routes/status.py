@@ -1,16 +1,27 @@
 """What is served and how it is: /v1/models, /health, /metrics."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from engine.bundle.manifest import Manifest
 from engine.client.engine import EngineState
+from engine.errors import EngineFailure
+from server.engine_seam import EngineLike
+from server.http.errors import from_engine
+from server.models.models import find
 from server.models.served_model import ServedModel
 from server.protocol.openapi_responses import errors
 from server.protocol.status import Health, Model, ModelList
 from server.service import Server, server_of
 
 router = APIRouter()
+META = (
+    *("device", "family", "quant", "split", "parameters", "vocab", "variants", "kv_bytes_per_token", "fingerprint"),
+    "block_length",
+)
 
 
 @router.get("/v1/models", responses=errors(503))
@@ -23,43 +34,71 @@ async def list_models(request: Request) -> ModelList:
 @router.get("/v1/models/{model_id:path}", responses=errors(404, 503))
 async def retrieve_model(model_id: str, request: Request) -> Model:
     """The model or the adapter of that name."""
-    return _model(server_of(request).models.find(model_id), model_id)
+    return _model(find(server_of(request).models.models, model_id), model_id)
 
 
 def _model(model: ServedModel, name: str) -> Model:
     """What is known of the model, or of its adapter of that name."""
-    info = model.engine.info
-    manifest, is_adapter = info.manifest, name in info.adapters
+    manifest, engine = model.manifest, model.engine
+    root = model.name if manifest is None else manifest.name
+    longest = None if manifest is None else manifest.max_context
+    if engine is not None:
+        longest = engine.info.max_context
+    facts = _bundle_facts(manifest) | _engine_facts(engine)
     return Model(
         id=name,
         object="model",
-        created=info.created,
+        created=0 if manifest is None else manifest.created,
         owned_by="hexserve",
-        root=name if is_adapter else info.name,
-        parent=model.name if is_adapter else None,
-        max_model_len=info.max_context,
-        context_length=info.max_context,
-        meta={
-            "device": info.device,
-            "family": manifest.model.family,
-            "quant": manifest.quant,
-            "split": manifest.split,
-            "parameters": manifest.model.parameters,
-            "vocab": info.vocab,
-            "variants": list(info.ready.variants),
-            "kv_bytes_per_token": manifest.kv_bytes_per_token,
-            "fingerprint": info.fingerprint,
-            **({"block_length": manifest.diffusion.block_length} if manifest.diffusion is not None else {}),
-        },
+        root=root if name == model.name else name,
+        parent=None if name == model.name else model.name,
+        max_model_len=longest,
+        context_length=longest,
+        meta={**{name: facts[name] for name in META if name in facts}, **_residence(model)},
     )
 
 
+def _engine_facts(engine: EngineLike | None) -> dict[str, Any]:
+    """What is known of a loaded model only."""
+    if engine is None:
+        return {}
+    info = engine.info
+    return {
+        "device": info.device,
+        "vocab": info.vocab,
+        "variants": list(info.ready.variants),
+        "fingerprint": info.fingerprint,
+    }
+
+
+def _bundle_facts(manifest: Manifest | None) -> dict[str, Any]:
+    if manifest is None:  # a checkpoint that has not been compiled yet
+        return {}
+    return {
+        "family": manifest.model.family,
+        "quant": manifest.quant,
+        "split": manifest.split,
+        "parameters": manifest.model.parameters,
+        "kv_bytes_per_token": manifest.kv_bytes_per_token,
+        **({"block_length": manifest.diffusion.block_length} if manifest.diffusion is not None else {}),
+    }
+
+
+def _residence(model: ServedModel) -> dict[str, Any]:
+    """Whether a model that comes and goes is there, and the bytes that it is reckoned to take."""
+    if not model.comes_and_goes:
+        return {}
+    failure = {} if model.error is None else {"error": from_engine(EngineFailure(str(model.error))).message}
+    return {"state": model.state.value, "memory_bytes": model.size, **failure}
+
+
 def _health(is_well: bool, server: Server) -> Response:
-    engine = server.models.first.engine
-    state = "draining" if server.in_flight.draining else engine.state.value
+    found = server.models
+    state = "draining" if server.in_flight.draining else found.state.value
     body = {"status": "ok" if is_well else "unavailable", "state": state}
-    if is_well and engine.state in (EngineState.READY, EngineState.RESTARTING):
-        body["device"] = engine.info.device
+    if is_well and found.state in (EngineState.READY, EngineState.RESTARTING):
+        devices = [model.engine.info.device for model in found.models if model.engine is not None]
+        body |= {"device": devices[0]} if devices else {}
     if server.settings.engine.paced:
         body["warning"] = f"Nothing is computed: every answer is noise at the pace of {server.settings.engine.paced}."
     return JSONResponse(body, 200 if is_well else 503, headers=None if is_well else {"Retry-After": "1"})
@@ -69,22 +108,24 @@ def _health(is_well: bool, server: Server) -> Response:
 async def health(request: Request) -> Response:
     """200 while requests are answered; a worker being replaced counts as well, as its requests go on."""
     server = server_of(request)
-    return _health(server.models.first.engine.state in (EngineState.READY, EngineState.RESTARTING), server)
+    return _health(server.models.state in (EngineState.READY, EngineState.RESTARTING), server)
 
 
 @router.get("/health/live", response_model=Health, responses={503: {"model": Health, "description": "Restart it."}})
 async def live(request: Request) -> Response:
     """503 only when restarting this process is the only help."""
     server = server_of(request)
-    return _health(server.models.first.engine.state not in (EngineState.DEAD, EngineState.STOPPED), server)
+    return _health(server.models.state not in (EngineState.DEAD, EngineState.STOPPED), server)
 
 
 @router.get("/health/ready", response_model=Health, responses={503: {"model": Health, "description": "Not now."}})
 async def ready(request: Request) -> Response:
-    """200 when a request sent now would be worked on at once; 503 while loading, restarting or draining."""
+    """200 when a request sent now would be worked on at once; 503 while loading, restarting or draining.
+
+    With several models it is 200: a request for one that is not loaded waits for it.
+    """
     server = server_of(request)
-    takes_requests = server.models.first.engine.state is EngineState.READY and not server.in_flight.draining
-    return _health(takes_requests, server)
+    return _health(server.models.state is EngineState.READY and not server.in_flight.draining, server)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

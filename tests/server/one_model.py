@@ -2,13 +2,19 @@
 
 from fastapi import FastAPI
 
+from engine.config import EngineConfig
 from server import app
 from server.engine_seam import EngineLike
 from server.http.guard.keys import KeyRing
 from server.http.in_flight import InFlight
-from server.models.roster import Roster
+from server.http.metrics import Metrics
+from server.models.one_model import OneModel
 from server.settings import Settings
 
 
 def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
-    return app.create_app(settings, Roster.of(engine, settings), keys, in_flight)
+    return app.create_app(settings, OneModel(settings, engine), keys, in_flight)
+
+
+def metrics_of(engine: EngineLike) -> Metrics:
+    return Metrics(OneModel(Settings(EngineConfig("unused")), engine))

@@ -5,7 +5,7 @@ import threading
 
 from engine.config import EngineConfig
 from server.http.guard.keys import KeyRing
-from server.models.roster import Roster
+from server.models.one_model import OneModel
 from server.run import bind, run
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
@@ -24,4 +24,4 @@ class StuckEngine(ScriptedEngine):
 
 if __name__ == "__main__":
     settings = Settings(EngineConfig("unused"))
-    raise SystemExit(run(settings, KeyRing(), lambda: Roster.of(StuckEngine(), settings), bind("127.0.0.1", 0)))
+    raise SystemExit(run(settings, KeyRing(), lambda: OneModel(settings, StuckEngine()), bind("127.0.0.1", 0)))

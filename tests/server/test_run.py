@@ -19,7 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure, HexserveError
 from server import run
 from server.http.guard.keys import KeyRing
-from server.models.roster import Roster
+from server.models.one_model import OneModel
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
@@ -58,7 +58,7 @@ class Life:
         self.engine = engine
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), drain_s=drain_s)
-        models = Roster.of(engine, settings)
+        models = OneModel(settings, engine)
         self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: models, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 

@@ -199,3 +199,9 @@ def test_the_engine_hears_how_blocks_are_denoised_by_default() -> None:
         "confidence_threshold": 0.9,
         "entropy_bound": 0.1,
     }
+
+
+def test_a_folder_of_models_takes_the_place_of_the_embedded_one() -> None:
+    assert load_settings({}, {}, None).engine.bundle == "demo"
+    assert load_settings({"models_dir": "models"}, {}, None).engine.bundle == ""
+    assert load_settings({"models_dir": "models"}, {"HEXSERVE_BUNDLE": "demo"}, None).engine.bundle == "demo"

@@ -2,25 +2,25 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import typer
 
 from server.commands.exit_codes import refuse
-from server.settings import RENAMED, Option, SettingsError, Value, flag_name, load_settings, options
+from server.options.bounds import Value
+from server.settings import RENAMED, Option, SettingsError, flag_name, load_settings, options
+
+ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"idle_unload_s": ("--idle-unload",)})
 
 
-def _serve(source: str | None = None, config: Path | None = None, **given: Value | list[str] | None) -> None:
-    """Serve a model over HTTP. A flag wins over HEXSERVE_<NAME>, that over the TOML file."""
+def _serve(sources: list[str] | None = None, config: Path | None = None, **given: Value | list[str] | None) -> None:
+    """Serve a model, or several, over HTTP. A flag wins over HEXSERVE_<NAME>, that over the TOML file."""
     flags = {key: ",".join(value) or None if isinstance(value, list) else value for key, value in given.items()}
-    if source is not None:
-        if not source.strip():
-            refuse("SOURCE must not be empty; leave it out to serve the embedded demo model")
-        if flags.get("bundle") not in (None, source):
-            refuse(f"SOURCE is {source!r} and --bundle is {flags['bundle']!r}: give one of them")
-        flags["bundle"] = source
+    if sources:
+        _take_sources(sources, flags)
     try:
         settings = load_settings(flags, os.environ, config)
     except SettingsError as error:
@@ -30,11 +30,27 @@ def _serve(source: str | None = None, config: Path | None = None, **given: Value
     raise typer.Exit(start(settings))
 
 
+def _take_sources(sources: list[str], flags: dict[str, Value | None]) -> None:
+    """The first source is --bundle, the others are --more-models."""
+    source, *further = sources
+    if not all(text.strip() for text in sources):
+        refuse("SOURCE must not be empty; leave it out to serve the embedded demo model")
+    if flags.get("bundle") not in (None, source):
+        refuse(f"SOURCE is {source!r} and --bundle is {flags['bundle']!r}: give one of them")
+    if any("," in text for text in further):
+        refuse("SOURCE must not hold a comma")
+    if further and flags.get("more_models") is not None:
+        refuse("give further models as SOURCE or as --more-models, not both")
+    flags["bundle"] = source
+    flags["more_models"] = ",".join(further) or flags.get("more_models")
+
+
 def _flag(option: Option) -> inspect.Parameter:
     text = option.bounds.help
     if option.bounds.choices:
         text += f" One of {', '.join(option.bounds.choices)}."
     declarations = [f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag]
+    declarations += ALIASES.get(option.key, ())
     default = str(option.default).lower() if option.kind is bool else option.default
     info: Any = typer.Option(None, *declarations, help=text, show_default=str(default) if default != "" else False)
     kind = list[str] if option.bounds.is_repeatable else option.kind
@@ -50,9 +66,11 @@ def _renamed_flag(key: str) -> inspect.Parameter:
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """typer reads a command's flags from its signature: give it one flag per setting."""
     config: Any = typer.Option(None, "--config", help="TOML file with settings (or HEXSERVE_CONFIG).")
-    source: Any = typer.Argument(None, help="What to serve; the same as --bundle.", show_default=False)
+    sources: Any = typer.Argument(
+        None, metavar="[NAME=]SOURCE...", help="What to serve: the first as --bundle, others as --more-models."
+    )
     own = [
-        inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, default=source, annotation=str | None),
+        inspect.Parameter("sources", inspect.Parameter.KEYWORD_ONLY, default=sources, annotation=list[str] | None),
         inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=config, annotation=Path | None),
     ]
     flags = [_flag(option) for option in options() if not option.bounds.is_secret]

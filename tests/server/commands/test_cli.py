@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from server.commands.cli import app
 from server.commands.exit_codes import FAILED, INTERRUPTED, UNUSABLE
 from server.commands.serve.command import serve
-from server.settings import RENAMED, flag_name, options
+from server.settings import RENAMED, Settings, flag_name, options
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "safetensors"}
@@ -51,7 +51,7 @@ def test_what_commands_share_is_not_the_benchs(command: str) -> None:
 def test_every_setting_is_a_flag() -> None:
     parameters = inspect.signature(serve).parameters
     known = {option.key for option in options() if not option.bounds.is_secret}
-    assert set(parameters) == {"source", "config"} | known | set(RENAMED)
+    assert set(parameters) == {"sources", "config"} | known | set(RENAMED)
     shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert all(flag_name(key) in shown.output for key in known)
@@ -139,3 +139,37 @@ def test_the_server_and_the_commands_mean_the_same_by_a_code() -> None:
     from server import __main__, run
 
     assert (run.BROKEN, run.UNUSABLE, __main__.INTERRUPTED) == (FAILED, UNUSABLE, INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ("demo", "")),
+        (["a"], ("a", "")),
+        (["a", "b", "n=c"], ("a", "b,n=c")),
+        (["a", "--more-models", "b", "--more-models", "c"], ("a", "b,c")),
+        (["--models-dir", "d"], ("", "")),
+    ],
+)
+def test_sources_are_the_first_model_and_more(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: tuple[str, str]
+) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr("server.commands.serve.start.start", lambda settings: seen.append(settings) or 0)
+    assert CliRunner().invoke(app, ["serve", *arguments, "--idle-unload", "3"]).exit_code == 0
+    assert [(each.engine.bundle, each.more_models, each.idle_unload_s) for each in seen] == [(*expected, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["a", "--bundle", "b"], "give one of them"),
+        (["a", "b", "--more-models", "c"], "give further models as SOURCE or as --more-models, not both"),
+        (["a", "b,c"], "SOURCE must not hold a comma"),
+        (["a", ""], "SOURCE must not be empty"),
+    ],
+)
+def test_sources_that_contradict(arguments: list[str], expected: str) -> None:
+    result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == UNUSABLE
+    assert expected in result.stderr

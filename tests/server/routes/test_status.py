@@ -231,3 +231,16 @@ async def test_the_openapi_document_is_true(app: FastAPI, client: httpx.AsyncCli
         assert {"200", "400", "404", "413", "415", "500", "503", "default"} <= set(responses)
         assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
     assert document["components"]["schemas"]["ChatRequest"]["additionalProperties"] is False
+
+
+async def test_one_model_says_nothing_of_coming_and_going(client: httpx.AsyncClient) -> None:
+    """What one model shows is what it showed before there could be several, byte for byte."""
+    (model,) = (await client.get("/v1/models")).json()["data"]
+    assert list(model["meta"]) == [
+        *("device", "family", "quant", "split", "parameters", "vocab", "variants", "kv_bytes_per_token", "fingerprint")
+    ]
+    assert "hexserve:model_" not in (await client.get("/metrics")).text
+    assert (await client.post("/models/load", json={"model": model["id"]})).json()["state"] == "ready"
+    refused = await client.post("/models/unload", json={"model": model["id"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_not_unloadable")
+    assert "--lazy" in refused.json()["error"]["message"]

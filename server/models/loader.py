@@ -1,0 +1,72 @@
+"""Brings a bundle into memory: finds or compiles it, has its memory reckoned, opens engines over it."""
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.processes import child_environment, module_command
+from server.engine_seam import EngineLike
+
+RECKON_S = 120.0
+
+
+class BundleLoader:
+    """One model's way into memory.
+
+    find: the bundle's folder; blocks and may compile, BundleError. None: it is `config.bundle`.
+    open_engine: an engine that has not been started. manifest: as far as it is known before.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        find: Callable[[], Path] | None,
+        open_engine: Callable[[EngineConfig], EngineLike],
+        manifest: Manifest | None = None,
+    ) -> None:
+        self._config = config
+        self._find = find
+        self._open_engine = open_engine
+        self._size: int | None = None
+        self.manifest = manifest
+
+    def reckon(self) -> int:
+        """The bytes that the loaded model will take at most. BundleError. Blocks; the first time a second or more."""
+        if self._find is not None:
+            self._config = replace(self._config, bundle=str(self._find()))
+            self._find = None
+        manifest = load_manifest(Path(self._config.bundle))
+        if self._size is None or manifest != self.manifest:  # the bundle may have been compiled anew meanwhile
+            self._size, self.manifest = _reckoned(self._config), manifest
+        return self._size
+
+    def open(self) -> EngineLike:
+        """A new engine, to be started."""
+        return self._open_engine(self._config)
+
+
+def _reckoned(config: EngineConfig) -> int:
+    """In a process of its own: what knows graphs is not loaded into the server."""
+    command = module_command("engine.worker.reckon", msgspec.json.encode(config).decode())
+    try:
+        done = subprocess.run(
+            command,
+            env=child_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=RECKON_S,
+            check=False,
+        )
+        answer = msgspec.json.decode(done.stdout, type=dict[str, int | str])
+    except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
+        raise BundleError(f"its memory cannot be reckoned: {error}") from error
+    size = answer.get("bytes")
+    if not isinstance(size, int):
+        raise BundleError(str(answer.get("error")))
+    return size

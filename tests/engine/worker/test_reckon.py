@@ -1,0 +1,38 @@
+"""What a worker would take, told by a process that loads nothing."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.worker.assembly import choose_shapes, settings_for
+from engine.worker.memory_plan import plan_memory
+from engine.worker.reckon import WORKER_BYTES, main, reckon
+from tests.bundles import Bundles
+
+
+def test_it_is_the_plan_of_the_worker_and_the_worker_itself(bundles: Bundles) -> None:
+    config = EngineConfig(str(bundles("free")), kv_offload_mb=3)
+    manifest = load_manifest(bundles("free"))
+    plan = plan_memory(manifest, choose_shapes(manifest, config), settings_for(manifest, config))
+    assert reckon(config) == plan.together + WORKER_BYTES
+
+
+def test_a_draft_model_counts_as_well(bundles: Bundles) -> None:
+    config = EngineConfig(str(bundles("segments")), kv_offload_mb=3)
+    with_draft = reckon(replace(config, draft=str(bundles("segments int8"))))
+    assert (
+        with_draft
+        == reckon(config) + reckon(EngineConfig(str(bundles("segments int8")), kv_offload_mb=0)) - WORKER_BYTES
+    )
+
+
+def test_what_cannot_be_served_is_said(bundles: Bundles, capsys: pytest.CaptureFixture[str]) -> None:
+    config = EngineConfig(str(bundles("fixed")), pool_columns=100)
+    with pytest.raises(BundleError, match="pool_columns cannot be set"):
+        reckon(config)
+    assert main([json.dumps({"bundle": str(bundles("fixed")), "pool_columns": 100})]) == 0
+    assert json.loads(capsys.readouterr().out)["error"].startswith("pool_columns cannot be set")

@@ -1,0 +1,150 @@
+"""Which models are served under which names, and what of the settings is whose."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from engine.bundle.manifest import load_manifest
+from engine.client.engine import ClientLimits
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.isolation.memory import usable_memory
+from server.commands.serve.prepare import MACHINE_SHARE, Prepared, prepare
+from server.models.one_model import OneModel
+from server.models.roster import Roster
+from server.settings import Settings
+from tests.bundles import Bundles
+from tests.server.scripted_engine import ScriptedEngine
+
+Prepare = Callable[[Settings], Prepared]
+
+
+class OpenedEngine(ScriptedEngine):
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__()
+        self.config = config
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Prepare]:
+    with ExitStack() as held:
+
+        def prepared(settings: Settings) -> Prepared:
+            return prepare(settings, tmp_path / "cache", lambda config, _: OpenedEngine(config), held)
+
+        yield prepared
+
+
+def settings_of(bundle: Path, **options: object) -> Settings:
+    engine = {name: options.pop(name) for name in ("draft", "lora", "kv_file", "paced", "threads") if name in options}
+    return Settings(EngineConfig(str(bundle), **engine), **options)  # type: ignore[arg-type]
+
+
+async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles) -> None:
+    prepared = made(settings_of(bundles("free")))
+    models = prepared.make(ClientLimits())
+    assert isinstance(models, OneModel) and prepared.count == 1
+    assert not models.models[0].comes_and_goes
+
+
+@pytest.mark.parametrize(
+    ("options", "preloads"),
+    [
+        ({"lazy": True}, False),
+        ({"idle_unload_s": 5.0}, True),
+        ({"idle_unload_s": 5.0, "lazy": True}, False),
+        ({"idle_unload_s": 5.0, "models_dir": "."}, False),
+    ],
+)
+async def test_an_only_model_that_comes_and_goes(
+    made: Prepare, bundles: Bundles, options: dict[str, object], preloads: bool
+) -> None:
+    roster = made(settings_of(bundles("free"), **options)).make(ClientLimits())
+    assert isinstance(roster, Roster)
+    assert roster.rules.preloads == preloads
+    assert [model.name for model in roster.models] == [load_manifest(bundles("free")).name]
+
+
+async def test_names_are_given_or_the_bundles_own(made: Prepare, bundles: Bundles, tmp_path: Path) -> None:
+    inside = tmp_path / "models" / "a-checkpoint"
+    inside.mkdir(parents=True)
+    (inside / "config.json").write_text("{}")
+    shutil.copytree(bundles("free"), inside.parent / "b-bundle")
+    settings = settings_of(
+        Path(f"first={bundles('segments')}"),
+        more_models=f"org/two={bundles('free')}, three={bundles('fixed')}",
+        models_dir=str(inside.parent),
+        models_memory_mb=7,
+        idle_unload_s=3.0,
+        load_wait_s=4.0,
+    )
+    prepared = made(settings)
+    roster = cast(Roster, prepared.make(ClientLimits()))
+    own = load_manifest(bundles("free")).name
+    assert [model.name for model in roster.models] == ["first", "org/two", "three", "a-checkpoint", own]
+    assert [model.manifest is None for model in roster.models] == [False, False, False, True, False]
+    assert prepared.count == 5
+    rules = roster.rules
+    assert (rules.budget, rules.idle_s, rules.load_wait_s, rules.preloads) == (7 * 1024**2, 3.0, 4.0, False)
+
+
+async def test_a_path_that_exists_may_hold_an_equals_sign(made: Prepare, bundles: Bundles, tmp_path: Path) -> None:
+    place = tmp_path / "a=b"
+    shutil.copytree(bundles("free"), place)
+    models = made(settings_of(place, lazy=True)).make(ClientLimits())
+    assert models.models[0].settings.engine.bundle == str(place)
+
+
+async def test_the_budget_is_a_share_of_the_machine(made: Prepare, bundles: Bundles) -> None:
+    roster = cast(Roster, made(settings_of(bundles("free"), lazy=True)).make(ClientLimits()))
+    assert roster.rules.budget == int(MACHINE_SHARE * usable_memory())
+
+
+async def test_what_belongs_to_one_model_is_the_firsts(made: Prepare, bundles: Bundles) -> None:
+    settings = settings_of(
+        bundles("segments"),
+        more_models=f"second={bundles('free')}",
+        draft=str(bundles("segments int8")),
+        lora="poet=folder",
+        kv_file="pages",
+        threads=3,
+        model_name="first",
+    )
+    first, second = made(settings).make(ClientLimits()).models
+    assert first.names == ("first", "poet") and second.names == ("second",)
+    opened = [cast(OpenedEngine, model.loader.open()).config for model in (first, second) if model.loader]
+    assert [(config.draft, config.lora, config.kv_file, config.threads) for config in opened] == [
+        (str(bundles("segments int8")), "poet=folder", "pages", 3),
+        ("", "", "", 3),
+    ]
+    assert opened[1].bundle == str(bundles("free"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"more_models": "a={free},a={fixed}"}, "two models are called a: .* and .*; NAME=SOURCE gives another name"),
+        ({"more_models": "a={free}", "lora": "a=folder"}, "two models are called a: the adapter a and "),
+        ({"model_name": "a", "bundle": "b={free}"}, "called b and model_name is a: give one of them"),
+        ({"bundle": "a={free}", "lora": "a=folder"}, "two models are called a: the adapter a and "),
+        ({"more_models": "a={free}", "paced": "x-elite/llama-3.2-1b"}, "^paced: the pace of one model"),
+        ({"more_models": "/nowhere"}, "/nowhere does not exist"),
+        ({"bundle": "", "models_dir": "{empty}"}, "holds no model"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    made: Prepare, bundles: Bundles, tmp_path: Path, options: dict[str, str], expected: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"free": bundles("free"), "fixed": bundles("fixed"), "empty": tmp_path / "empty"}
+    given = {key: value.format(**places) for key, value in options.items()}
+    bundle = given.pop("bundle", str(bundles("segments")))
+    settings = settings_of(Path("x"), **given)
+    settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, bundle=bundle))
+    with pytest.raises(BundleError, match=expected):
+        made(settings)

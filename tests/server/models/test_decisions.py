@@ -1,0 +1,63 @@
+"""Who is unloaded: by hand, and for any mix of models."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.models.decisions import Resident, fits, idle, next_idle_s, to_unload
+
+A = Resident("a", 30, used_at_s=1.0, may_go=True)
+B = Resident("b", 30, used_at_s=3.0, may_go=True)
+C = Resident("c", 30, used_at_s=2.0, may_go=True)
+BUSY = Resident("busy", 30, used_at_s=0.0, may_go=False)
+GOING = Resident("going", 30, used_at_s=0.0, may_go=False, is_going=True)
+
+
+def test_the_least_recently_used_go_first_and_no_more_than_needed() -> None:
+    assert to_unload([A, B, C], 10, 100) == ()
+    assert to_unload([A, B, C], 11, 100) == ("a",)
+    assert to_unload([A, B, C], 41, 100) == ("a", "c")
+    assert to_unload([A, B, C], 100, 100) == ("a", "c", "b")
+
+
+def test_what_is_busy_stays_and_then_nothing_goes_in_vain() -> None:
+    assert to_unload([BUSY, A], 70, 100) == ("a",)
+    assert to_unload([BUSY, A], 71, 100) is None
+    assert to_unload([], 101, 100) is None
+
+
+def test_what_is_going_is_waited_for_before_another_one_has_to_go() -> None:
+    assert to_unload([GOING, A], 70, 100) == ()
+    assert not fits([GOING, A], 70, 100)
+    assert fits([A], 70, 100)
+
+
+def test_without_a_budget_everything_fits() -> None:
+    assert to_unload([A, BUSY], 10**15, 0) == ()
+    assert fits([A, BUSY], 10**15, 0)
+
+
+def test_idle_is_who_was_not_used_for_so_long() -> None:
+    assert idle([A, B, C, BUSY], 12.0, 10.0) == ("a", "c")
+    assert idle([BUSY], 1e9, 10.0) == ()
+    assert next_idle_s([A, B, C, BUSY], 5.0, 10.0) == 6.0
+    assert next_idle_s([A], 100.0, 10.0) == 0.0
+    assert next_idle_s([BUSY], 5.0, 10.0) is None
+
+
+residents = st.lists(
+    st.builds(Resident, st.uuids().map(str), st.integers(0, 100), st.floats(0, 9), st.booleans()), max_size=8
+)
+
+
+@given(residents, st.integers(0, 300), st.integers(1, 300))
+def test_what_goes_makes_room_and_nobody_could_have_stayed(found: list[Resident], needed: int, budget: int) -> None:
+    names = to_unload(found, needed, budget)
+    staying = [resident for resident in found if names is None or resident.name not in names]
+    if names is None:
+        assert not fits([resident for resident in found if not resident.may_go], needed, budget)
+        return
+    assert all(resident.may_go for resident in found if resident.name in names)
+    assert fits(staying, needed, budget)
+    if names:
+        last = next(resident for resident in found if resident.name == names[-1])
+        assert not fits([*staying, last], needed, budget)
