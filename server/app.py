@@ -11,6 +11,7 @@ from starlette.routing import Route
 from engine.errors import Busy, HexserveError
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
 from server.http.body import BodyLimits
+from server.http.error_formats import error_format
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
@@ -64,30 +65,31 @@ def _rules(settings: Settings) -> GuardRules:
     )
 
 
-def _response(error: WireError) -> Response:
-    return Response(msgspec.json.encode(error.body()), error.status, dict(error.headers), "application/json")
+def _response(request: Request, error: WireError) -> Response:
+    body = error_format(request.url.path).body(error)
+    return Response(msgspec.json.encode(body), error.status, dict(error.headers), "application/json")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
-        return _response(error.error)
+        return _response(request, error.error)
     failure = cast(HTTPException, error)
     path = bounded(request.url.path, 200)
     texts = {404: f"Unknown path: {path}.", 405: f"The method {request.method} is not allowed for {path}."}
     message = texts.get(failure.status_code, bounded(str(failure.detail)))
-    return _response(WireError(failure.status_code, message, headers=tuple((failure.headers or {}).items())))
+    return _response(request, WireError(failure.status_code, message, headers=tuple((failure.headers or {}).items())))
 
 
-async def _validation_error(_: Request, error: Exception) -> Response:
+async def _validation_error(request: Request, error: Exception) -> Response:
     failure = cast(RequestValidationError, error)
-    return _response(from_validation(failure.errors(), failure.body))
+    return _response(request, from_validation(failure.errors(), failure.body))
 
 
 async def _engine_error(request: Request, error: Exception) -> Response:
     failure = cast(HexserveError, error)
     if isinstance(failure, Busy):
         cast(Server, request.app.state.server).metrics.rejected(failure.reason)
-    return _response(from_engine(failure))
+    return _response(request, from_engine(failure))
 
 
 async def _client_left(_: Request, __: Exception) -> Response:

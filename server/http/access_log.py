@@ -85,7 +85,7 @@ class _RequestLog:
         await self._send(message)
 
     async def send_internal_error(self) -> None:
-        await send_error(self.send, INTERNAL)
+        await send_error(self.send, self._scope, INTERNAL)
 
     def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
         """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""

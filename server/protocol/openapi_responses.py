@@ -36,11 +36,11 @@ def answers(whole: type[Answer], chunk: type[Answer]) -> dict[int | str, dict[st
     return {200: good} | error_answers()
 
 
-def errors(*statuses: int | str) -> dict[int | str, dict[str, Any]]:
+def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of the error answers of a route."""
-    return {status: {"model": ErrorBody, "description": _ERROR_TEXTS[status]} for status in statuses}
+    return {status: {"model": model, "description": _ERROR_TEXTS[status]} for status in statuses}
 
 
-def error_answers(*statuses: int | str) -> dict[int | str, dict[str, Any]]:
+def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of these error answers, by default all that a route with a body has. 401 is added to all."""
-    return errors(*(statuses or (status for status in _ERROR_TEXTS if status != 401)))
+    return errors(*(statuses or (status for status in _ERROR_TEXTS if status != 401)), model=model)
