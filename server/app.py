@@ -23,7 +23,17 @@ from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
 from server.models.collector import ResidenceCollector
 from server.models.models import Models
-from server.routes import chat, completions, docs, loading, responses, status, tokenize
+from server.routes import (
+    chat,
+    completions,
+    docs,
+    loading,
+    ollama_generation,
+    ollama_models,
+    responses,
+    status,
+    tokenize,
+)
 from server.service import Server
 from server.settings import Settings, listed
 
@@ -38,6 +48,7 @@ def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InF
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
+    routers += [ollama_generation.router, ollama_models.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)

@@ -75,3 +75,13 @@ async def prepared_chat(
     params = replace(params, thinking_budget=budget, prediction=prediction)
     params = await until_left(request, service.constrained(params, checked.form, thinking))
     return PreparedChat(prompt, params, thinking, checked.calls)
+
+
+async def prepared_text(request: Request, service: Service, checked: CheckedChat, text: str) -> PreparedChat:
+    """The same for a prompt that no chat template renders: all that follows it is plain text.
+
+    Raises CallerError and Refusal naming a field, ClientLeft.
+    """
+    prompt = await until_left(request, service.engine.text_prompt(text, checked.params.keep))
+    params = await until_left(request, service.constrained(checked.params, checked.form))
+    return PreparedChat(prompt, params, Thinking(None), None)

@@ -28,12 +28,22 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
 
 def answers(whole: type[Answer], chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one."""
+    said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
+    return _answers(whole, "text/event-stream", said, chunk) | error_answers()
+
+
+def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that streams lines of `whole`, or answers one as JSON when the request asked for no stream."""
+    said = f"lines of {whole.__name__}, the last one with `done`"
+    return _answers(whole, "application/x-ndjson", said, whole) | error_answers(model=error)
+
+
+def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
     event = {
-        "schema": {"type": "string", "description": f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"},
+        "schema": {"type": "string", "description": said},
         "x-event-schema": {"$ref": f"#/components/schemas/{chunk.__name__}"},
     }
-    good = {"model": whole, "description": "The answer.", "content": {"text/event-stream": event}}
-    return {200: good} | error_answers()
+    return {200: {"model": whole, "description": "The answer.", "content": {media_type: event}}}
 
 
 def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
