@@ -50,6 +50,7 @@ class Servers:
             "OPENAI_BASE_URL": urls["obedient"],
             "OPENAI_API_BASE": urls["obedient"],
             "OPENAI_API_KEY": KEY,
+            "OLLAMA_API_KEY": KEY,
             "OPENAI_MODEL": OBEDIENT_MODEL,
         }
 
