@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from server.protocol.chat_answer import TokenLogprobEntry
 from server.protocol.fields import Answer
 
@@ -32,7 +34,7 @@ class OllamaAnswerMessage(Answer):
     tool_calls: list[OllamaCallAnswer] | None = None
 
 
-class OllamaGeneration(Answer):
+class OllamaGeneration(BaseModel):
     """Fields of both answers. Durations are nanoseconds; they and `done_reason` come when `done` is true."""
 
     model: str
@@ -48,13 +50,13 @@ class OllamaGeneration(Answer):
     eval_duration: int | None = None
 
 
-class OllamaChatAnswer(OllamaGeneration):
+class OllamaChatAnswer(OllamaGeneration, Answer):
     """Answer of POST /api/chat, whole or a line of its stream."""
 
     message: OllamaAnswerMessage
 
 
-class OllamaGenerateAnswer(OllamaGeneration):
+class OllamaGenerateAnswer(OllamaGeneration, Answer):
     """Answer of POST /api/generate, whole or a line of its stream."""
 
     response: str

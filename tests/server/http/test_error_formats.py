@@ -7,11 +7,11 @@ import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.error_formats import error_format
 from server.http.errors import WireError
 from server.http.guard.keys import KeyRing, read_keys
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 OPENAI_KEYS = {"message", "type", "param", "code"}
