@@ -17,9 +17,10 @@ from server.protocol.ollama.models import (
     OllamaVersion,
 )
 from server.protocol.openapi_responses import error_answers
-from server.requests.ollama.names import tagged, untagged
+from server.requests.ollama.names import served_name, tagged
 from server.service import server_of
 from server.writers.ollama.models import KnownModel
+from server.writers.ollama.timing import Clock
 
 # The Ollama whose API is spoken here: the first with log-probabilities.
 SPOKEN_VERSION = "0.12.11"
@@ -39,7 +40,7 @@ async def list_ollama_models(request: Request) -> OllamaModelList:
 async def show_ollama_model(body: OllamaShowRequest, request: Request) -> OllamaShown:
     """All that is known of a model; its chat template while it is loaded."""
     models = server_of(request).models.models
-    name = untagged(body.model, [name for model in models for name in model.names])
+    name = served_name(models, body.model)
     model = find(models, name)
     template = None if model.engine is None else model.engine.text_facts.chat_template
     return OllamaShown.model_validate(_known(model, name).shown(template))
@@ -47,10 +48,11 @@ async def show_ollama_model(body: OllamaShowRequest, request: Request) -> Ollama
 
 @router.get("/api/ps", responses=error_answers(503, model=OllamaError))
 async def list_loaded_models(request: Request) -> OllamaLoadedList:
-    """The models that are loaded."""
+    """The models that are loaded, and when each is unloaded if nobody uses it."""
+    models, clock = server_of(request).models, Clock()
     loaded = [
-        _known(model, model.name).loaded(model.engine.info.device)
-        for model in server_of(request).models.models
+        _known(model, model.name).loaded(model.engine.info.device, clock.stamp(models.left_s(model)))
+        for model in models.models
         if model.engine is not None
     ]
     return OllamaLoadedList(models=[OllamaLoadedModel.model_validate(model) for model in loaded])
@@ -85,3 +87,10 @@ async def change_models() -> Response:
         "then serve it with `hexserve serve`."
     )
     raise refuse(message, status=501)
+
+
+@router.post("/api/embed", include_in_schema=False)
+@router.post("/api/embeddings", include_in_schema=False)
+async def embed() -> Response:
+    """No model that is served here makes embeddings."""
+    raise refuse("This model makes no embeddings.", status=501)

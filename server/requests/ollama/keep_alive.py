@@ -22,10 +22,3 @@ def kept_s(keep_alive: float | str | None) -> float | None:
     if not parts:
         return float(keep_alive)
     return sign * sum(float(number) * UNITS_S[unit] for number, unit in parts)
-
-
-def check_unload(keep_alive: float | str | None, is_empty: bool) -> None:
-    """Raise Refusal for a text that is no duration, and for a request to unload the one model of a server."""
-    if kept_s(keep_alive) == 0 and is_empty:
-        message = "This server has one model, which stays loaded: 'keep_alive' 0 without a prompt is not supported."
-        raise refuse(message, "keep_alive", "unsupported_value")

@@ -1,6 +1,8 @@
 """Model names with tags: `demo:latest` is `demo`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+
+from server.models.served_model import ServedModel
 
 LATEST = ":latest"
 
@@ -9,6 +11,11 @@ def untagged(name: str, served: Collection[str]) -> str:
     """The served name that is meant; a name that nobody has stays as it is, for the refusal."""
     bare = name.removesuffix(LATEST)
     return bare if name not in served and bare in served else name
+
+
+def served_name(models: Iterable[ServedModel], name: str) -> str:
+    """The same over all models of a server and their adapters."""
+    return untagged(name, [known for model in models for known in model.names])
 
 
 def tagged(name: str) -> str:

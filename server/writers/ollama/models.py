@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.bundle.manifest import Manifest
-from server.writers.ollama.timing import rfc3339
+from server.writers.ollama.timing import SECOND_NS, rfc3339
 
-FOR_EVER = "9999-12-31T23:59:59Z"  # when a model that is never unloaded is
-SECOND_NS = 1_000_000_000
 COUNT_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
@@ -36,12 +34,12 @@ class KnownModel:
             "details": self._details(),
         }
 
-    def loaded(self, device: str) -> dict[str, Any]:
+    def loaded(self, device: str, expires_at: str) -> dict[str, Any]:
         """What /api/ps says of it while it is loaded. device: what computes."""
         listed = self.listed()
         return {
             **{key: listed[key] for key in ("name", "model", "size", "digest", "details")},
-            "expires_at": FOR_EVER,
+            "expires_at": expires_at,
             "size_vram": listed["size"] if device == "NPU" else 0,
             "context_length": self.context or 0,
         }

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from engine.request import RequestTimings
 
 MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000 * MILLISECOND_NS
+LONGEST_S = 100 * 365 * 86_400
+NEVER = "9999-12-31T23:59:59Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +20,11 @@ class Clock:
     monotonic_ns: Callable[[], int] = time.perf_counter_ns
     unix_ns: Callable[[], int] = time.time_ns
 
-    def stamp(self) -> str:
-        """Now."""
-        return rfc3339(self.unix_ns())
+    def stamp(self, in_s: float | None = 0.0) -> str:
+        """The time in so many seconds; None is never."""
+        if in_s is None or in_s > LONGEST_S:
+            return NEVER
+        return rfc3339(self.unix_ns() + round(in_s * SECOND_NS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +51,5 @@ class Stopwatch:
 
 def rfc3339(unix_ns: int) -> str:
     """UTC with nine digits of a second, as Go writes it."""
-    seconds, rest = divmod(unix_ns, 1_000_000_000)
+    seconds, rest = divmod(unix_ns, SECOND_NS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"

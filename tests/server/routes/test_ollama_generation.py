@@ -163,7 +163,8 @@ async def test_hints_for_ollamas_runner_change_nothing(client: httpx.AsyncClient
         ("/api/generate", {"images": ["aGk="]}, "'images'"),
         ("/api/generate", {"steps": 4}, "'steps'"),
         ("/api/generate", {"prompt": "word " * 200}, "maximum context length is 100"),
-        ("/api/generate", {"prompt": "", "keep_alive": 0}, "'keep_alive'"),
+        ("/api/generate", {"prompt": "", "keep_alive": 0}, "is loaded from the start of this server to its end"),
+        ("/api/chat", {"messages": [], "keep_alive": "0s"}, "is loaded from the start of this server to its end"),
     ],
 )
 async def test_what_is_not_honoured_is_refused_by_name(

@@ -81,3 +81,9 @@ async def test_models_are_not_changed_over_http(client: httpx.AsyncClient, metho
     answer = await client.request(method, path, json={"model": NAME})
     assert answer.status_code == 501
     assert "`hexserve pull`" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
+async def test_no_model_makes_embeddings(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={"model": NAME, "input": "hello", "prompt": "hello"})
+    assert (answer.status_code, answer.json()) == (501, {"error": "This model makes no embeddings."})

@@ -6,7 +6,10 @@ from server.writers.ollama.timing import Clock, Stopwatch, rfc3339
 
 def test_a_time_has_nanoseconds_and_is_utc() -> None:
     assert rfc3339(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
-    assert Clock(unix_ns=lambda: 1_700_000_000_500_000_000).stamp() == "2023-11-14T22:13:20.500000000Z"
+    clock = Clock(unix_ns=lambda: 1_700_000_000_500_000_000)
+    assert clock.stamp() == "2023-11-14T22:13:20.500000000Z"
+    assert clock.stamp(60) == "2023-11-14T22:14:20.500000000Z"
+    assert clock.stamp(None) == clock.stamp(1e300) == "9999-12-31T23:59:59Z"
 
 
 def test_durations_are_nanoseconds_of_their_parts() -> None:
