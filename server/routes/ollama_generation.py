@@ -15,7 +15,7 @@ from server.protocol.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswe
 from server.protocol.ollama.errors import OllamaError
 from server.protocol.ollama.requests import OllamaChatRequest, OllamaGenerateRequest, OllamaGenerationBody
 from server.protocol.openapi_responses import line_answers
-from server.requests.ollama.generation import as_chat, chat_name, generate_name, think_options
+from server.requests.ollama.generation import as_chat, chat_name, fitted, generate_name, think_options
 from server.requests.ollama.keep_alive import kept_s
 from server.requests.ollama.messages import check_prompt, prompt_turns, template_turns
 from server.service import answer
@@ -73,7 +73,8 @@ async def _answered(
 ) -> Response:
     """Generate. shown: the fields of the route that say what was said. field: what holds the prompt."""
     service = arrival.service
-    stream = service.launch(service.envelope("ollama"), [chat.prompt], chat.params, field)
+    params = fitted(chat.params, len(chat.prompt), service.engine.info.max_context)
+    stream = service.launch(service.envelope("ollama"), [chat.prompt], params, field)
     [choice] = chat.parsed_choices()
     count = TokenCount(stream.prompt_tokens, 1)
     writer = OllamaWriter(body.model, count, choice, shown, arrival.stopwatch, chat.params.logprobs)

@@ -51,7 +51,7 @@ async def list_loaded_models(request: Request) -> OllamaLoadedList:
     """The models that are loaded, and when each is unloaded if nobody uses it."""
     models, clock = server_of(request).models, Clock()
     loaded = [
-        _known(model, model.name).loaded(model.engine.info.device, clock.stamp(models.left_s(model)))
+        _known(model, model.name).loaded(model.engine.info.device, model.size, clock.stamp(models.left_s(model)))
         for model in models.models
         if model.engine is not None
     ]

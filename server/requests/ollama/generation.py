@@ -1,6 +1,7 @@
 """/api/chat and /api/generate -> the body of the chat route, whose functions do the rest."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ from server.protocol.ollama.options import OllamaOptions
 from server.protocol.ollama.requests import OllamaChatRequest, OllamaFormat, OllamaGenerationBody
 from server.protocol.structured_outputs import JsonObjectFormat, JsonSchemaFormat, NamedSchema, ResponseFormat
 from server.requests.chat_template_options import template_options
+from server.requests.params import GenerationParams
 
 # Ollama's own, which its clients count on when they leave the options out.
 DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
@@ -66,6 +68,12 @@ def as_chat(body: OllamaGenerationBody, info: EngineInfo) -> ChatRequest:
         tools=body.tools if isinstance(body, OllamaChatRequest) else None,
         response_format=_response_format(body.format),
     )
+
+
+def fitted(params: GenerationParams, prompt_tokens: int, context: int) -> GenerationParams:
+    """`num_predict` is a bound and no promise: of an answer that might not fit, as much as fits is generated."""
+    is_too_much = params.max_tokens is not None and prompt_tokens + params.max_tokens > context
+    return replace(params, max_tokens=None) if is_too_much else params
 
 
 def think_options(think: bool | str | None) -> dict[str, Any]:

@@ -34,13 +34,15 @@ class KnownModel:
             "details": self._details(),
         }
 
-    def loaded(self, device: str, expires_at: str) -> dict[str, Any]:
-        """What /api/ps says of it while it is loaded. device: what computes."""
+    def loaded(self, device: str, memory: int, expires_at: str) -> dict[str, Any]:
+        """What /api/ps says of it while it is loaded. device: what computes. memory: bytes, 0 = as its files have."""
         listed = self.listed()
+        size = memory or listed["size"]
         return {
-            **{key: listed[key] for key in ("name", "model", "size", "digest", "details")},
+            **{key: listed[key] for key in ("name", "model", "digest", "details")},
+            "size": size,
             "expires_at": expires_at,
-            "size_vram": listed["size"] if device == "NPU" else 0,
+            "size_vram": size if device == "NPU" else 0,
             "context_length": self.context or 0,
         }
 

@@ -62,7 +62,8 @@ async def test_all_are_listed_and_the_loaded_ones_run(client: httpx.AsyncClient,
     listed = (await client.get("/api/tags")).json()["models"]
     assert [model["name"] for model in listed] == ["a:latest", "b:latest", "c:latest"]
     assert [model["details"]["family"] for model in listed] == ["qwen3", "qwen3", ""]
-    assert list(await expiries(client)) == ["a:latest"]
+    [loaded] = (await client.get("/api/ps")).json()["models"]
+    assert (loaded["name"], loaded["size"]) == ("a:latest", 40)
 
 
 async def test_what_is_not_loaded_is_shown_without_being_loaded(client: httpx.AsyncClient, stage: Stage) -> None:
