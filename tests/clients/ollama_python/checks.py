@@ -1,6 +1,6 @@
 """The official `ollama` package judges: its own classes parse what comes, its own exceptions carry what is refused."""
 
-# servers: demo thinks limited narrow
+# servers: demo several thinks limited narrow
 
 import json
 import os
@@ -294,6 +294,23 @@ def a_real_model() -> None:
     assert "Paris" in (answer.message.content or "")
     streamed = client("demo").chat("demo:latest", ask, options={"temperature": 0}, stream=True)
     assert "".join(part.message.content or "" for part in streamed) == answer.message.content
+
+
+@check
+def several_models() -> None:
+    """Each is loaded at its first use, stays as long as it was said, and goes when it is told to."""
+    asked, ask = client("several"), [{"role": "user", "content": "What is the capital of France?"}]
+    assert [model.model for model in asked.list().models] == ["demo:latest", "second:latest"]
+    assert not asked.ps().models
+    first = asked.chat("demo", ask, options={"temperature": 0}, keep_alive="1h")
+    second = asked.chat("second", ask, options={"temperature": 0}, keep_alive=-1)
+    assert first.message.content == second.message.content and (first.load_duration or 0) > 0
+    expiries = {model.model: model.expires_at for model in asked.ps().models}
+    assert list(expiries) == ["demo:latest", "second:latest"]
+    assert expiries["demo:latest"] and expiries["demo:latest"].year < 9999
+    assert expiries["second:latest"] and expiries["second:latest"].year == 9999
+    assert asked.generate("demo", keep_alive=0).done_reason == "unload"
+    assert [model.model for model in asked.ps().models] == ["second:latest"]
 
 
 if __name__ == "__main__":
