@@ -2,7 +2,6 @@
 
 from typing import cast
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -11,7 +10,7 @@ from starlette.routing import Route
 from engine.errors import Busy, HexserveError
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
 from server.http.body import BodyLimits
-from server.http.error_formats import error_format
+from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
@@ -24,6 +23,7 @@ from server.http.openapi import OpenApiDocument
 from server.models.collector import ResidenceCollector
 from server.models.models import Models
 from server.routes import (
+    anthropic,
     chat,
     completions,
     docs,
@@ -48,7 +48,7 @@ def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InF
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
-    routers += [ollama_generation.router, ollama_models.router]
+    routers += [anthropic.router, ollama_generation.router, ollama_models.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
@@ -77,8 +77,8 @@ def _rules(settings: Settings) -> GuardRules:
 
 
 def _response(request: Request, error: WireError) -> Response:
-    body = error_format(request.url.path).body(error)
-    return Response(msgspec.json.encode(body), error.status, dict(error.headers), "application/json")
+    status, body = encoded_error(error, request.scope)
+    return Response(body, status, dict(error.headers), "application/json")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

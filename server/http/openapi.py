@@ -80,7 +80,7 @@ def _complete(operation: dict[str, Any], method: str, model: type[Answer], is_gu
     operation["responses"] = dict(sorted(responses.items()))
     for status, response in operation["responses"].items():
         shown = {"x-request-id": REQUEST_ID}
-        if status in ("429", "503"):
+        if status in ("429", "503", "529"):
             shown["Retry-After"] = RETRY_AFTER
         if status == "401":
             shown["WWW-Authenticate"] = CHALLENGE

@@ -18,6 +18,7 @@ from server.http.errors import from_engine
 from server.http.merged_stream import ChoiceDelta, MergedStream
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -61,11 +62,16 @@ def frame(payload: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How chunks become bytes. idle: what is sent when nothing comes for long; "" = comments, which SSE has."""
+    """How chunks become bytes. idle: what is sent when nothing comes for long; "" = `keep_alive`, which SSE has.
+
+    opens_early: the writer's chunks of no deltas go out at once when the first delta is late.
+    """
 
     media_type: str
     frame: Callable[[dict[str, Any]], bytes]
     idle: bytes = b""
+    keep_alive: ServerSentEvent = COMMENT
+    opens_early: bool = False
 
 
 EVENTS = Framing("text/event-stream", frame)
@@ -85,6 +91,8 @@ async def frames(
     frame, deltas = framing.frame, first
     try:
         try:
+            if not deltas and framing.opens_early:
+                yield b"".join(frame(chunk) for chunk in writer.chunks([]))
             while not writer.finished:
                 if deltas:
                     yield b"".join(frame(chunk) for chunk in writer.chunks(deltas))
@@ -124,7 +132,7 @@ class StreamResponse(EventSourceResponse):
             media_type=framing.media_type,
             ping=0 if framing.idle else keep_alive_s,
             sep="\n",
-            ping_message_factory=_keep_alive,
+            ping_message_factory=lambda: framing.keep_alive,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +141,3 @@ class StreamResponse(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._stream.abort()
-
-
-def _keep_alive() -> ServerSentEvent:
-    return ServerSentEvent(comment="keep-alive", sep="\n")

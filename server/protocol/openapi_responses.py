@@ -21,6 +21,7 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
         500: "The server is at fault.",
         503: "Full, loading or shutting down; come back after Retry-After seconds.",
         504: "The request took too long.",
+        529: "Full, loading or shutting down; come back after Retry-After seconds.",
         "default": "Any other error has the same body.",
     }
 )
@@ -30,6 +31,17 @@ def answers(whole: type[Answer], chunk: type[Answer]) -> dict[int | str, dict[st
     """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one."""
     said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
     return _answers(whole, "text/event-stream", said, chunk) | error_answers()
+
+
+def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route in Anthropic's format: as `answers`, but for the end of a stream and the errors."""
+    said = f"`data: ` events of {chunk.__name__}, the last one `message_stop` or `error`"
+    return _answers(whole, "text/event-stream", said, chunk) | message_errors(error)
+
+
+def message_errors(error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of the error answers of such a route: a server that is full is 529."""
+    return errors(*(status for status in _ERROR_TEXTS if status not in (401, 503)), model=error)
 
 
 def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
@@ -53,4 +65,4 @@ def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | 
 
 def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of these error answers, by default all that a route with a body has. 401 is added to all."""
-    return errors(*(statuses or (status for status in _ERROR_TEXTS if status != 401)), model=model)
+    return errors(*(statuses or (status for status in _ERROR_TEXTS if status not in (401, 529))), model=model)

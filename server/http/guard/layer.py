@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.error_formats import error_format
+from server.http.error_formats import encoded_error
 from server.http.errors import WireError, bounded, echo
 from server.http.guard.caller import Caller, address_name, salt_of
 from server.http.guard.hosts import host_is_allowed, is_loopback
@@ -143,9 +142,9 @@ def head_too_large(limit: int) -> WireError:
 
 async def send_error(send: Send, scope: Scope, error: WireError, headers: Pairs = ()) -> None:
     """A whole answer in the error format of the path, from outside the routes."""
-    body = msgspec.json.encode(error_format(scope["path"]).body(error))
+    status, body = encoded_error(error, scope)
     own = (("content-type", "application/json"), ("content-length", str(len(body))))
-    await send_start(send, error.status, (*own, *error.headers, *headers))
+    await send_start(send, status, (*own, *error.headers, *headers))
     await send({"type": "http.response.body", "body": body})
 
 
