@@ -15,6 +15,7 @@ from server.protocol.errors import ErrorBody
 from server.protocol.fields import Answer
 from server.protocol.ollama.errors import OllamaError
 
+NO_THREADS = "thread_unsupported_request"  # Anthropic's code: their SDKs then send the whole conversation
 MODELS_PATH = "/v1/models"  # asked in two formats: a header tells them apart
 # Anthropic's name of an error by its status.
 _TYPES: Mapping[int, str] = MappingProxyType(
@@ -56,7 +57,8 @@ def ollama_body(error: WireError) -> dict[str, Any]:
 def anthropic_body(error: WireError) -> dict[str, Any]:
     """Anthropic's, also as an event of a stream; the request's id comes beside it."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    details = {"details": {"error_code": error.code}} if error.code == NO_THREADS else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message} | details}
 
 
 OPENAI_FORMAT = ErrorFormat("", ErrorBody, WireError.body)

@@ -18,7 +18,8 @@ from server.protocol.anthropic.errors import AnthropicError
 from server.protocol.anthropic.request import CountTokensRequest, MessagesRequest
 from server.protocol.openapi_responses import message_answers, message_errors
 from server.requests.anthropic.chat_body import conversation_chat, message_chat, own_name
-from server.requests.anthropic.thinking import check_budget, shows_thoughts, thinking_options
+from server.requests.anthropic.checks import check_fields
+from server.requests.anthropic.thinking import shows_thoughts, thinking_options
 from server.requests.anthropic.turns import template_turns
 from server.requests.tools import chat_tools
 from server.service import answer, take_model, until_left
@@ -36,7 +37,7 @@ router = APIRouter(route_class=BoundedRoute)
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of named events."""
     service = await take_model(request, body.model)
-    check_budget(body)
+    check_fields(body)
     chat = message_chat(body)
     with _own_words():
         checked = checked_chat(chat, service)

@@ -84,7 +84,7 @@ def _run(command: list[str], variables: Mapping[str, str], folder: Path) -> Fini
     kept = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_"))
+        if not key.startswith(("PYTHON", "OPENAI_", "OLLAMA_", "ANTHROPIC_", "CLAUDE", "HEXSERVE_"))
     }
     environment = {**kept, **variables, "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     try:

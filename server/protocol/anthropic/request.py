@@ -153,6 +153,7 @@ class MessagesRequest(ConversationBody):
     service_tier: Literal["auto", "standard_only"] | None = None
 
     # Known, not honoured.
+    thread: dict[str, Any] | None = None  # refused with a code of its own, at which SDKs go on without it
     container: NotYet = None
     inference_geo: NotYet = None
     diagnostics: NotYet = None

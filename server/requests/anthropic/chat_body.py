@@ -64,7 +64,10 @@ def message_chat(body: MessagesRequest) -> ChatRequest:
 
 
 def offered_tools(body: ConversationBody) -> list[DeclaredTool]:
-    """The tools the model is shown: not those that are loaded later, until a result refers to them."""
+    """The tools the model is shown: not those that are loaded later, until a result refers to them.
+
+    Loaded ones come last, so that the prompt up to them is the one before.
+    """
     found = {
         part.tool_name
         for turn in body.messages
@@ -74,7 +77,9 @@ def offered_tools(body: ConversationBody) -> list[DeclaredTool]:
         for part in block.content
         if isinstance(part, ToolReference)
     }
-    return [tool for tool in body.tools or () if not tool.defer_loading or tool.name in found]
+    tools = body.tools or []
+    late = [tool for tool in tools if tool.defer_loading and tool.name in found]
+    return [tool for tool in tools if not tool.defer_loading] + late
 
 
 def _tool(tool: DeclaredTool) -> Tool:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from server.http.errors import refuse
-from server.protocol.anthropic.request import ConversationBody, MessagesRequest, ThinkingOff, ThinkingOn
+from server.protocol.anthropic.request import ConversationBody, MessagesRequest, ThinkingOff
 
 
 def thinking_options(body: ConversationBody) -> dict[str, Any]:
@@ -14,13 +13,6 @@ def thinking_options(body: ConversationBody) -> dict[str, Any]:
     if thinks and effort is not None:
         options["reasoning_effort"] = "xhigh" if effort == "max" else effort
     return options
-
-
-def check_budget(body: MessagesRequest) -> None:
-    """Raise Refusal when thinking may take all that may be generated."""
-    if isinstance(body.thinking, ThinkingOn) and body.thinking.budget_tokens >= body.max_tokens:
-        message = f"'max_tokens' ({body.max_tokens}) must be above 'thinking.budget_tokens'."
-        raise refuse(message, "max_tokens", "invalid_value")
 
 
 def shows_thoughts(body: MessagesRequest) -> bool:

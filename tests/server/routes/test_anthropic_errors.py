@@ -88,6 +88,12 @@ async def test_a_prompt_that_is_too_long_is_told_in_anthropics_words(client: htt
     assert error_of(answer, 400, "invalid_request_error") == "prompt is too long: 120 tokens > 99 maximum"
 
 
+async def test_threads_are_refused_with_the_code_at_which_sdks_go_on_without(client: httpx.AsyncClient) -> None:
+    answer = await client.post(PATHS[0], json=HELLO | {"thread": {"type": "create"}})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+
 async def test_paths_and_methods(client: httpx.AsyncClient) -> None:
     error_of(await client.get("/v1/messages"), 405, "invalid_request_error")
     error_of(await client.post("/v1/messages/batches", json={}), 404, "not_found_error")

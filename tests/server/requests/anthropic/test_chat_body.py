@@ -57,7 +57,7 @@ def test_a_choice_that_forces_nothing_needs_no_tools(kind: str) -> None:
 
 
 def test_tools_that_are_loaded_later() -> None:
-    tools = [TOOL, TOOL | {"name": "late", "defer_loading": True}]
+    tools = [TOOL | {"name": "late", "defer_loading": True}, TOOL]
     assert [tool.name for tool in offered_tools(body(tools=tools))] == ["f"]
     found = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference", "tool_name": "late"}]}
     messages = [*BODY["messages"], {"role": "user", "content": [found]}]
