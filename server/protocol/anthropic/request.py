@@ -56,7 +56,7 @@ class NoChoice(Body):
 
 
 Choice = Annotated[AutoChoice | AnyChoice | OneChoice | NoChoice, Field(discriminator="type")]
-Display = Literal["summarized", "omitted"]
+Display = Literal["summarized", "updates", "highlights", "omitted"]  # what is shown are the thoughts themselves
 
 
 class ThinkingOn(Body):

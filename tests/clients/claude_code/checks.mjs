@@ -34,9 +34,9 @@ async function project() {
 }
 
 // What it prints as its result, and the events before it.
-async function claude({ home, work }, prompt, changed = {}) {
-  const flags = ['-p', prompt, '--permission-mode', 'acceptEdits', '--output-format', 'stream-json', '--verbose'];
-  const env = { PATH: process.env.PATH, HOME: home, USERPROFILE: home, ...settings, ...changed };
+async function claude({ home, work }, prompt, changed = {}, more = []) {
+  const flags = ['-p', prompt, '--permission-mode', 'acceptEdits', '--output-format', 'stream-json', '--verbose', ...more];
+  const env = { PATH: process.env.PATH, HOME: home, USERPROFILE: home, TMPDIR: home, ...settings, ...changed };
   const child = spawn(program, flags, { cwd: work, env, stdio: ['ignore', 'pipe', 'pipe'], timeout: 120_000 });
   const [out, errors] = await Promise.all([child.stdout, child.stderr].map(async (pipe) => {
     let text = '';
@@ -102,6 +102,22 @@ check('a_tool_that_is_loaded_later', async () => {
   ].join('\n'));
   assert.deepEqual(used(events), ['ToolSearch']);
   assert.equal(result.result, 'Found.');
+});
+
+check('all_tools_at_once', async () => {
+  const { result } = await claude(await project(), 'say: All of them.', { ENABLE_TOOL_SEARCH: 'false' });
+  assert.deepEqual([result.is_error, result.result], [false, 'All of them.']);
+});
+
+check('a_search_of_the_web_is_refused_by_name', async () => {
+  const { events } = await claude(
+    await project(),
+    'call: WebSearch {"query": "weather"}\nthen\nsay: over',
+    { ENABLE_TOOL_SEARCH: 'false' },
+    ['--allowedTools', 'WebSearch'],
+  );
+  const results = events.filter((event) => event.type === 'user').flatMap((event) => event.message.content);
+  assert.match(results.at(-1).content, /web_search_20250305/);
 });
 
 check('a_model_that_is_not_served_is_told', async () => {

@@ -38,6 +38,7 @@ def test_options_of_the_template(fields: dict[str, Any], options: dict[str, Any]
         (None, True),
         ({"type": "adaptive"}, True),
         ({"type": "adaptive", "display": "summarized"}, True),
+        ({"type": "adaptive", "display": "updates"}, True),
         ({"type": "adaptive", "display": "omitted"}, False),
         ({"type": "enabled", "budget_tokens": 5, "display": "omitted"}, False),
     ],
