@@ -29,6 +29,8 @@ OPERATIONS = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /tokenize",
     "POST /detokenize",
     "GET /tokenizer_info",
