@@ -4,17 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
+from server.protocol.anthropic.cache_control import CacheControl
+from server.protocol.anthropic.tools import ToolAddition, ToolRemoval
 from server.protocol.fields import Body, Name, NotYet, text_or_list
 
 MAX_BLOCKS = 4096
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,256}$")]
-
-
-class CacheControl(Body):
-    """Where a prefix ends that another server would keep; here every prefix is kept."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
 
 
 class TextBlock(Body):
@@ -86,8 +81,15 @@ UserBlocks = Annotated[list[UserBlock], Field(max_length=MAX_BLOCKS, fail_fast=T
 AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
 AssistantBlocks = Annotated[list[AssistantBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
 
+SystemBlock = Annotated[TextBlock | ToolAddition | ToolRemoval, Field(discriminator="type")]
+SystemBlocks = Annotated[list[SystemBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+
 SystemText = Annotated[
     Annotated[str, Tag("text")] | Annotated[TextBlocks, Tag("texts")],
+    Discriminator(text_or_list),
+]
+InstructionContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[SystemBlocks, Tag("texts")],
     Discriminator(text_or_list),
 ]
 UserContent = Annotated[
@@ -115,11 +117,11 @@ class AssistantTurn(Body):
 
 
 class SystemTurn(Body):
-    """An instruction in the middle of a conversation."""
+    """An instruction in the middle of a conversation, for good or until the user's next turn."""
 
     role: Literal["system"]
-    content: SystemText
-    clear_at: Literal["never"] | None = None
+    content: InstructionContent
+    clear_at: Literal["next_user_message", "never"] | None = None
 
 
 Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]

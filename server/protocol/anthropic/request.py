@@ -4,58 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from server.protocol.anthropic.blocks import CacheControl, SystemText, Turn
+from server.protocol.anthropic.blocks import SystemText, Turn
+from server.protocol.anthropic.cache_control import CacheControl
+from server.protocol.anthropic.tools import Choice, DeclaredTool
 from server.protocol.fields import MAX_MESSAGES, MAX_TOKENS, Body, Name, NotYet, Probability, Temperature
 from server.protocol.generation_request import StopTexts
 
 MAX_DECLARED_TOOLS = 1024
 
-
-class DeclaredTool(Body):
-    """A tool of the caller's. `input_schema` is enforced when the tool is strict, or has to be called."""
-
-    type: Literal["custom"] | None = None
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
-    input_schema: dict[str, Any]
-    description: str | None = None
-    strict: bool | None = None
-    defer_loading: bool | None = None
-    eager_input_streaming: bool | None = None  # inputs are always streamed as they are generated
-    allowed_callers: list[Literal["direct"]] | None = None
-    cache_control: CacheControl | None = None
-    input_examples: NotYet = None
-
-
-class _ToolUse(Body):
-    disable_parallel_tool_use: bool | None = None
-
-
-class AutoChoice(_ToolUse):
-    """The model decides."""
-
-    type: Literal["auto"]
-
-
-class AnyChoice(_ToolUse):
-    """The model has to call a tool."""
-
-    type: Literal["any"]
-
-
-class OneChoice(_ToolUse):
-    """The model has to call this tool."""
-
-    type: Literal["tool"]
-    name: Name
-
-
-class NoChoice(Body):
-    """The model may not call a tool."""
-
-    type: Literal["none"]
-
-
-Choice = Annotated[AutoChoice | AnyChoice | OneChoice | NoChoice, Field(discriminator="type")]
 Display = Literal["summarized", "updates", "highlights", "omitted"]  # what is shown are the thoughts themselves
 
 
@@ -65,6 +21,7 @@ class ThinkingOn(Body):
     type: Literal["enabled"]
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     display: Display | None = None
+    block_binding: dict[str, Any] | None = None  # what to do with thoughts of another conversation: nothing is checked
 
 
 class ThinkingAdaptive(Body):
@@ -72,6 +29,7 @@ class ThinkingAdaptive(Body):
 
     type: Literal["adaptive"]
     display: Display | None = None
+    block_binding: dict[str, Any] | None = None  # what to do with thoughts of another conversation: nothing is checked
 
 
 class ThinkingOff(Body):

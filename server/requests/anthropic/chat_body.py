@@ -2,19 +2,11 @@
 
 from types import MappingProxyType
 
-from server.protocol.anthropic.blocks import ToolReference, ToolResultBlock
-from server.protocol.anthropic.request import (
-    AutoChoice,
-    ConversationBody,
-    DeclaredTool,
-    MessagesRequest,
-    NoChoice,
-    OneChoice,
-    OutputSchema,
-    ThinkingOn,
-)
+from server.protocol.anthropic.request import ConversationBody, MessagesRequest, OutputSchema, ThinkingOn
+from server.protocol.anthropic.tools import AutoChoice, DeclaredTool, NoChoice, OneChoice
 from server.protocol.chat_request import ChatRequest, ChosenFunction, FunctionTool, NamedToolChoice, Tool, ToolChoice
 from server.protocol.structured_outputs import JsonSchemaFormat, NamedSchema
+from server.requests.anthropic.offered_tools import offered_tools
 
 # Fields that the chat route's checks name, and what they are called here.
 OWN_NAMES = MappingProxyType(
@@ -61,25 +53,6 @@ def message_chat(body: MessagesRequest) -> ChatRequest:
         "thinking_token_budget": body.thinking.budget_tokens if isinstance(body.thinking, ThinkingOn) else None,
     }
     return conversation_chat(body).model_copy(update=generation)
-
-
-def offered_tools(body: ConversationBody) -> list[DeclaredTool]:
-    """The tools the model is shown: not those that are loaded later, until a result refers to them.
-
-    Loaded ones come last, so that the prompt up to them is the one before.
-    """
-    found = {
-        part.tool_name
-        for turn in body.messages
-        if not isinstance(turn.content, str)
-        for block in turn.content
-        if isinstance(block, ToolResultBlock) and isinstance(block.content, list)
-        for part in block.content
-        if isinstance(part, ToolReference)
-    }
-    tools = body.tools or []
-    late = [tool for tool in tools if tool.defer_loading and tool.name in found]
-    return [tool for tool in tools if not tool.defer_loading] + late
 
 
 def _tool(tool: DeclaredTool) -> Tool:

@@ -8,6 +8,7 @@ import msgspec
 from server.http.errors import refuse
 from server.protocol.anthropic.blocks import (
     AssistantTurn,
+    SystemBlock,
     SystemTurn,
     TextBlock,
     ThinkingBlock,
@@ -34,12 +35,14 @@ def template_turns(body: ConversationBody) -> list[dict[str, Any]]:
         raise refuse(message, "messages", "unsupported_value")
     messages: list[dict[str, Any]] = []
     instructions = [] if body.system is None else _texts(body.system)
-    for turn in body.messages:
+    last_user = max((number for number, turn in enumerate(body.messages) if isinstance(turn, UserTurn)), default=0)
+    for number, turn in enumerate(body.messages):
         if isinstance(turn, SystemTurn):
-            text = PART_SEPARATOR.join(_texts(turn.content))
-            if messages:
+            is_over = turn.clear_at == "next_user_message" and number < last_user
+            text = "" if is_over else PART_SEPARATOR.join(_texts(turn.content))
+            if text and messages:
                 _say(messages, f"<system-reminder>\n{text}\n</system-reminder>")
-            else:
+            elif text:
                 instructions.append(text)
         elif isinstance(turn, UserTurn):
             _add_user(messages, turn)
@@ -49,8 +52,8 @@ def template_turns(body: ConversationBody) -> list[dict[str, Any]]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def _texts(content: str | Sequence[TextBlock]) -> list[str]:
-    return [content] if isinstance(content, str) else [block.text for block in content]
+def _texts(content: str | Sequence[SystemBlock]) -> list[str]:
+    return [content] if isinstance(content, str) else [block.text for block in content if isinstance(block, TextBlock)]
 
 
 def _say(messages: list[dict[str, Any]], text: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from server.protocol.anthropic.request import MessagesRequest
 from server.protocol.chat_request import ChosenFunction, NamedToolChoice
 from server.protocol.structured_outputs import JsonSchemaFormat
-from server.requests.anthropic.chat_body import message_chat, offered_tools, own_name
+from server.requests.anthropic.chat_body import message_chat, own_name
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 TOOL = {"name": "f", "description": "does f", "input_schema": SCHEMA}
@@ -54,14 +54,6 @@ def test_a_choice_that_forces_nothing_needs_no_tools(kind: str) -> None:
     chat = message_chat(body(tool_choice={"type": kind}))
     assert (chat.tool_choice, chat.parallel_tool_calls) == (None, None)
     assert message_chat(body(tool_choice={"type": "any"})).tool_choice == "required"  # which the chat route refuses
-
-
-def test_tools_that_are_loaded_later() -> None:
-    tools = [TOOL | {"name": "late", "defer_loading": True}, TOOL]
-    assert [tool.name for tool in offered_tools(body(tools=tools))] == ["f"]
-    found = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference", "tool_name": "late"}]}
-    messages = [*BODY["messages"], {"role": "user", "content": [found]}]
-    assert [tool.name for tool in offered_tools(body(tools=tools, messages=messages))] == ["f", "late"]
 
 
 def test_a_schema_for_the_answer() -> None:

@@ -88,6 +88,19 @@ def test_instructions_in_the_middle_are_said_in_the_users_turn() -> None:
     assert found == [{"role": "system", "content": "s\nfirst"}, {"role": "user", "content": reminder}]
 
 
+def test_an_instruction_for_one_turn_is_over_with_the_next() -> None:
+    once = {"role": "system", "content": "once", "clear_at": "next_user_message"}
+    answer = {"role": "assistant", "content": "a"}
+    assert "once" in turns(HI, once)[0]["content"]
+    assert turns(HI, once, answer, HI) == [HI, answer, HI]
+    assert "once" in turns(HI, once | {"clear_at": "never"}, answer, HI)[0]["content"]
+
+
+def test_changes_of_tools_say_nothing() -> None:
+    change = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
+    assert turns(HI, {"role": "system", "content": [change]}) == [HI]
+
+
 def test_the_billing_note_of_claude_code_is_not_shown() -> None:
     found = turns(HI, system=[text("x-anthropic-billing-header: cc_version=2.1; cch=0af31;"), text("be brief")])
     assert found[0] == {"role": "system", "content": "be brief"}
