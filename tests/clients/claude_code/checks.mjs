@@ -104,6 +104,39 @@ check('a_tool_that_is_loaded_later', async () => {
   assert.equal(result.result, 'Found.');
 });
 
+// An MCP server with one tool, which Claude Code starts and asks by itself.
+const weather = `
+import { createInterface } from 'node:readline';
+const inputSchema = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
+const serverInfo = { name: 'weather', version: '1' };
+const answers = {
+  initialize: ({ protocolVersion }) => ({ protocolVersion, capabilities: { tools: {} }, serverInfo }),
+  'tools/list': () => ({ tools: [{ name: 'get', description: 'weather of a city', inputSchema }] }),
+  'tools/call': (params) => ({ content: [{ type: 'text', text: 'rain in ' + params.arguments.city }] }),
+};
+for await (const line of createInterface({ input: process.stdin })) {
+  const { id, method, params } = JSON.parse(line);
+  const result = answers[method]?.(params) ?? {};
+  if (id !== undefined) console.log(JSON.stringify({ jsonrpc: '2.0', id, result }));
+}
+`;
+
+check('a_tool_of_an_mcp_server', async () => {
+  const place = await project();
+  const file = join(place.home, 'weather.mjs');
+  await writeFile(file, weather);
+  const config = JSON.stringify({ mcpServers: { weather: { command: process.execPath, args: [file] } } });
+  const { result, events } = await claude(
+    place,
+    'call: mcp__weather__get {"city": "Oslo"}\nthen\nsay: over',
+    { ENABLE_TOOL_SEARCH: 'false', MCP_TIMEOUT: '60000' },
+    ['--mcp-config', config, '--strict-mcp-config', '--allowedTools', 'mcp__weather__get'],
+  );
+  assert.deepEqual([used(events), result.result], [['mcp__weather__get'], 'over']);
+  const results = events.filter((event) => event.type === 'user').flatMap((event) => event.message.content);
+  assert.match(JSON.stringify(results), /rain in Oslo/);
+});
+
 check('all_tools_at_once', async () => {
   const { result } = await claude(await project(), 'say: All of them.', { ENABLE_TOOL_SEARCH: 'false' });
   assert.deepEqual([result.is_error, result.result], [false, 'All of them.']);
