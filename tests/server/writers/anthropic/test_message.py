@@ -92,6 +92,35 @@ def test_a_stream_that_breaks_is_legal(pieces: list[str], place: int) -> None:
     check_legal([*events, *writer.failure(PassFailed("broken"))])
 
 
+LEGAL = streamed(writer_of(), cut(f"<think>Hm</think>Hi{CALL}", FinishReason.STOP))
+STARTS = [place for place, event in enumerate(LEGAL) if event["type"] == "content_block_start"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        LEGAL[1:],
+        LEGAL[:-1],
+        [*LEGAL, LEGAL[-1]],
+        [LEGAL[0], *LEGAL],
+        [event for event in LEGAL if event.get("delta", {}).get("type") != "signature_delta"],
+        [event for event in LEGAL if event["type"] != "content_block_stop"],
+        LEGAL[: STARTS[0]] + LEGAL[STARTS[1] :],
+        LEGAL[: STARTS[1]] + LEGAL[STARTS[1] + 1 :],
+        [event for event in LEGAL if event["type"] != "message_delta"],
+        [event | {"index": 0} if "index" in event else event for event in LEGAL],
+    ],
+    ids=[
+        *("no begin", "no end", "two ends", "two begins", "no signature", "no end of a block", "a block left out"),
+        *("a block without its begin", "no reason", "one index for all"),
+    ],
+)
+def test_the_table_of_legal_events_refuses(events: list[dict[str, Any]]) -> None:
+    check_legal(LEGAL)
+    with pytest.raises(AssertionError):
+        check_legal(events)
+
+
 def test_thoughts_text_and_a_call() -> None:
     events = streamed(writer_of(), cut(f"<think>\nHm, ok.\n</think>\n\nHi.\n{CALL}", FinishReason.STOP))
     check_legal(events)
