@@ -22,7 +22,7 @@ from server.http.held import hold_until_answered
 from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
-from server.http.sse import ChunkWriter, StreamResponse
+from server.http.sse import EVENTS, ChunkWriter, Framing, StreamResponse, deltas_within
 from server.models.models import Models, find
 from server.models.served_model import ServedModel
 from server.requests.chat_template_options import Thinking
@@ -200,14 +200,16 @@ async def _loaded(server: Server, model: ServedModel) -> EngineLike:
         raise RequestTimeout.after(timeout_s) from None
 
 
-async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:
+async def answer(
+    request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool, framing: Framing = EVENTS
+) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
     request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
     try:
         if is_stream:
             keep_alive_s = server_of(request).settings.keep_alive_s
-            first = await until_left(request, _first(stream, keep_alive_s))
-            return StreamResponse(stream, first, writer, keep_alive_s)
+            first = await until_left(request, deltas_within(stream, keep_alive_s))
+            return StreamResponse(stream, first, writer, keep_alive_s, framing)
         await until_left(request, _collect(stream, writer))
     except BaseException:
         stream.abort()
@@ -235,13 +237,6 @@ async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _first(stream: MergedStream, keep_alive_s: float) -> list[ChoiceDelta]:
-    try:
-        return await asyncio.wait_for(stream.deltas(), keep_alive_s or None)
-    except TimeoutError:
-        return []
 
 
 async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:
