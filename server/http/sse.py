@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from engine.errors import HexserveError
 from server.http.errors import from_engine
 from server.http.merged_stream import ChoiceDelta, MergedStream
+from server.http.resumption import comment
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
@@ -65,6 +66,7 @@ class Framing:
     """How chunks become bytes. idle: what is sent when nothing comes for long; "" = `keep_alive`, which SSE has.
 
     opens_early: the writer's chunks of no deltas go out at once when the first delta is late.
+    notes_tokens: each piece ends in a comment that says which tokens it was, for a front.
     """
 
     media_type: str
@@ -72,6 +74,7 @@ class Framing:
     idle: bytes = b""
     keep_alive: ServerSentEvent = COMMENT
     opens_early: bool = False
+    notes_tokens: bool = False
 
 
 EVENTS = Framing("text/event-stream", frame)
@@ -95,7 +98,7 @@ async def frames(
                 yield b"".join(frame(chunk) for chunk in writer.chunks([]))
             while not writer.finished:
                 if deltas:
-                    yield b"".join(frame(chunk) for chunk in writer.chunks(deltas))
+                    yield _piece(deltas, writer, framing)
                 elif idle_s:
                     yield framing.idle
                 deltas = [] if writer.finished else await deltas_within(stream, idle_s)
@@ -104,6 +107,16 @@ async def frames(
             yield b"".join(frame(chunk) for chunk in writer.failure(error))
     finally:
         stream.abort()
+
+
+def _piece(deltas: Sequence[ChoiceDelta], writer: ChunkWriter, framing: Framing) -> bytes:
+    """Frames of what the client has not got yet; the writer must see the rest too."""
+    known = [each for each in deltas if each.delta.is_known]
+    if known:
+        writer.chunks(known)
+    fresh = [each for each in deltas if not each.delta.is_known]
+    chunks = b"".join(framing.frame(chunk) for chunk in writer.chunks(fresh)) if fresh else b""
+    return chunks + comment(fresh) if framing.notes_tokens and fresh else chunks
 
 
 async def deltas_within(stream: MergedStream, seconds: float) -> list[ChoiceDelta]:
