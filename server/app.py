@@ -45,9 +45,7 @@ def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InF
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(models, [ResidenceCollector(models)])
-    app.state.body_limits = BodyLimits(
-        settings.body_limit_bytes, settings.body_timeout_s, settings.resumable
-    )
+    app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
     routers += [anthropic.router, ollama_generation.router, ollama_models.router]
