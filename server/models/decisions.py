@@ -41,6 +41,22 @@ def to_unload(residents: Sequence[Resident], needed: int, budget: int) -> tuple[
     return tuple(chosen) if over <= 0 else None
 
 
+def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -> frozenset[str]:
+    """The ready models that would have to go if no request used them, for a model that has waited long enough.
+
+    They take no new requests until it has its memory. others: bytes that other models keep.
+    """
+    found = sorted(ready, key=lambda resident: resident.used_at_s)
+    over = needed + others + sum(resident.size for resident in found) - budget
+    chosen: set[str] = set()
+    for resident in found:
+        if over <= 0:
+            break
+        chosen.add(resident.name)
+        over -= resident.size
+    return frozenset(chosen)
+
+
 def idle(residents: Iterable[Resident], now_s: float, idle_s: float) -> tuple[str, ...]:
     """The models that nobody has used for as long as they stay. idle_s: of those that do not say, 0 = for ever."""
     left = ((resident.name, left_s(resident, now_s, idle_s)) for resident in _oldest_first(residents))

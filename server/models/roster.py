@@ -16,12 +16,13 @@ from server.engine_seam import EngineLike
 from server.http.errors import refuse
 from server.http.metrics import MeasuredModel
 from server.models.background import in_background
-from server.models.decisions import fits, idle, left_s, next_idle_s, to_unload
-from server.models.served_model import ServedModel
+from server.models.decisions import fits, idle, left_s, next_idle_s, to_unload, to_yield
+from server.models.served_model import Lack, ServedModel
 from server.models.states import ModelState
 
 _log = logging.getLogger("hexserve")
-RETRY_S = 10.0  # after a load that failed
+RETRY_S = 10.0
+YIELD_S = 5.0
 BUSY_WAIT_S = 5.0  # after which a request that found no memory shall try again
 
 
@@ -29,13 +30,16 @@ BUSY_WAIT_S = 5.0  # after which a request that found no memory shall try again
 class RosterRules:
     """budget: bytes of all loaded models, 0 = no bound. idle_s: seconds until an unused model goes, 0 = never.
 
-    load_wait_s: longest wait of a request for its model. preloads: the first model is loaded at the start.
+    load_wait_s: longest wait of a request for its model. retry_s: pause after a load that failed. yield_s: how long a
+    model waits for memory that is in use until those who have it take no new requests. preloads: the first model is
+    loaded at the start.
     """
 
     budget: int = 0
     idle_s: float = 0.0
     load_wait_s: float = 120.0
     retry_s: float = RETRY_S
+    yield_s: float = YIELD_S
     preloads: bool = False
 
 
@@ -77,13 +81,13 @@ class Roster:
             raise model.error
 
     def ready(self, model: ServedModel) -> EngineLike | None:
-        """The engine of a ready model. One that is dead is taken away first, so that another can be loaded."""
+        """The engine of a ready model that has not to yield. One that is dead is taken away, for another to come."""
         if model.state is not ModelState.READY:
             return None
         if model.is_dead:
             self._begin_unload(model, EngineFailure("its engine is not running any more"))
             return None
-        return model.engine
+        return None if self._yields(model) else model.engine
 
     async def loaded(self, model: ServedModel) -> EngineLike:
         """The model's engine, loaded first if need be; the caller has pinned it.
@@ -93,11 +97,9 @@ class Roster:
         try:
             async with asyncio.timeout(self.rules.load_wait_s):
                 while (engine := self.ready(model)) is None:
-                    self._advance(model)
-                    assert model.task is not None
-                    await asyncio.wait([model.task])
+                    await self._progress(model)
         except TimeoutError:
-            raise _too_late(model) from None
+            raise self._too_late(model) from None
         return engine
 
     async def unload(self, model: ServedModel) -> None:
@@ -132,6 +134,31 @@ class Roster:
         tasks = [model.task for model in self.models if model.task is not None]
         if tasks:
             await asyncio.wait(tasks)
+
+    def _yields(self, model: ServedModel) -> bool:
+        """Whether another one has waited long enough for the memory of this one, which always has requests."""
+        now_s, budget = self._clock(), self.rules.budget
+        for waiting in self.models:
+            lack = waiting.lacks
+            if lack is not None and now_s - lack.since_s >= self.rules.yield_s:
+                ready = [other.resident for other in self.models if other.state is ModelState.READY]
+                others = sum(other.size for other in self.models if other.state is ModelState.LOADING)
+                return model.name in to_yield(ready, others, lack.size, budget)
+        return False
+
+    async def _progress(self, model: ServedModel) -> None:
+        """Do what brings a model that is wanted nearer to being ready, and wait until something has changed."""
+        if model.state is ModelState.READY:
+            with model.stepping_back():
+                await self._change()
+            return
+        self._advance(model)
+        assert model.task is not None
+        await asyncio.wait([model.task])
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     def _advance(self, model: ServedModel) -> None:
         """See to it that something is done for a model that is wanted and not ready."""
@@ -180,17 +207,17 @@ class Roster:
                 if not model.pins:
                     return False
                 residents = [other.resident for other in self.models]
-                model.lacks = f"it takes {_mib(needed)} of the {_mib(budget)} that models_memory_mb allows"
+                model.lacks = model.lacks or Lack(needed, self._clock())
                 names = to_unload(residents, needed, budget) or ()
                 for other in self.models:
                     if other.name in names:
                         _log.info("unloading %s: %s needs its memory", other.name, model.name)
                         self._begin_unload(other)
-                self._changed.clear()
-                await self._changed.wait()
+                await self._change()
+            model.size = needed
         finally:
             model.lacks = None
-        model.size = needed
+            self._wake()
         return True
 
     def _end_task(self, model: ServedModel, state: ModelState) -> None:
@@ -217,6 +244,13 @@ class Roster:
             raise error
         _log.info("unloaded %s", model.name)
         self._end_task(model, ModelState.UNLOADED)
+
+    def _too_late(self, model: ServedModel) -> Busy:
+        if model.lacks is None:
+            return Busy(f"The model '{model.name}' is still loading.", BusyReason.LOADING, BUSY_WAIT_S)
+        takes = f"it takes {_mib(model.lacks.size)} of the {_mib(self.rules.budget)} that models_memory_mb allows"
+        message = f"The model '{model.name}' cannot be loaded now: {takes}, and the loaded models are in use."
+        return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
 
     def _on_free(self, model: ServedModel) -> Callable[[], None]:
         def freed() -> None:
@@ -245,13 +279,6 @@ class Roster:
                 _log.info("unloading %s: idle for %.1f s", model.name, self._clock() - model.used_at_s)
                 self._begin_unload(model)
         self._wake()
-
-
-def _too_late(model: ServedModel) -> Busy:
-    if model.lacks is not None:
-        message = f"The model '{model.name}' cannot be loaded now: {model.lacks}, and the loaded models are in use."
-        return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
-    return Busy(f"The model '{model.name}' is still loading.", BusyReason.LOADING, BUSY_WAIT_S)
 
 
 def _mib(size: int) -> str:

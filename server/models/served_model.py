@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.adapters.named import named_adapters
@@ -32,6 +33,14 @@ class ModelLoader(Protocol):
         """A new engine, to be started."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Bytes that a model waits for, and since when."""
+
+    size: int
+    since_s: float
+
+
 _STATES = {
     EngineState.LOADING: ModelState.LOADING,
     EngineState.DEAD: ModelState.FAILED,
@@ -53,7 +62,7 @@ class ServedModel:
         self.keep_s: float | None = None  # how long it stays without a request, as `Resident.keep_s`
         self.error: HexserveError | None = None  # why it could not be loaded, or died
         self.retry_at_s = 0.0
-        self.lacks: str | None = None  # what memory it waits for
+        self.lacks: Lack | None = None  # what memory it waits for
         self.task: asyncio.Task[None] | None = None  # loads or unloads it
         self.on_free: Callable[[], None] = lambda: None  # called when the last request has left
         self.loads = self.unloads = 0
@@ -123,6 +132,17 @@ class ServedModel:
             self._past_stats = add_stats(self._past_stats, self.engine.stats, with_gauges=False)
             self._past_restarts += self.engine.restarts
         self.engine, self.size, self.keep_s = None, 0, None
+
+    @contextmanager
+    def stepping_back(self) -> Iterator[None]:
+        """In this block a request that has pinned the model does not keep it loaded."""
+        self.pins -= 1
+        if not self.pins:
+            self.on_free()
+        try:
+            yield
+        finally:
+            self.pins += 1
 
     @contextmanager
     def pinned(self) -> Iterator[None]:

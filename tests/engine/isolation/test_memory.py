@@ -1,10 +1,13 @@
 """How much memory there is."""
 
+import ctypes
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from engine.isolation.memory import usable_memory
+from engine.isolation.memory import WindowsMemory, usable_memory, windows_memory
 
 
 def test_the_smaller_of_machine_and_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -16,3 +19,18 @@ def test_the_smaller_of_machine_and_container(monkeypatch: pytest.MonkeyPatch, t
     if physical:
         limit.write_text("1000000\n")
         assert usable_memory() == 1_000_000
+
+
+@pytest.mark.parametrize(("answers", "expected"), [(1, 16 * 1024**3), (0, 0)])
+def test_windows_fills_a_structure_that_knows_its_size(
+    monkeypatch: pytest.MonkeyPatch, answers: int, expected: int
+) -> None:
+    def fill(reference: Any) -> int:
+        status = ctypes.cast(reference, ctypes.POINTER(WindowsMemory)).contents
+        assert status.length == ctypes.sizeof(WindowsMemory) == 64
+        status.total = 16 * 1024**3
+        return answers
+
+    kernel = SimpleNamespace(GlobalMemoryStatusEx=fill)
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    assert windows_memory() == expected

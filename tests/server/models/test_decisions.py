@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.models.decisions import Resident, fits, idle, left_s, next_idle_s, to_unload
+from server.models.decisions import Resident, fits, idle, left_s, next_idle_s, to_unload, to_yield
 
 A = Resident("a", 30, used_at_s=1.0, may_go=True)
 B = Resident("b", 30, used_at_s=3.0, may_go=True)
@@ -36,6 +36,13 @@ def test_what_is_going_is_waited_for_before_another_one_has_to_go() -> None:
 def test_without_a_budget_everything_fits() -> None:
     assert to_unload([A, BUSY], 10**15, 0) == ()
     assert fits([A, BUSY], 10**15, 0)
+
+
+def test_who_yields_is_who_would_have_to_go_whether_in_use_or_not() -> None:
+    assert to_yield([A, B, C, BUSY], 0, 40, 150) == {"busy"}
+    assert to_yield([A, B, C, BUSY], 0, 41, 130) == {"busy", "a"}
+    assert to_yield([A, B], 30, 40, 130) == frozenset()
+    assert to_yield([A, B], 31, 40, 130) == {"a"}
 
 
 def test_idle_is_who_was_not_used_for_so_long() -> None:

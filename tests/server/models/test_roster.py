@@ -108,6 +108,51 @@ async def test_it_waits_until_a_busy_model_is_free(stage: MakeStage) -> None:
     assert one.states == ["unloaded", "ready", "ready"]
 
 
+async def test_a_model_that_is_never_without_a_request_yields_in_the_end(stage: MakeStage) -> None:
+    one = stage(rules=TWO_FIT)
+    a, b, c = one.models
+    with a.pinned():
+        with b.pinned():
+            await one.roster.loaded(b)
+            one.clock.now_s += 1
+            await one.roster.loaded(a)
+            wants_c = asyncio.create_task(one.use(2))
+            while c.lacks is None:
+                await settled()
+            assert one.roster.ready(b) is not None, "nobody has waited for long"
+            one.clock.now_s += one.roster.rules.yield_s
+            assert one.roster.ready(b) is None, "the one that was used least recently yields"
+            assert one.roster.ready(a) is not None
+            wants_b = asyncio.create_task(one.use(1))
+            await settled()
+            assert one.states == ["ready", "ready", "loading"]
+        await wants_c
+        await wants_b
+        assert one.states == ["ready", "ready", "unloaded"]
+    assert [loader.starts for loader in one.loaders] == [1, 2, 1]
+
+
+async def test_who_had_to_yield_goes_on_when_the_other_request_has_left(stage: MakeStage) -> None:
+    one = stage(rules=TWO_FIT)
+    a, b, c = one.models
+    with a.pinned(), b.pinned():
+        await one.roster.loaded(b)
+        one.clock.now_s += 1
+        await one.roster.loaded(a)
+        wants_c = asyncio.create_task(one.use(2))
+        while c.lacks is None:
+            await settled()
+        one.clock.now_s += one.roster.rules.yield_s
+        wants_b = asyncio.create_task(one.use(1))
+        await settled()
+        assert not wants_b.done()
+        wants_c.cancel()
+        await asyncio.wait([wants_c])
+        await wants_b
+    assert one.states == ["ready", "ready", "unloaded"]
+    assert a.pins == b.pins == c.pins == 0
+
+
 async def test_nothing_is_unloaded_for_a_request_that_has_left(stage: MakeStage) -> None:
     one = stage(rules=TWO_FIT)
     await one.use(1)
