@@ -31,6 +31,8 @@ OPERATIONS = [
     "POST /v1/responses",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /models/load",
+    "POST /models/unload",
     "POST /tokenize",
     "POST /detokenize",
     "GET /tokenizer_info",
