@@ -32,23 +32,33 @@ from server.routes import (
     ollama_models,
     responses,
     status,
+    stored_responses,
     tokenize,
 )
 from server.service import Server
 from server.settings import Settings, listed
+from server.stored.responses import StoredResponses
 
 
-def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    models: Models,
+    keys: KeyRing,
+    in_flight: InFlight | None = None,
+    stored: StoredResponses | None = None,
+) -> FastAPI:
     """The app that serves `models` to callers with one of `keys` (all callers if it has none).
 
-    The caller starts and closes the models, and drains or ends requests through `in_flight`.
+    The caller starts and closes the models, drains or ends requests through `in_flight`, and settles `stored`; without
+    it no response is stored.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
-    routers += [anthropic.router, ollama_generation.router, ollama_models.router]
+    app.state.stored = stored
+    routers += [stored_responses.router, anthropic.router, ollama_generation.router, ollama_models.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)

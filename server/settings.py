@@ -22,6 +22,7 @@ from server.options.bounds import required as _required
 from server.options.bounds import secret as _secret
 from server.options.bounds import setting as _setting
 from server.options.models import ModelsSettings
+from server.options.storage import StorageSettings
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
@@ -42,7 +43,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(ModelsSettings):
+class Settings(ModelsSettings, StorageSettings):
     """The server's own settings and one EngineConfig; `engine.bundle` is a source until it has been resolved."""
 
     engine: EngineConfig

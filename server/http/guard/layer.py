@@ -76,7 +76,7 @@ class Guard:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, name: str, shared: Pairs) -> None:
         state = scope.setdefault("state", {})
         salt = salt_of(self._secret, name) if self._rules.isolates_cache else b""
-        state["caller"] = Caller(name, self._limiter, salt)
+        state["caller"] = Caller(name, self._limiter, salt, self._owner(name))
         state["log_caller"] = name if len(self._keys) else ""
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
@@ -92,6 +92,12 @@ class Guard:
             await self._app(scope, receive, partial(_send_with, send, extra))
         finally:
             self._limiter.leave(name)
+
+    def _owner(self, name: str) -> str:
+        """An open path of a server with keys has no caller."""
+        if not len(self._keys):
+            return f"address {name}"
+        return f"key {self._keys.identity(name)}" if name else ""
 
     def _check_head(self, scope: Scope, headers: Headers) -> WireError | None:
         limit = self._rules.header_limit_bytes
