@@ -30,7 +30,7 @@ export function facts(message) {
   const tokens = message.usage?.completion
   const seconds = (message.endedAt - message.firstAt) / 1000
   if (tokens) said.push(`${tokens} ${tokens === 1 ? 'token' : 'tokens'}`)
-  if (tokens > 1 && seconds > 0) said.push(`${((tokens - 1) / seconds).toFixed(1)} per second`)
+  if (tokens > 1 && seconds > 0) said.push(`${rate((tokens - 1) / seconds)} per second`)
   if (message.firstAt && message.askedAt) said.push(`first after ${duration(message.firstAt - message.askedAt)}`)
   if (message.state === 'stopped') said.push('stopped')
   else if (message.finish === 'length') said.push('cut at the token limit')
@@ -40,6 +40,10 @@ export function facts(message) {
 /** How long the model thought, or null. */
 export function thinkingTime(message) {
   return message.thoughtUntil && message.firstAt ? duration(message.thoughtUntil - message.firstAt) : null
+}
+
+function rate(perSecond) {
+  return perSecond.toFixed(perSecond < 100 ? 1 : 0)
 }
 
 function duration(ms) {

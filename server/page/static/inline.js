@@ -20,13 +20,17 @@ export function parseInline(text, depth = 0) {
   const nodes = []
   let plain = ''
   let at = 0
+  const searched = new Map() // sign -> up to where nothing closes it, so that no stretch is searched twice
   const flush = () => {
     if (plain) nodes.push({ type: 'text', text: plain })
     plain = ''
   }
   while (at < text.length) {
-    const found = nodeAt(text, at, depth)
-    if (found) {
+    const found = nodeAt(text, at, depth, searched)
+    if (found?.node.type === 'text') {
+      plain += found.node.text
+      at = found.end
+    } else if (found) {
       flush()
       nodes.push(found.node)
       at = found.end
@@ -42,7 +46,7 @@ export function parseInline(text, depth = 0) {
   return nodes
 }
 
-function nodeAt(text, at, depth) {
+function nodeAt(text, at, depth, searched) {
   switch (text[at]) {
     case '\n':
       return { node: { type: 'break' }, end: at + 1 }
@@ -52,7 +56,7 @@ function nodeAt(text, at, depth) {
       return codeAt(text, at)
     case '!':
     case '[':
-      return linkAt(text, at, depth)
+      return linkAt(text, at, depth, searched)
     case '<':
       return bracketAt(text, at)
     case 'h':
@@ -61,7 +65,7 @@ function nodeAt(text, at, depth) {
     case '*':
     case '_':
     case '~':
-      return depth < DEEPEST ? markAt(text, at, depth) : null
+      return depth < DEEPEST ? markAt(text, at, depth, searched) : null
     default:
       return null
   }
@@ -84,10 +88,10 @@ function codeAt(text, at) {
 }
 
 /** [text](address), and ![text](address): no picture is loaded, it is a link to it. */
-function linkAt(text, at, depth) {
+function linkAt(text, at, depth, searched) {
   const open = text[at] === '!' ? at + 1 : at
   if (text[open] !== '[' || depth >= DEEPEST) return null
-  const close = closing(text, open)
+  const close = closing(text, open, searched)
   if (close < 0) return null
   const target = LINK_END.exec(text.slice(close + 1, close + 1 + LONGEST_SPAN))
   if (!target) return null
@@ -98,9 +102,15 @@ function linkAt(text, at, depth) {
   return { node: isSafe(address) ? { type: 'link', address, children } : { type: 'text', text: text.slice(at, end) }, end }
 }
 
-function closing(text, open) {
+function closing(text, open, searched) {
+  const limit = Math.min(text.length, open + LONGEST_SPAN)
+  const from = Math.max(open, searched.get(']') ?? 0)
+  if (!text.slice(from, limit).includes(']')) {
+    searched.set(']', limit)
+    return -1
+  }
   let level = 0
-  for (let at = open; at < Math.min(text.length, open + LONGEST_SPAN); at += 1) {
+  for (let at = open; at < limit; at += 1) {
     if (text[at] === '\\') at += 1
     else if (text[at] === '[') level += 1
     else if (text[at] === ']' && --level === 0) return at
@@ -140,10 +150,10 @@ export function isSafe(address) {
   }
 }
 
-function markAt(text, at, depth) {
+function markAt(text, at, depth, searched) {
   for (const [mark, type] of MARKS) {
     if (!text.startsWith(mark, at)) continue
-    const end = markEnd(text, at, mark)
+    const end = markEnd(text, at, mark, searched)
     if (end > 0) {
       const children = parseInline(text.slice(at + mark.length, end), depth + 1)
       return { node: { type, children }, end: end + mark.length }
@@ -153,15 +163,15 @@ function markAt(text, at, depth) {
   return { node: { type: 'text', text: run }, end: at + run.length }
 }
 
-function markEnd(text, at, mark) {
+function markEnd(text, at, mark, searched) {
   const begin = at + mark.length
   const isWord = mark[0] === '_'
   if (/\s|^$/.test(text[begin] ?? '') || (isWord && /\w/.test(text[at - 1] ?? ''))) return -1
   const limit = Math.min(text.length, begin + LONGEST_SPAN)
-  for (let end = begin + 1; end < limit; end += 1) {
+  for (let end = Math.max(begin, searched.get(mark) ?? 0); end < limit; end += 1) {
     if (text[end] === '`') end = Math.max(end, skipCode(text, end, limit))
     else if (text[end] === '\\') end += 1
-    else if (text.startsWith(mark, end)) {
+    else if (end > begin && text.startsWith(mark, end)) {
       if (mark.length === 1 && text[end + 1] === mark) {
         end += 1 // the sign of a stronger one
         continue
@@ -171,6 +181,7 @@ function markEnd(text, at, mark) {
       return end
     }
   }
+  searched.set(mark, limit)
   return -1
 }
 

@@ -2,9 +2,9 @@
 
 import { bandHeights, bands } from './pass_history.js'
 
-const COLUMN = 9
-const GAP = 2
-const GUTTER = 30
+const COLUMN = 7
+const GAP = 1
+const GUTTER = 38
 const TIMES = 42 // height of the strip of times
 const TOP = 8
 const LEAST = 2
@@ -82,9 +82,9 @@ export class PassPicture {
   #axes(width, plot, rows, unit) {
     const { pen, inks } = this
     const step = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].find((each) => each * unit >= 34) ?? 2048
-    pen.fillStyle = inks.line
     for (let row = 0; row <= rows; row += step) {
       const y = Math.round(TOP + plot - row * unit)
+      pen.fillStyle = inks.line
       pen.fillRect(GUTTER, y, width - GUTTER, 1)
       this.#note(row ? String(row) : '', y + 4)
     }

@@ -26,8 +26,8 @@ export class Markdown {
 
 function renderBlock(block) {
   switch (block.type) {
-    case 'heading': // the page has the first two levels
-      return el(`h${Math.min(6, block.level + 2)}`, { class: `level-${block.level}` }, ...renderInline(block.children))
+    case 'heading': // the page has the first level
+      return el(`h${Math.min(6, block.level + 1)}`, { class: `level-${block.level}` }, ...renderInline(block.children))
     case 'code':
       return renderCode(block)
     case 'quote':
