@@ -24,13 +24,15 @@ function takeCall(message, { index, id, function: called }) {
   known.arguments += called?.arguments ?? ''
 }
 
+const SHORTEST_S = 0.1 // what came all at once has no pace
+
 /** What a finished message says of itself: tokens, tokens per second, time to the first one, why it ended. */
 export function facts(message) {
   const said = []
   const tokens = message.usage?.completion
   const seconds = (message.endedAt - message.firstAt) / 1000
   if (tokens) said.push(`${tokens} ${tokens === 1 ? 'token' : 'tokens'}`)
-  if (tokens > 1 && seconds > 0) said.push(`${rate((tokens - 1) / seconds)} per second`)
+  if (tokens > 1 && seconds >= SHORTEST_S) said.push(`${rate((tokens - 1) / seconds)} per second`)
   if (message.firstAt && message.askedAt) said.push(`first after ${duration(message.firstAt - message.askedAt)}`)
   if (message.state === 'stopped') said.push('stopped')
   else if (message.finish === 'length') said.push('cut at the token limit')

@@ -108,7 +108,7 @@ export class MessageView {
         ),
       )
     }
-    if (message.content) made.push(copyButton(() => message.content, 'Copy'))
+    if (message.content && message.role !== 'tool') made.push(copyButton(() => message.content, 'Copy'))
     if (message.role === 'user') made.push(iconButton('pencil', 'Edit', () => this.edit(), { disabled: isBusy }))
     if (message.role === 'assistant') {
       made.push(iconButton('retry', 'Retry', () => does.retry(message), { disabled: isBusy }))

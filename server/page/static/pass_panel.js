@@ -23,7 +23,6 @@ export class PassPanel {
   #history = new PassHistory()
   #control = null
   #isOpen = false
-  #isPaused = false
   #selected = -1
   #frozen = null
   #frame = 0
@@ -34,7 +33,7 @@ export class PassPanel {
     this.picture = new PassPicture(this.canvas)
     document.addEventListener('visibilitychange', () => this.#watch())
     new ResizeObserver(() => this.redraw()).observe(this.canvas)
-    setInterval(() => this.#isOpen && this.#showFigures(), FIGURES_MS)
+    setInterval(() => this.#isOpen && !this.#frozen && this.#showFigures(), FIGURES_MS)
     setInterval(() => this.#isOpen && this.#showSummary(), SUMMARY_MS)
   }
 
@@ -90,7 +89,9 @@ export class PassPanel {
       figure('queue', 'running + waiting'),
       figure('time', 'ms per pass'),
     )
-    this.meter = el('meter', { min: '0', max: '1', value: '0', 'aria-label': 'Columns in use' })
+    this.used = el('div', {})
+    const range = { 'aria-valuemin': '0', 'aria-valuemax': '0', 'aria-valuenow': '0' }
+    this.meter = el('div', { class: 'meter', role: 'meter', 'aria-label': 'Columns in use', ...range }, this.used)
     this.columns = el('span', { text: '–' })
     const columns = el('div', { class: 'columns' }, el('span', { text: 'columns' }), this.meter, this.columns)
     this.summary = el('p', { class: 'unseen', id: 'passes-summary' })
@@ -112,8 +113,8 @@ export class PassPanel {
     this.missed = el('p', { class: 'panel-state' })
     const told = 'A column is one run of the graph, a cell one of its rows, a colour one request.'
     this.root.replaceChildren(
-      ...[head, figures, columns, this.canvas, this.summary, el('ul', { class: 'legend' }, ...legend), this.detail, this.state, this.missed],
-      el('p', { class: 'told', text: told }),
+      ...[head, figures, columns, this.canvas, this.summary, el('ul', { class: 'legend' }, ...legend)],
+      ...[el('p', { class: 'told', text: told }), this.detail, this.state, this.missed],
     )
   }
 
@@ -150,10 +151,9 @@ export class PassPanel {
   }
 
   #togglePause() {
-    this.#isPaused = !this.#isPaused
-    this.#frozen = this.#isPaused ? [...this.#history.passes] : null
-    const label = this.#isPaused ? 'Go on' : 'Pause'
-    this.pause.replaceChildren(icon(this.#isPaused ? 'play' : 'pause'))
+    this.#frozen = this.#frozen ? null : [...this.#history.passes]
+    const label = this.#frozen ? 'Go on' : 'Pause'
+    this.pause.replaceChildren(icon(this.#frozen ? 'play' : 'pause'))
     this.pause.setAttribute('aria-label', label)
     this.pause.title = label
     this.redraw()
@@ -163,7 +163,7 @@ export class PassPanel {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
     if (!by || event.altKey) return
     event.preventDefault()
-    if (!this.#isPaused) this.#togglePause() // what is described must not move away
+    if (!this.#frozen) this.#togglePause() // what is described must not move away
     const last = this.#shown.length - 1
     this.#select(this.#selected < 0 ? last : Math.min(last, Math.max(0, this.#selected + by)))
   }
@@ -184,7 +184,9 @@ export class PassPanel {
     this.figures.useful.textContent = useful === null ? '–' : `${Math.round(100 * useful)} %`
     this.figures.queue.textContent = `${gauges.running} + ${gauges.waiting}`
     this.figures.time.textContent = time === null ? '–' : time < 10 ? time.toFixed(2) : time.toFixed(0)
-    this.meter.value = gauges.columns_total ? gauges.columns_used / gauges.columns_total : 0
+    this.meter.setAttribute('aria-valuemax', gauges.columns_total)
+    this.meter.setAttribute('aria-valuenow', gauges.columns_used)
+    this.used.style.width = `${(100 * gauges.columns_used) / (gauges.columns_total || 1)}%`
     this.columns.textContent = `${gauges.columns_used.toLocaleString('en')} of ${gauges.columns_total.toLocaleString('en')}`
     if (dropped) this.missed.textContent = `${dropped.toLocaleString('en')} passes came too fast to be shown.`
   }

@@ -8,7 +8,7 @@ const GUTTER = 38
 const TIMES = 42 // height of the strip of times
 const TOP = 8
 const LEAST = 2
-const MOST_UNIT = 15
+const MOST_UNIT = 26
 const CELLS_FROM = 5 // rows of so many pixels are drawn one by one
 const HUES = {
   light: ['#2f63cf', '#c8581d', '#1f8a58', '#9440b8', '#c2305f', '#0c7a8e', '#7d6d10', '#5b4bc4', '#a63f30', '#3f7a26'],
