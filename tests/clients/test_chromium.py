@@ -51,7 +51,7 @@ def test_without_a_network_apt_is_quoted_and_nothing_is_left(
     monkeypatch.setenv("PATH", f"{broken.parent}:/bin:/usr/bin")
     monkeypatch.setattr(shutil, "which", {"apt-get": str(broken)}.get)
     monkeypatch.setattr("os.geteuid", lambda: user)
-    with pytest.raises(chromium.NoBrowserError, match="Chromium cannot be had(.|\n)*Could not resolve the mirror"):
+    with pytest.raises(chromium.NoBrowserError, match=r"Chromium cannot be had(.|\n)*Could not resolve the mirror"):
         chromium.find_chromium()
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
