@@ -10,12 +10,14 @@ import jsonschema
 import pytest
 from fastapi import FastAPI
 
+import server.app
 from engine.client.engine import EngineState
 from engine.client.pass_feed import KEPT_RECORDS, MOST_WATCHERS
 from engine.config import EngineConfig
 from engine.messages import PassRecord, PassSegment
-from server.http.guard.keys import read_keys
+from server.http.guard.keys import KeyRing, read_keys
 from server.settings import Settings
+from tests.server.models.stage import Stage
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine
 from tests.server.served import served
@@ -141,3 +143,23 @@ def test_a_head_is_answered_and_watches_nothing() -> None:
         assert again.status_code == 200
         while server.engine.watched != [True, False]:
             assert httpx.get(f"{server.url}/health", timeout=PATIENCE_S).status_code == 200
+
+
+async def test_watching_loads_no_model_and_keeps_none_loaded() -> None:
+    stage = Stage(2)
+    app = server.app.create_app(Settings(EngineConfig("unused")), stage.roster, KeyRing())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+        for model in ("a", "b"):
+            answer = await client.get("/v1/passes", params={"model": model})
+            assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
+        assert stage.states == ["unloaded", "unloaded"]
+        await stage.use(0)
+        (engine,) = stage.loaders[0].engines
+        watching = asyncio.create_task(client.get("/v1/passes", params={"model": "a"}))
+        async with asyncio.timeout(PATIENCE_S):
+            while not engine.watched:
+                await asyncio.sleep(0)
+        assert stage.models[0].pins == 0
+        engine.passes.close()  # as every engine does when it is closed
+        assert (await watching).text.endswith("data: [DONE]\n\n")
+    await stage.roster.close()
