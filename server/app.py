@@ -14,7 +14,7 @@ from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
-from server.http.guard.layer import Guard, GuardRules
+from server.http.guard.layer import OPEN_PATHS, Guard, GuardRules
 from server.http.guard.rates import Rates
 from server.http.held import HeldUntilAnswered
 from server.http.in_flight import InFlight
@@ -22,6 +22,7 @@ from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
 from server.models.collector import ResidenceCollector
 from server.models.models import Models
+from server.page.files import PATHS, read_page
 from server.routes import (
     anthropic,
     chat,
@@ -30,6 +31,8 @@ from server.routes import (
     loading,
     ollama_generation,
     ollama_models,
+    page,
+    passes,
     responses,
     status,
     stored_responses,
@@ -62,6 +65,9 @@ def create_app(
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
+    if settings.page:
+        routers += [page.router, passes.router]
+        app.state.page = read_page()
     for router in routers:
         app.include_router(router)
     app.add_middleware(HeldUntilAnswered)
@@ -83,6 +89,7 @@ def _rules(settings: Settings) -> GuardRules:
         rates=Rates(settings.requests_per_minute, settings.tokens_per_minute, settings.max_concurrent),
         header_limit_bytes=settings.header_limit_bytes,
         isolates_cache=settings.isolate_prefix_cache,
+        open_paths=OPEN_PATHS | (PATHS if settings.page else frozenset()),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from engine.client.engine import EngineInfo, EngineState
+from engine.client.pass_feed import PassWatch
 from engine.grammar.spec import GrammarSpec
 from engine.messages import Stats
 from engine.request import Delivered, Delta, PromptEmbeds, Request, ThinkingBudget
@@ -52,6 +53,9 @@ class EngineLike(Protocol):
     @property
     def unfinished(self) -> int:
         """Requests that wait or run."""
+
+    def watch_passes(self) -> PassWatch:
+        """Every pass from now on, until the watch is ended."""
 
     async def chat_prompt(
         self,

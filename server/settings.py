@@ -84,6 +84,7 @@ class Settings(ModelsSettings, StorageSettings):
     header_limit_bytes: int = _setting(32 * 1024, "Largest request head; larger ones are answered 431.", 1024, 65536)
     max_connections: int = _setting(960, "Most open connections; more are answered 503 and closed. 0 = no limit.", 0)
     docs: bool = _setting(True, "Serve /docs and /openapi.json.")
+    page: bool = _setting(True, "Serve a chat page at / and what each pass was at /v1/passes.")
     denoising_steps: int = _setting(
         0, "Block diffusion: most passes of a block; 0 = one for each of its tokens.", 0, 1024
     )

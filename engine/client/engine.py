@@ -18,6 +18,7 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
+from engine.client.pass_feed import PassWatch
 from engine.client.recovery import check_delivered
 from engine.client.request_timings import TimingsRecord, TimingsSummary
 from engine.client.supervisor import Patience, Supervisor
@@ -182,6 +183,10 @@ class Engine:
     def timings(self) -> TimingsSummary:
         """Means over the last finished requests."""
         return self._timings_record.summary()
+
+    def watch_passes(self) -> PassWatch:
+        """Every pass from now on; whoever asked ends it. Busy when too many watch."""
+        return self._supervisor.passes.open()
 
     def worker_pid(self) -> int | None:
         """Process id of the worker, None while there is none."""

@@ -15,7 +15,7 @@ from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.logits import Logits
 from engine.graphs.runtime import KeepsStates, Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
-from engine.messages import Counters, Failed, Stats, summed
+from engine.messages import Counters, Failed, PassRecord, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
 from engine.sampling.sampler import SampledToken
@@ -26,6 +26,7 @@ from engine.speculation.acceptance import GuessKind
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
 from engine.worker.kv_restart import carry_out
 from engine.worker.kv_writer import KvWriter, certain_rows
+from engine.worker.pass_record import pass_record
 from engine.worker.trace import trace
 
 log = logging.getLogger("hexserve.worker")
@@ -36,10 +37,14 @@ IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed."""
+    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed.
+
+    record: what the pass was, while somebody watches.
+    """
 
     events: tuple[TokenEvent, ...]
     failures: tuple[Failed, ...] = ()
+    record: PassRecord | None = None
 
 
 class EngineLoop:
@@ -70,6 +75,11 @@ class EngineLoop:
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
         self._last_shape: PassShape | None = None
         self._longest_ms = 0.0
+        self._watched_s: float | None = None  # since when
+
+    def watch(self, is_on: bool) -> None:
+        """Say in the report of each pass what it was, or no longer."""
+        self._watched_s = self._clock() if is_on else None
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
@@ -148,7 +158,8 @@ class EngineLoop:
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        report = StepReport(tuple(self._events(updates, sampled, left)), failures)
+        events = tuple(self._events(updates, sampled, left))
+        report = StepReport(events, failures, self._record(plan, updates, began, left - entered))
         self._counters.step_s += self._clock() - began
         self.stages.mark("events")
         return report
@@ -275,6 +286,12 @@ class EngineLoop:
         counters.run_s += run_s
         self._longest_ms = max(self._longest_ms, 1000.0 * run_s)
         self._last_shape = plan.shape
+
+    def _record(self, plan: StepPlan, updates: list[SequenceUpdate], began_s: float, run_s: float) -> PassRecord | None:
+        if self._watched_s is None:
+            return None
+        times_ms = (1000.0 * (began_s - self._watched_s), 1000.0 * run_s, 1000.0 * (self._clock() - began_s))
+        return pass_record(plan, updates, self.scheduler, self._counters.passes, *times_ms)
 
     def _events(
         self, updates: list[SequenceUpdate], sampled: Mapping[str, tuple[SampledToken, ...]], now_s: float

@@ -54,12 +54,22 @@ def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, di
     return _answers(whole, "application/x-ndjson", said, whole) | error_answers(model=error)
 
 
+def event_answers(event: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route without a body that always answers with a stream of events."""
+    said = f"`data: ` events of {event.__name__}, then `data: [DONE]`"
+    content = {"text/event-stream": _stream(said, event)}
+    return {200: {"description": "The events.", "content": content}} | errors(404, 503)
+
+
 def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    event = {
+    return {200: {"model": whole, "description": "The answer.", "content": {media_type: _stream(said, chunk)}}}
+
+
+def _stream(said: str, chunk: type[Answer]) -> dict[str, Any]:
+    return {
         "schema": {"type": "string", "description": said},
         "x-event-schema": {"$ref": f"#/components/schemas/{chunk.__name__}"},
     }
-    return {200: {"model": whole, "description": "The answer.", "content": {media_type: event}}}
 
 
 def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:

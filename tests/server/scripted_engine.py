@@ -10,6 +10,7 @@ import msgspec
 from engine import messages
 from engine.bundle.manifest import DiffusionSpec, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
 from engine.client.engine import EngineInfo, EngineState
+from engine.client.pass_feed import PassFeed, PassWatch
 from engine.embeddings.npy import decode_embeds
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
@@ -124,6 +125,8 @@ class ScriptedEngine:
         self.abort_seen = asyncio.Event()
         self.submit_seen = asyncio.Event()
         self.refusal: HexserveError | None = None
+        self.watched: list[bool] = []
+        self.passes = PassFeed(self.watched.append)
         self._info = info(max_context)
         self._steps: asyncio.Semaphore | None = None
 
@@ -138,6 +141,9 @@ class ScriptedEngine:
         if self.state is EngineState.LOADING:
             raise Busy.loading()
         return self._info
+
+    def watch_passes(self) -> PassWatch:
+        return self.passes.open()
 
     @property
     def unfinished(self) -> int:

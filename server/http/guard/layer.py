@@ -28,7 +28,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class GuardRules:
-    """Which requests are let through. binds_loopback: the listener has a loopback address, so the Host is checked."""
+    """Which requests are let through.
+
+    binds_loopback: the listener has a loopback address, so the Host is checked. open_paths: read without a key.
+    """
 
     rates: Rates
     binds_loopback: bool
@@ -36,6 +39,7 @@ class GuardRules:
     origins: frozenset[str]
     header_limit_bytes: int
     isolates_cache: bool
+    open_paths: frozenset[str] = OPEN_PATHS
 
 
 class Guard:
@@ -119,7 +123,7 @@ class Guard:
     def _caller_name(self, scope: Scope, headers: Headers) -> str | WireError:
         if not len(self._keys):
             return address_name(scope.get("client"))
-        if scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
+        if scope["path"] in self._rules.open_paths and scope["method"] in ("GET", "HEAD"):
             return ""
         offered = offered_keys(headers)
         owner = self._keys.owner(offered)
@@ -172,9 +176,14 @@ async def _send_with(send: Send, headers: Callable[[], Pairs], message: Message)
 def _without_body(send: Send) -> Send:
     """HEAD: the head of the GET's answer, Content-Length included, and nothing after it."""
 
+    has_ended = False
+
     async def head_only(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await send(message)
+        nonlocal has_ended
+        if message["type"] != "http.response.body":
+            await send(message)
+        elif not has_ended:
+            has_ended = True
+            await send({"type": "http.response.body", "body": b""})
 
     return head_only
