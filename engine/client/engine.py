@@ -30,6 +30,7 @@ from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveEr
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
 from engine.isolation.helper_pool import HelperLimits
+from engine.pooling.prompts import PooledInput
 from engine.request import PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import ChatPrompt, PromptMaker
@@ -223,6 +224,11 @@ class Engine:
         width = width_for(info.manifest, param)
         return await self._in_thread(lambda: decode_embeds(encoded, width, info.max_context, param))
 
+    async def pooled_prompt(self, given: PooledInput) -> tuple[int, ...]:
+        """Tokens of what becomes a vector or a score; InvalidRequest or ContextLengthExceeded naming its field."""
+        tokenizer, info = self._text().tokenizer, self.info
+        return await self._in_turn(lambda: given.ids(tokenizer, info.manifest, info.max_input))
+
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
         markers = self.info.manifest.text.markers.get("reasoning")
@@ -310,7 +316,8 @@ class Engine:
         # A number of our own, because events of an aborted request may still be under way when its id is used again.
         self._submitted += 1
         request = replace(request, id=f"{request.id}#{self._submitted}")
-        self._admission.enter(request.id, prompt_tokens)
+        if request.pooling is None:  # whoever sends texts by the thousand has a bound of its own on them
+            self._admission.enter(request.id, prompt_tokens)
         if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
             request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
         if request.params.grammar is not None:  # a complete answer must be able to end

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from engine.graphs.runtime import KeepsStates, Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
-from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
-from engine.sampling.sampler import SampledToken
+from engine.sampling.sample_pass import PassSamples, prepare, sample_pass, wait_alone
 from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
@@ -141,14 +140,14 @@ class EngineLoop:
         left = self._clock()
         self.stages.mark("graph")
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
-        failures, updates, sampled = self._take_in(plan, batch, logits)
+        failures, updates, samples = self._take_in(plan, batch, logits)
         self._free_pages()
         self.stages.mark("keep")
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        report = StepReport(tuple(self._events(updates, sampled, left)), failures)
+        report = StepReport(tuple(self._events(updates, samples, left)), failures)
         self._counters.step_s += self._clock() - began
         self.stages.mark("events")
         return report
@@ -167,7 +166,7 @@ class EngineLoop:
 
     def _take_in(
         self, plan: StepPlan, batch: PackedBatch, logits: Logits
-    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], dict[str, tuple[SampledToken, ...]]]:
+    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], PassSamples]:
         """Sample and commit what a pass gave; meanwhile the keys and values that are kept in any case are written."""
         first = batch.shape.rows - plan.rows_used
         non_finite = frozenset(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
@@ -187,7 +186,7 @@ class EngineLoop:
             self._writer.write(plan, batch, kept, early, paths)
         else:
             self._writer.write_now(plan, batch, kept, paths)
-        return failures, updates, samples.tokens
+        return failures, updates, samples
 
     def finish_writes(self) -> None:
         """Until what the last pass has computed lies in the pools; raises what went wrong with it."""
@@ -276,9 +275,7 @@ class EngineLoop:
         self._longest_ms = max(self._longest_ms, 1000.0 * run_s)
         self._last_shape = plan.shape
 
-    def _events(
-        self, updates: list[SequenceUpdate], sampled: Mapping[str, tuple[SampledToken, ...]], now_s: float
-    ) -> list[TokenEvent]:
+    def _events(self, updates: list[SequenceUpdate], samples: PassSamples, now_s: float) -> list[TokenEvent]:
         events = []
         for update in updates:
             sequence = update.sequence
@@ -290,9 +287,11 @@ class EngineLoop:
                 self._counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
             self._counters.generated_tokens += len(update.new_tokens)
             self._counters.finished += sequence.finish is not None
-            tokens = sampled.get(sequence.id, ())[: len(update.new_tokens)]
+            tokens = samples.tokens.get(sequence.id, ())[: len(update.new_tokens)]
             logprobs = update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None)
-            events.append(_event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ()))
+            event = _event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ())
+            vector = samples.vectors.get(sequence.id)
+            events.append(event if vector is None else replace(event, vector=vector))
         return events
 
 

@@ -27,8 +27,10 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
 )
 
 
-def answers(whole: type[Answer], chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
+def answers(whole: type[Answer], chunk: type[Answer] | None = None) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one."""
+    if chunk is None:
+        return {200: {"model": whole, "description": "The answer."}} | error_answers()
     said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
     return _answers(whole, "text/event-stream", said, chunk) | error_answers()
 
