@@ -42,7 +42,8 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
 
-    adapters: what tells the contents of each apart, by name, as hexadecimal digits.
+    adapters: what tells the contents of each apart, by name, as hexadecimal digits. max_input_tokens: of a text that
+    becomes a vector, 0 = as many as a sequence has.
     """
 
     bundle: str
@@ -50,6 +51,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     max_tokens_per_sequence: int
     variants: tuple[str, ...]
     adapters: dict[str, str] = {}
+    max_input_tokens: int = 0
 
 
 class Counters(msgspec.Struct):

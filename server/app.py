@@ -20,6 +20,7 @@ from server.http.held import HeldUntilAnswered
 from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
+from server.http.pooled_run import InputSlots
 from server.models.collector import ResidenceCollector
 from server.models.models import Models
 from server.page.files import PATHS, read_page
@@ -28,11 +29,13 @@ from server.routes import (
     chat,
     completions,
     docs,
+    embeddings,
     loading,
     ollama_generation,
     ollama_models,
     page,
     passes,
+    rerank,
     responses,
     status,
     stored_responses,
@@ -58,10 +61,12 @@ def create_app(
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
-    app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
+    slots = InputSlots(settings.max_queued, settings.max_queued)
+    app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
     app.state.stored = stored
     routers += [stored_responses.router, anthropic.router, ollama_generation.router, ollama_models.router]
+    routers += [embeddings.router, rerank.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from engine.graphs.runtime import KeepsStates, Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, PassRecord, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
-from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
-from engine.sampling.sampler import SampledToken
+from engine.sampling.sample_pass import PassSamples, prepare, sample_pass, wait_alone
 from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
@@ -151,14 +150,14 @@ class EngineLoop:
         left = self._clock()
         self.stages.mark("graph")
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
-        failures, updates, sampled = self._take_in(plan, batch, logits)
+        failures, updates, samples = self._take_in(plan, batch, logits)
         self._free_pages()
         self.stages.mark("keep")
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        events = tuple(self._events(updates, sampled, left))
+        events = tuple(self._events(updates, samples, left))
         report = StepReport(events, failures, self._record(plan, updates, began, left - entered))
         self._counters.step_s += self._clock() - began
         self.stages.mark("events")
@@ -178,7 +177,7 @@ class EngineLoop:
 
     def _take_in(
         self, plan: StepPlan, batch: PackedBatch, logits: Logits
-    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], dict[str, tuple[SampledToken, ...]]]:
+    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], PassSamples]:
         """Sample and commit what a pass gave; meanwhile the keys and values that are kept in any case are written."""
         first = batch.shape.rows - plan.rows_used
         non_finite = frozenset(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
@@ -198,7 +197,7 @@ class EngineLoop:
             self._writer.write(plan, batch, kept, early, paths)
         else:
             self._writer.write_now(plan, batch, kept, paths)
-        return failures, updates, samples.tokens
+        return failures, updates, samples
 
     def finish_writes(self) -> None:
         """Until what the last pass has computed lies in the pools; raises what went wrong with it."""
@@ -293,9 +292,7 @@ class EngineLoop:
         times_ms = (1000.0 * (began_s - self._watched_s), 1000.0 * run_s, 1000.0 * (self._clock() - began_s))
         return pass_record(plan, updates, self.scheduler, self._counters.passes, *times_ms)
 
-    def _events(
-        self, updates: list[SequenceUpdate], sampled: Mapping[str, tuple[SampledToken, ...]], now_s: float
-    ) -> list[TokenEvent]:
+    def _events(self, updates: list[SequenceUpdate], samples: PassSamples, now_s: float) -> list[TokenEvent]:
         events = []
         for update in updates:
             sequence = update.sequence
@@ -307,9 +304,11 @@ class EngineLoop:
                 self._counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
             self._counters.generated_tokens += len(update.new_tokens)
             self._counters.finished += sequence.finish is not None
-            tokens = sampled.get(sequence.id, ())[: len(update.new_tokens)]
+            tokens = samples.tokens.get(sequence.id, ())[: len(update.new_tokens)]
             logprobs = update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None)
-            events.append(_event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ()))
+            event = _event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ())
+            vector = samples.vectors.get(sequence.id)
+            events.append(event if vector is None else replace(event, vector=vector))
         return events
 
 

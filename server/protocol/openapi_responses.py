@@ -28,11 +28,13 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
 )
 
 
-def answers(whole: type[Answer], chunk: type[Answer], *statuses: int) -> dict[int | str, dict[str, Any]]:
+def answers(whole: type[Answer], chunk: type[Answer] | None = None, *statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one.
 
     statuses: of its errors, by default all that a route with a body has.
     """
+    if chunk is None:
+        return {200: {"model": whole, "description": "The answer."}} | error_answers(*statuses)
     said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
     return _answers(whole, "text/event-stream", said, chunk) | error_answers(*statuses)
 
