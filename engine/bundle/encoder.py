@@ -7,6 +7,8 @@ from engine.bundle.encoder_spec import EncoderSpec
 from engine.bundle.float_file import check_floats
 from engine.bundle.forms import Form, check_form
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.pooling import RerankKind
+from engine.bundle.task import ModelTask
 from engine.errors import BundleError
 
 IDS, TYPES, POSITIONS, MASK = "input_ids", "token_type_ids", "position_ids", "attention_mask"
@@ -26,9 +28,9 @@ def encoder_rows(manifest: Manifest) -> tuple[int, ...]:
     return tuple(sorted(graph.rows for graph in manifest.graphs if graph.rows is not None))
 
 
-def score_head_floats(hidden: int, labels: int) -> int:
-    """Numbers of a head's file: a layer [hidden, hidden] with bias, then one [labels, hidden] with bias."""
-    return (hidden + 1) * (hidden + labels)
+def score_head_floats(hidden: int, scores: int) -> int:
+    """Numbers of a head's file: a layer [hidden, hidden] with bias, then one [scores, hidden] with bias."""
+    return (hidden + 1) * (hidden + scores)
 
 
 def check_encoder(manifest: Manifest) -> None:
@@ -41,13 +43,24 @@ def check_encoder(manifest: Manifest) -> None:
         raise BundleError("an encoder has one graph for each number of rows, and at least one")
     if manifest.max_context > rows[-1]:
         raise BundleError(f"a text may have {manifest.max_context} tokens, the largest graph has {rows[-1]} rows")
-    if bool(spec.labels) != bool(spec.score_head):
-        raise BundleError("encoder.labels and encoder.score_head belong together")
-    if spec.default_prompt and spec.default_prompt not in spec.prompts:
-        raise BundleError(f"encoder.default_prompt is {spec.default_prompt!r}, which is none of its prompts")
+    _check_task(manifest, spec)
     if spec.score_head:
-        shape = (score_head_floats(manifest.model.hidden, spec.labels),)
-        check_floats(manifest, spec.score_head, shape, f"a head of {spec.labels} scores takes")
+        shape = (score_head_floats(manifest.model.hidden, spec.scores),)
+        check_floats(manifest, spec.score_head, shape, f"a head of {spec.scores} scores takes")
+
+
+def _check_task(manifest: Manifest, spec: EncoderSpec) -> None:
+    if bool(spec.scores) != bool(spec.score_head):
+        raise BundleError("encoder.scores and encoder.score_head belong together")
+    match manifest.task:
+        case ModelTask.EMBED:
+            if manifest.pooling is None or manifest.pooling.dimensions != manifest.model.hidden:
+                raise BundleError(f"an encoder for embeddings makes vectors of {manifest.model.hidden} numbers")
+        case ModelTask.RERANK:
+            if manifest.rerank is None or manifest.rerank.kind is not RerankKind.PAIR or not spec.score_head:
+                raise BundleError("an encoder that scores documents reads pairs and has a score head")
+        case ModelTask.GENERATE:
+            raise BundleError("an encoder generates nothing: its task is embed or rerank")
 
 
 def _check_graph(manifest: Manifest, graph: GraphSpec) -> None:

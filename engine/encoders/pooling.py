@@ -3,20 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.encoder_spec import Pooling
+from engine.bundle.pooling import PoolingKind
 
 Float32 = NDArray[np.float32]
 
 
-def pooled(hidden: Float32, pooling: Pooling, normalize: bool) -> Float32:
-    """hidden [T, H], the rows of one text -> [H], of length 1 if asked for; a vector of zeros stays one."""
-    match pooling:
-        case Pooling.MEAN:
-            vector = hidden.mean(axis=0, dtype=np.float64)
-        case Pooling.CLS:
-            vector = hidden[0].astype(np.float64)
-        case Pooling.LAST:
-            vector = hidden[-1].astype(np.float64)
-    if normalize:
-        vector /= np.linalg.norm(vector) or 1.0
-    return vector.astype(np.float32)
+def pooled(hidden: Float32, kind: PoolingKind) -> Float32:
+    """hidden [T, H], the rows of one text -> [H], of whatever length."""
+    if kind is PoolingKind.MEAN:
+        return np.asarray(hidden.mean(axis=0, dtype=np.float64), np.float32)
+    row: Float32 = hidden[0 if kind is PoolingKind.CLS else -1]
+    return row

@@ -15,16 +15,16 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ScoreHead:
-    """A layer [H, H] with bias, tanh, then one [L, H] with bias."""
+    """A layer [H, H] with bias, tanh, then one [S, H] with bias."""
 
     dense: Float32
     dense_bias: Float32
     scores: Float32
     scores_bias: Float32
 
-    def __call__(self, first: Float32) -> Float32:
-        """first [H] -> raw scores [L]."""
-        inner = np.tanh(self.dense.astype(np.float64) @ first + self.dense_bias)
+    def __call__(self, hidden: Float32) -> Float32:
+        """hidden [T, H], the rows of one pair -> raw scores [S]."""
+        inner = np.tanh(self.dense.astype(np.float64) @ hidden[0] + self.dense_bias)
         result: Float32 = (self.scores @ inner + self.scores_bias).astype(np.float32)
         return result
 
@@ -34,7 +34,7 @@ def read_score_head(folder: Path, manifest: Manifest) -> ScoreHead | None:
     spec, hidden = encoder_of(manifest), manifest.model.hidden
     if not spec.score_head:
         return None
-    numbers = read_floats(folder, manifest, spec.score_head, (score_head_floats(hidden, spec.labels),))
-    sizes = np.cumsum([hidden * hidden, hidden, spec.labels * hidden])
+    numbers = read_floats(folder, manifest, spec.score_head, (score_head_floats(hidden, spec.scores),))
+    sizes = np.cumsum([hidden * hidden, hidden, spec.scores * hidden])
     dense, dense_bias, scores, scores_bias = np.split(numbers, sizes)
-    return ScoreHead(dense.reshape(hidden, hidden), dense_bias, scores.reshape(spec.labels, hidden), scores_bias)
+    return ScoreHead(dense.reshape(hidden, hidden), dense_bias, scores.reshape(spec.scores, hidden), scores_bias)

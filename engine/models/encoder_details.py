@@ -25,8 +25,11 @@ class ScoreHeadNames:
 
 @dataclass(frozen=True, slots=True)
 class EncoderDetails:
-    """Modules by name. positions: the table of positions, None = rotary. Norms have weight and bias, and follow what
-    they norm: `FamilyDetails.names.attention_norm` the sum after attention, `ffn_norm` that after the feed-forward."""
+    """Modules by name. positions: the table of positions, None = rotary. table_rows: its rows.
+
+    Norms have weight and bias, and follow what they norm: `FamilyDetails.names.attention_norm` the sum after attention,
+    `ffn_norm` that after the feed-forward. prompts: of the family's tasks, by name.
+    """
 
     spec: EncoderSpec
     activation: Activation
@@ -35,3 +38,4 @@ class EncoderDetails:
     positions: str | None
     table_rows: int = 0
     score_head: ScoreHeadNames | None = None
+    prompts: tuple[tuple[str, str], ...] = ()

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import PassSamples, prepare, sample_pass, wait_alone
+from engine.scheduling.invariants import violations
 from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
@@ -26,19 +27,12 @@ from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
 from engine.worker.kv_restart import carry_out
 from engine.worker.kv_writer import KvWriter, certain_rows
 from engine.worker.trace import trace
+from engine.worker.work_loop import StepReport
 
 log = logging.getLogger("hexserve.worker")
 
 NO_ADAPTERS = AdapterSalts({})
 IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits no longer than this
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed."""
-
-    events: tuple[TokenEvent, ...]
-    failures: tuple[Failed, ...] = ()
 
 
 class EngineLoop:
@@ -69,6 +63,15 @@ class EngineLoop:
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
         self._last_shape: PassShape | None = None
         self._longest_ms = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sequence waits or runs."""
+        return self.scheduler.has_work
+
+    def violations(self) -> tuple[str, ...]:
+        """What is broken of the scheduler's invariants."""
+        return tuple(violations(self.scheduler))
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""

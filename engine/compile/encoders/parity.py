@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.encoder import encoder_of
 from engine.bundle.manifest import Manifest
+from engine.bundle.pooling import PoolingKind
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.encoders.reference import reference_hidden
 from engine.compile.parity_text import parity_tokens
@@ -32,28 +32,30 @@ def parity_passages(folder: Path, network: Network, count: int, rows: int) -> li
     return [text for text in texts if text and sum(map(len, texts)) <= rows] or [ids[:1]]
 
 
-def bundle_vectors(folder: Path, manifest: Manifest, texts: Sequence[Sequence[int]], provider: Provider) -> Vectors:
+def bundle_vectors(
+    folder: Path, manifest: Manifest, texts: Sequence[Sequence[int]], kind: PoolingKind, provider: Provider
+) -> Vectors:
     """[texts, hidden] of one pass, pooled, of any length."""
     runtime = EncoderRuntime(folder, manifest, provider)
     try:
         used = sum(map(len, texts))
         rows = next(count for count in runtime.rows if count >= used)
         batch = pack_texts([EncoderText(tuple(text)) for text in texts], rows)
-        hidden, pooling = runtime.run(batch), encoder_of(manifest).pooling
-        return np.array([pooled(hidden[span], pooling, normalize=False) for span in batch.spans], np.float64)
+        hidden = runtime.run(batch)
+        return np.array([pooled(hidden[span], kind) for span in batch.spans], np.float64)
     finally:
         runtime.close()
 
 
-def reference_vectors(checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]]) -> Vectors:
+def reference_vectors(
+    checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]], kind: PoolingKind
+) -> Vectors:
     """The same of the checkpoint, each text alone."""
-    assert network.encoder is not None
-    pooling = network.encoder.spec.pooling
     found = []
     with np.errstate(all="ignore"):  # what overflows is refused when the vectors are compared
         for text in texts:
             hidden = reference_hidden(checkpoint, network, np.array(text))
-            found.append(pooled(hidden.astype(np.float32), pooling, normalize=False))
+            found.append(pooled(hidden.astype(np.float32), kind))
     return np.array(found, np.float64)
 
 

@@ -10,31 +10,33 @@ from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
 from engine.compile.encoders.checks import check_encoder_arguments, encoder_shapes, settled
 from engine.compile.encoders.graphs import encoder_part
-from engine.compile.encoders.sentence_facts import read_sentence_facts
 from engine.compile.encoders.stages import (
     encoder_graphs_stage,
     encoder_parity_stage,
     encoder_quality_stage,
+    encoder_text_stage,
     encoder_weights_stage,
 )
+from engine.compile.encoders.task import longest_text, settle_encoder_task
 from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.stages import SOURCES, binaries_stage
 from engine.compile.progress import ProgressSink
 from engine.compile.source import FolderSource
-from engine.compile.stages import hash_stage, text_stage
+from engine.compile.stages import hash_stage
+from engine.compile.task import SentenceFiles
 from engine.models.encoders.families import read_encoder
 from engine.sources.publish import staged_folder
 
 ENCODER_CPU = Pipeline(
-    stages=(text_stage, encoder_weights_stage, encoder_graphs_stage, hash_stage, encoder_parity_stage),
+    stages=(encoder_text_stage, encoder_weights_stage, encoder_graphs_stage, hash_stage, encoder_parity_stage),
     lowering=FUSED,
     dtype="float32",
     kv_dtype="float32",
 )
 ENCODER_NPU = Pipeline(
     stages=(
-        text_stage,
+        encoder_text_stage,
         encoder_weights_stage,
         encoder_graphs_stage,
         binaries_stage,
@@ -57,16 +59,18 @@ def compile_encoder(arguments: CompileArguments, progress: ProgressSink) -> Mani
     check_encoder_arguments(arguments)
     arguments = settled(arguments)
     source = FolderSource(arguments.source)
-    facts = read_sentence_facts(arguments.source)
+    arguments = settle_encoder_task(arguments, source.config)
+    longest = longest_text(arguments.source, arguments.max_context)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
-        network = read_encoder(source.config, facts, checkpoint.__contains__, arguments.max_context)
+        network = read_encoder(source.config, checkpoint.__contains__, longest)
         shapes = encoder_shapes(arguments, network.compiled_context)
         network = replace(network, compiled_context=min(network.compiled_context, shapes[-1].rows))
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
         pipeline = ENCODER_NPU if arguments.is_npu else ENCODER_CPU
         parts = (encoder_part(network.spec.layers),)
         work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
+        work.sentence_files = SentenceFiles.read(arguments.source)
         for stage in pipeline.stages:
             stage(work)
         manifest = describe(work)

@@ -75,7 +75,7 @@ def _feed_forward(reader: LayerReader, x: Float64, encoder: EncoderDetails) -> F
 def _activate(x: Float64, activation: Activation) -> Float64:
     match activation:
         case Activation.GELU:
-            result = 0.5 * x * (1 + _ERF(x / math.sqrt(2)).astype(np.float64))
+            result = 0.5 * x * (1 + np.asarray(_ERF(x / math.sqrt(2)), np.float64))
         case Activation.GELU_TANH:
             result = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         case Activation.RELU:

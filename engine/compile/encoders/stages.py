@@ -5,21 +5,39 @@ from pathlib import Path
 
 import msgspec
 
+from engine.bundle.pooling import PoolingKind
+from engine.bundle.task import ModelTask
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.encoders.graphs import write_encoder_graph
 from engine.compile.encoders.parity import bundle_vectors, compare_vectors, parity_passages, reference_vectors
+from engine.compile.encoders.task import encoder_pooling, pair_of
 from engine.compile.encoders.weights import EncoderPacker, write_score_head
 from engine.compile.npu.quality import NOT_MEASURED, ON_CPU, choose_way
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.quantization.table import is_exact
 from engine.compile.stages import check_all_used, overflow_refused
+from engine.compile.text_files import load_tokenizer
 from engine.compile.weights import WeightPacker
 from engine.errors import CompileError
 from engine.graphs.onnx_qnn import device_name, is_device, open_session, run_options
 from engine.graphs.onnx_sessions import Provider, cpu_provider
 
 LEAST_COSINE = 0.9999  # of an fp32 bundle
+
+
+def encoder_text_stage(work: Compilation) -> None:
+    """The tokenizer, and how vectors are made or pairs are written."""
+    encoder, network = work.network.encoder, work.network
+    assert encoder is not None
+    work.progress.stage("text", 1, "files")
+    work.text = work.source.write_text(work.folder, network.spec.vocab)
+    tokenizer = load_tokenizer(work.folder)
+    if work.arguments.task is ModelTask.EMBED:
+        work.pooling = encoder_pooling(tokenizer, work.sentence_files, encoder, network.spec.hidden)
+    else:
+        work.rerank = pair_of(tokenizer, encoder.spec.token_types)
+    work.progress.advance(1)
 
 
 def encoder_weights_stage(work: Compilation) -> None:
@@ -84,7 +102,8 @@ def _measure(work: Compilation, folder: Path, provider: Provider, rows: int) -> 
     texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens, rows)
     count = sum(map(len, texts))
     work.progress.stage("parity", count, "tokens")
-    expected = reference_vectors(work.checkpoint, work.network, texts)
-    found = bundle_vectors(folder, describe(work), texts, provider)
+    kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS
+    expected = reference_vectors(work.checkpoint, work.network, texts, kind)
+    found = bundle_vectors(folder, describe(work), texts, kind, provider)
     work.progress.advance(count)
     work.parity = {"tokens": float(count), "texts": float(len(texts))} | compare_vectors(expected, found)

@@ -16,7 +16,6 @@ from engine.models.encoders.bert import BERT, BERT_SCORES, XLM_ROBERTA, XLM_ROBE
 from engine.models.encoders.encoder_family import NO_ROTATION, EncoderConfig, EncoderFamily
 from engine.models.encoders.nomic_bert import NOMIC_BERT
 from engine.models.encoders.recognition import architecture_of
-from engine.models.encoders.sentence_files import SentenceFacts
 from engine.models.network import FamilyDetails, Network, WeightNames
 
 _ALL = (BERT, BERT_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
@@ -24,15 +23,13 @@ ENCODER_FAMILIES = {family.architecture: family for family in _ALL}
 UNUSED = ("pooler.", "embeddings.position_ids", "cls.")  # of training, or derived
 
 
-def read_encoder(
-    values: Mapping[str, object], facts: SentenceFacts, has_tensor: Callable[[str], bool], longest: int
-) -> Network:
+def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool], longest: int) -> Network:
     """A checkpoint's config.json as a Network.
 
-    has_tensor: whether the checkpoint has a tensor of that name. longest: most tokens of one text in this bundle.
+    has_tensor: whether the checkpoint has a tensor of that name. longest: most tokens of a text, 0 = as it says.
     Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged config.
     """
-    architecture = architecture_of(dict(values))
+    architecture = architecture_of(values)
     assert architecture is not None, "asked of a checkpoint that is no encoder"
     family, config = ENCODER_FAMILIES[architecture], ConfigFields(values)
     if config.raw("quantization_config") is not None:
@@ -48,25 +45,14 @@ def read_encoder(
         names=_prefixed(family.names, prefix),
         ignored=UNUSED + tuple(f"{prefix}{name}" for name in UNUSED),
     )
-    encoder = _encoder_details(family, found, facts, prefix, _labels(values) if family.score_head else 0)
-    context = min(filter(None, (found.max_position, facts.max_tokens, longest)))
+    encoder = _encoder_details(family, found, prefix, _scores(values) if family.score_head else 0)
+    context = min(found.max_position, longest or found.max_position)
     spec = _with_parameters(_geometry(family, found), found)
     return Network(spec, details, found.epsilon, found.max_position, context, encoder)
 
 
-def _encoder_details(
-    family: EncoderFamily, found: EncoderConfig, facts: SentenceFacts, prefix: str, labels: int
-) -> EncoderDetails:
-    spec = EncoderSpec(
-        pooling=facts.pooling,
-        normalize=facts.normalize and not labels,
-        token_types=found.token_types,
-        position_offset=found.position_offset,
-        prompts=dict(facts.prompts or family.prompts),
-        default_prompt=facts.default_prompt,
-        labels=labels,
-        score_head=SCORE_HEAD if labels else "",
-    )
+def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str, scores: int) -> EncoderDetails:
+    spec = EncoderSpec(found.token_types, found.position_offset, scores, SCORE_HEAD if scores else "")
     return EncoderDetails(
         spec=spec,
         activation=found.activation,
@@ -75,10 +61,11 @@ def _encoder_details(
         positions=prefix + family.positions if family.positions is not None else None,
         table_rows=found.table_rows,
         score_head=family.score_head,
+        prompts=family.prompts,
     )
 
 
-def _labels(values: Mapping[str, object]) -> int:
+def _scores(values: Mapping[str, object]) -> int:
     """Scores of a pair; transformers' own default is two."""
     listed = values.get("id2label")
     return len(listed) if isinstance(listed, dict) and listed else 2

@@ -1,5 +1,6 @@
 """Whether a checkpoint's folder is an encoder's, from its config.json alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from engine.files.content import read_json
@@ -23,7 +24,7 @@ def is_encoder_folder(folder: Path) -> bool:
     return isinstance(config, dict) and architecture_of(config) is not None
 
 
-def architecture_of(config: dict[str, object]) -> str | None:
+def architecture_of(config: Mapping[str, object]) -> str | None:
     """The first listed architecture that is an encoder's."""
     listed = config.get("architectures")
     names = listed if isinstance(listed, list) else []
