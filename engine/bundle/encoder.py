@@ -28,9 +28,9 @@ def encoder_rows(manifest: Manifest) -> tuple[int, ...]:
     return tuple(sorted(graph.rows for graph in manifest.graphs if graph.rows is not None))
 
 
-def score_head_floats(hidden: int, scores: int) -> int:
-    """Numbers of a head's file: a layer [hidden, hidden] with bias, then one [scores, hidden] with bias."""
-    return (hidden + 1) * (hidden + scores)
+def score_head_floats(hidden: int) -> int:
+    """Numbers of a head's file: a layer [hidden, hidden] with bias, then one [1, hidden] with bias."""
+    return (hidden + 1) * (hidden + 1)
 
 
 def check_encoder(manifest: Manifest) -> None:
@@ -45,13 +45,11 @@ def check_encoder(manifest: Manifest) -> None:
         raise BundleError(f"a text may have {manifest.max_context} tokens, the largest graph has {rows[-1]} rows")
     _check_task(manifest, spec)
     if spec.score_head:
-        shape = (score_head_floats(manifest.model.hidden, spec.scores),)
-        check_floats(manifest, spec.score_head, shape, f"a head of {spec.scores} scores takes")
+        shape = (score_head_floats(manifest.model.hidden),)
+        check_floats(manifest, spec.score_head, shape, f"a head over {manifest.model.hidden} numbers takes")
 
 
 def _check_task(manifest: Manifest, spec: EncoderSpec) -> None:
-    if bool(spec.scores) != bool(spec.score_head):
-        raise BundleError("encoder.scores and encoder.score_head belong together")
     match manifest.task:
         case ModelTask.EMBED:
             if manifest.pooling is None or manifest.pooling.dimensions != manifest.model.hidden:

@@ -112,9 +112,7 @@ def pooling_of(tokenizer: Tokenizer, files: SentenceFiles, hidden: int) -> Pooli
 
 
 def added_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens that the tokenizer itself puts before and behind a text. From then on it neither cuts nor pads."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    """The tokens that the tokenizer itself puts before and behind a text."""
     plain, whole = (tuple(tokenizer.encode("a", add_special_tokens=special).ids) for special in (False, True))
     for start in range(len(whole) - len(plain) + 1):
         if whole[start : start + len(plain)] == plain:

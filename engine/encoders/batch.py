@@ -36,6 +36,15 @@ class EncoderBatch:
         return np.equal.outer(self.texts, self.texts)
 
 
+def pair_types(ids: tuple[int, ...], middle: tuple[int, ...]) -> tuple[int, ...]:
+    """0 up to the tokens between two texts and including them, 1 behind. ValueError when they are not there."""
+    for start in range(len(ids) - len(middle) + 1):
+        if ids[start : start + len(middle)] == middle:
+            first = start + len(middle)
+            return (0,) * first + (1,) * (len(ids) - first)
+    raise ValueError("a pair of texts is wanted, and there is one text")
+
+
 def pack_texts(texts: Sequence[EncoderText], rows: int) -> EncoderBatch:
     """One text behind the other in `rows` rows. ValueError when they do not fit."""
     ids, types, places = (np.zeros(rows, np.int32) for _ in range(3))

@@ -31,8 +31,10 @@ def assemble_encoder(
         runtime = EncoderRuntime(folder, manifest, open_provider())
         read_rows = rows_reader(folder, manifest)
     with stages.stage("pass times"):
-        expected_ms = {rows: _pass_ms(runtime, rows) for rows in runtime.rows}
-    loop = EncoderLoop(runtime, read_rows, manifest.max_context, time.monotonic, expected_ms)
+        expected_ms = {rows: _pass_ms(runtime, rows, manifest.max_context) for rows in runtime.rows}
+    pair = manifest.rerank
+    middle_ids = pair.middle_ids if pair is not None and pair.has_types else ()
+    loop = EncoderLoop(runtime, read_rows, manifest.max_context, time.monotonic, expected_ms, middle_ids)
     stages.finish()
     ready = Ready(
         bundle=manifest.name,
@@ -54,9 +56,10 @@ def rows_reader(folder: Path, manifest: Manifest) -> ReadRows:
     return lambda hidden: pooled(hidden, kind)
 
 
-def _pass_ms(runtime: Encoder, rows: int) -> float:
-    """Of a pass of one text, after one that is not timed: the first is slower."""
-    batch = pack_texts([EncoderText((0,) * rows)], rows)
+def _pass_ms(runtime: Encoder, rows: int, longest: int) -> float:
+    """Of a pass whose rows are all used, after one that is not timed: the first is slower."""
+    lengths = [*[longest] * (rows // longest), *filter(None, [rows % longest])]
+    batch = pack_texts([EncoderText((0,) * length) for length in lengths], rows)
     runtime.run(batch)
     began = time.perf_counter()
     runtime.run(batch)

@@ -1,13 +1,13 @@
 """The loop of an encoder: texts in, a pass of as many as fit, a vector or scores of each out. Nothing is kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoders.batch import EncoderBatch, EncoderText, pack_texts
+from engine.encoders.batch import EncoderBatch, EncoderText, pack_texts, pair_types
 from engine.errors import PassFailed
 from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, Stats, summed
@@ -31,19 +31,15 @@ class Encoder(Protocol):
 @dataclass(frozen=True, slots=True)
 class _WaitingText:
     request: Request
+    text: EncoderText
     arrived_s: float
-
-    def text(self) -> EncoderText:
-        """Its tokens; those of a pair's second text have type 1."""
-        ids, pooling = self.request.prompt_ids, self.request.pooling
-        first = pooling.second_from if pooling is not None else 0
-        return EncoderText(ids, (0,) * first + (1,) * (len(ids) - first) if first else ())
 
 
 class EncoderLoop:
     """Implements `WorkLoop`. longest: most tokens of a text. `clock` returns seconds, monotonic.
 
-    expected_ms: of a pass by its rows, of those that were timed.
+    expected_ms: of a pass by its rows, of those that were timed. middle_ids: between the two texts of a pair, whose
+    token types differ; () = there is one type.
     """
 
     def __init__(
@@ -52,12 +48,14 @@ class EncoderLoop:
         read_rows: ReadRows,
         longest: int,
         clock: Callable[[], float],
-        expected_ms: dict[int, float],
+        expected_ms: Mapping[int, float],
+        middle_ids: tuple[int, ...] = (),
     ) -> None:
         self.stages = StageClock()
         self._runtime = runtime
         self._read_rows = read_rows
         self._longest = longest
+        self._middle_ids = middle_ids
         self._clock = clock
         self._expected_ms = dict(expected_ms)
         self._queue = TextQueue(runtime.rows)
@@ -76,8 +74,10 @@ class EncoderLoop:
             raise ValueError("this model turns texts into vectors; it generates nothing")
         if len(request.prompt_ids) > self._longest:
             raise ValueError(f"the text has {len(request.prompt_ids)} tokens, this model reads {self._longest} at most")
+        ids = request.prompt_ids
+        text = EncoderText(ids, pair_types(ids, self._middle_ids) if self._middle_ids else ())
         self._queue.add(request.id, caller_of(request.id), len(request.prompt_ids), request.priority)
-        self._waiting[request.id] = _WaitingText(request, now_s)
+        self._waiting[request.id] = _WaitingText(request, text, now_s)
 
     def abort(self, sequence_id: str) -> None:
         """Forget a text; unknown ids are ignored."""
@@ -96,7 +96,7 @@ class EncoderLoop:
             return StepReport(())
         begin(self._expected_ms.get(rows, 0.0))
         taken = [self._waiting.pop(name) for name in names]
-        batch = pack_texts([each.text() for each in taken], rows)
+        batch = pack_texts([each.text for each in taken], rows)
         started()
         self.stages.mark("pack")
         entered = self._clock()

@@ -31,7 +31,8 @@ def encoder_text_stage(work: Compilation) -> None:
     encoder, network = work.network.encoder, work.network
     assert encoder is not None
     work.progress.stage("text", 1, "files")
-    work.text = work.source.write_text(work.folder, network.spec.vocab)
+    text = work.source.write_text(work.folder, network.spec.vocab)
+    work.text = msgspec.structs.replace(text, stop_ids=())  # nothing is generated that could end
     tokenizer = load_tokenizer(work.folder)
     if work.arguments.task is ModelTask.EMBED:
         work.pooling = encoder_pooling(tokenizer, work.sentence_files, encoder, network.spec.hidden)

@@ -67,12 +67,12 @@ class EncoderPacker:
 
 
 def write_score_head(checkpoint: Checkpoint, network: Network, path: Path) -> None:
-    """Little-endian float32: a layer [hidden, hidden] and its bias, then [scores, hidden] and its bias."""
+    """Little-endian float32: a layer [hidden, hidden] and its bias, then [1, hidden] and its bias."""
     encoder, hidden = network.encoder, network.spec.hidden
     assert encoder is not None and encoder.score_head is not None
-    names, scores = encoder.score_head, encoder.spec.scores
+    names = encoder.score_head
     parts: list[Float32] = []
-    for module, outputs in ((names.dense, hidden), (names.scores, scores)):
+    for module, outputs in ((names.dense, hidden), (names.scores, 1)):
         parts.append(checkpoint.tensor(f"{module}.weight", (outputs, hidden)).reshape(-1))
         parts.append(checkpoint.tensor(f"{module}.bias", (outputs,)))
     path.write_bytes(np.concatenate(parts).astype("<f4").tobytes())

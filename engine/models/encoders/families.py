@@ -45,14 +45,16 @@ def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool]
         names=_prefixed(family.names, prefix),
         ignored=UNUSED + tuple(f"{prefix}{name}" for name in UNUSED),
     )
-    encoder = _encoder_details(family, found, prefix, _scores(values) if family.score_head else 0)
+    if family.score_head is not None:
+        _check_one_score(values)
+    encoder = _encoder_details(family, found, prefix)
     context = min(found.max_position, longest or found.max_position)
     spec = _with_parameters(_geometry(family, found), found)
     return Network(spec, details, found.epsilon, found.max_position, context, encoder)
 
 
-def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str, scores: int) -> EncoderDetails:
-    spec = EncoderSpec(found.token_types, found.position_offset, scores, SCORE_HEAD if scores else "")
+def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str) -> EncoderDetails:
+    spec = EncoderSpec(found.token_types, found.position_offset, SCORE_HEAD if family.score_head else "")
     return EncoderDetails(
         spec=spec,
         activation=found.activation,
@@ -65,10 +67,12 @@ def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str, s
     )
 
 
-def _scores(values: Mapping[str, object]) -> int:
-    """Scores of a pair; transformers' own default is two."""
+def _check_one_score(values: Mapping[str, object]) -> None:
+    """Without labels in its config, transformers gives a head two."""
     listed = values.get("id2label")
-    return len(listed) if isinstance(listed, dict) and listed else 2
+    labels = len(listed) if isinstance(listed, dict) and listed else 2
+    if labels != 1:
+        raise UnsupportedModel(f"a head of {labels} labels is not supported: a score is one number")
 
 
 def _geometry(family: EncoderFamily, found: EncoderConfig) -> ModelSpec:
