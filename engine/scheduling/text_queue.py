@@ -61,10 +61,14 @@ def smallest(variants: Sequence[int], rows: int) -> int:
 
 
 class TextQueue:
-    """Waiting texts by request and priority (lower first); the only owner of turns and credits."""
+    """Waiting texts by request and priority (lower first); the only owner of turns and credits.
 
-    def __init__(self, variants: Sequence[int]) -> None:
+    alone: a pass has one text, whose numbers then depend on no other.
+    """
+
+    def __init__(self, variants: Sequence[int], alone: bool = False) -> None:
         self._variants = tuple(variants)
+        self._alone = alone
         self._most = max(variants)
         self._credit = max(1, self._most // TURNS_PER_PASS)
         self._rings: dict[int, Ring] = {}
@@ -98,6 +102,8 @@ class TextQueue:
             for name in take_turns(self._rings[priority], self._most - used, self._credit):
                 used += self._pop(name)
                 chosen.append(name)
+                if self._alone:
+                    return smallest(self._variants, used), (name,)
             if self._rings.get(priority):
                 break  # what has its turn does not fit: nobody behind it shall take the place it waits for
         for priority in sorted(self._rings):

@@ -34,7 +34,8 @@ def assemble_encoder(
         expected_ms = {rows: _pass_ms(runtime, rows, manifest.max_context) for rows in runtime.rows}
     pair = manifest.rerank
     middle_ids = pair.middle_ids if pair is not None and pair.has_types else ()
-    loop = EncoderLoop(runtime, read_rows, manifest.max_context, time.monotonic, expected_ms, middle_ids)
+    longest, alone = manifest.max_context, config.deterministic  # sums depend on where in a pass a text lies
+    loop = EncoderLoop(runtime, read_rows, longest, time.monotonic, expected_ms, middle_ids, alone)
     stages.finish()
     ready = Ready(
         bundle=manifest.name,

@@ -39,7 +39,7 @@ class EncoderLoop:
     """Implements `WorkLoop`. longest: most tokens of a text. `clock` returns seconds, monotonic.
 
     expected_ms: of a pass by its rows, of those that were timed. middle_ids: between the two texts of a pair, whose
-    token types differ; () = there is one type.
+    token types differ; () = there is one type. alone: a pass has one text.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class EncoderLoop:
         clock: Callable[[], float],
         expected_ms: Mapping[int, float],
         middle_ids: tuple[int, ...] = (),
+        alone: bool = False,
     ) -> None:
         self.stages = StageClock()
         self._runtime = runtime
@@ -58,7 +59,7 @@ class EncoderLoop:
         self._middle_ids = middle_ids
         self._clock = clock
         self._expected_ms = dict(expected_ms)
-        self._queue = TextQueue(runtime.rows)
+        self._queue = TextQueue(runtime.rows, alone)
         self._waiting: dict[str, _WaitingText] = {}
         self._counters = Counters()
         self._last_rows = 0

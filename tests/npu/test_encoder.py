@@ -1,7 +1,6 @@
 """Encoders as context binaries of an X Elite, in the HTP emulator: vectors against transformers, whoever is beside."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,9 +66,8 @@ def test_vectors_in_the_emulator(made: tuple[Assembled, Any]) -> None:
     draws = np.random.default_rng(4).integers(5, VOCAB, sum(LENGTHS))
     texts = [tuple(map(int, part)) for part in np.split(draws, np.cumsum(LENGTHS)[:-1])]
     with torch.no_grad():
-        wanted = np.array(
-            [model(input_ids=torch.tensor([text])).last_hidden_state[0].mean(0).numpy() for text in texts]
-        )
+        hidden = [model(input_ids=torch.tensor([text])).last_hidden_state[0].numpy() for text in texts]
+    wanted = np.array([rows.mean(axis=0) for rows in hidden], np.float64)
     together = vectors(assembled, texts)
     alone = np.concatenate([vectors(assembled, [text]) for text in texts])
     for found in (together, alone):

@@ -45,6 +45,13 @@ def test_rows_that_are_left_are_filled_by_texts_behind() -> None:
     assert queue.take() == (512, ("a-1",))
 
 
+def test_a_text_may_be_alone_in_its_pass() -> None:
+    queue = TextQueue(VARIANTS, alone=True)
+    for name, size in (("a", 20), ("b", 5), ("c", 100)):
+        queue.add(name, name, size)
+    assert [queue.take() for _ in range(4)] == [(32, ("a",)), (32, ("b",)), (128, ("c",)), (0, ())]
+
+
 def test_requests_take_turns_by_rows() -> None:
     """The one with long texts gets as many rows as the one with short ones."""
     queue = queue_of({"long": [128] * 8, "short": [32] * 64})
