@@ -1,6 +1,9 @@
 """`hexserve serve` of encoder bundles: the vectors are transformers' own, and everything else is refused by name."""
 
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +92,26 @@ def test_a_text_that_is_too_long_is_refused_or_cut(server: LiveServer) -> None:
     assert cut["data"][0]["embedding"] == whole["data"][0]["embedding"]
 
 
-def test_hundreds_of_texts_share_passes(server: LiveServer, made: tuple[Path, Any]) -> None:
+def test_hundreds_of_texts_come_back_in_order(server: LiveServer, made: tuple[Path, Any]) -> None:
     texts = [TEXTS[index % 3] for index in range(300)]
-    before = server.metric("hexserve:passes_total")
     found = [item["embedding"] for item in embed(server, input=texts).json()["data"]]
     wanted = [expected(made, text) for text in TEXTS[:3]]
     assert min(float(np.dot(vector, wanted[index % 3])) for index, vector in enumerate(found)) > 0.99999
-    assert server.metric("hexserve:passes_total") - before < 150
+
+
+def test_texts_survive_the_death_of_the_worker(server: LiveServer, made: tuple[Path, Any]) -> None:
+    """It is killed while most of them wait: the next one computes those, and the caller sees nothing of it."""
+    texts = [TEXTS[index % 3] for index in range(600)]
+    before = server.metric("hexserve:passes_total")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(embed, server, input=texts)
+        while server.metric("hexserve:passes_total") == before:
+            assert not answer.done()
+        os.kill(server.worker_pid(), signal.SIGKILL)
+        found = [item["embedding"] for item in answer.result().json()["data"]]
+    wanted = [expected(made, text) for text in TEXTS[:3]]
+    assert min(float(np.dot(vector, wanted[index % 3])) for index, vector in enumerate(found)) > 0.99999
+    assert any("worker" in line and "go on with the next one" in line for line in server.lines)
 
 
 @pytest.mark.parametrize(

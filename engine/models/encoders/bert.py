@@ -1,4 +1,4 @@
-"""BERT and what is saved as it (MiniLM, BGE, E5, GTE), and XLM-RoBERTa, which counts positions from the padding on."""
+"""BERT and what is saved as it (MiniLM, BGE, E5, GTE); RoBERTa's kind counts positions from the padding token's on."""
 
 from dataclasses import replace
 
@@ -79,9 +79,11 @@ BERT_SCORES = replace(
     architecture="BertForSequenceClassification",
     score_head=ScoreHeadNames("bert.pooler.dense", "classifier"),
 )
-XLM_ROBERTA = replace(BERT, name="xlm_roberta", architecture="XLMRobertaModel", prefix="roberta.", read=_read_roberta)
-XLM_ROBERTA_SCORES = replace(
-    XLM_ROBERTA,
-    architecture="XLMRobertaForSequenceClassification",
+ROBERTA = replace(BERT, name="roberta", architecture="RobertaModel", prefix="roberta.", read=_read_roberta)
+ROBERTA_SCORES = replace(
+    ROBERTA,
+    architecture="RobertaForSequenceClassification",
     score_head=ScoreHeadNames("classifier.dense", "classifier.out_proj"),
 )
+XLM_ROBERTA = replace(ROBERTA, name="xlm_roberta", architecture="XLMRobertaModel")
+XLM_ROBERTA_SCORES = replace(ROBERTA_SCORES, name="xlm_roberta", architecture="XLMRobertaForSequenceClassification")

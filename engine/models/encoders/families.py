@@ -12,13 +12,20 @@ from engine.bundle.manifest import ModelSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.encoder_details import Activation, EncoderDetails
-from engine.models.encoders.bert import BERT, BERT_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES
+from engine.models.encoders.bert import (
+    BERT,
+    BERT_SCORES,
+    ROBERTA,
+    ROBERTA_SCORES,
+    XLM_ROBERTA,
+    XLM_ROBERTA_SCORES,
+)
 from engine.models.encoders.encoder_family import NO_ROTATION, EncoderConfig, EncoderFamily
 from engine.models.encoders.nomic_bert import NOMIC_BERT
 from engine.models.encoders.recognition import architecture_of
 from engine.models.network import FamilyDetails, Network, WeightNames
 
-_ALL = (BERT, BERT_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
+_ALL = (BERT, BERT_SCORES, ROBERTA, ROBERTA_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
 ENCODER_FAMILIES = {family.architecture: family for family in _ALL}
 UNUSED = ("pooler.", "embeddings.position_ids", "cls.")  # of training, or derived
 

@@ -9,6 +9,8 @@ from engine.files.opening import JSON_BYTES
 ARCHITECTURES = (
     "BertModel",
     "BertForSequenceClassification",
+    "RobertaModel",
+    "RobertaForSequenceClassification",
     "XLMRobertaModel",
     "XLMRobertaForSequenceClassification",
     "NomicBertModel",

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-tanh": ("Bert", {"hidden_act": "gelu_new"}),
     "bert-relu": ("Bert", {"hidden_act": "relu"}),
     "xlm-roberta": ("XLMRoberta", {"type_vocab_size": 1, "pad_token_id": 1}),
+    "roberta": ("Roberta", {"type_vocab_size": 1, "pad_token_id": 1}),
     "nomic": ("NomicBert", {}),
 }
 
