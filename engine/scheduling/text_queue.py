@@ -104,8 +104,6 @@ class TextQueue:
                 chosen.append(name)
                 if self._alone:
                     return smallest(self._variants, used), (name,)
-            if self._rings.get(priority):
-                break  # what has its turn does not fit: nobody behind it shall take the place it waits for
         for priority in sorted(self._rings):
             for name in tuple(left_over(self._rings[priority], self._most - used)):
                 used += self._pop(name)

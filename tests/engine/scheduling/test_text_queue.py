@@ -131,11 +131,12 @@ def test_the_bound_on_how_long_a_small_request_waits(seed: int) -> None:
     for number, size in enumerate(sizes):
         queue.add(f"small-{number}", "small", size)
     left, passes, total = len(sizes), 0, sum(sizes)
+    turns = -(-total // credit)
+    bound = 2 * (total + others * (turns * credit + longest)) / most + 1
     while left:
         left -= len(take())
         passes += 1
-    turns = -(-total // credit)
-    assert passes <= 2 * (total + others * (turns * credit + longest)) / most + 1
+        assert passes <= bound
 
 
 @pytest.mark.parametrize("seed", range(40))
