@@ -253,8 +253,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of key and value cache one token takes over all layers."""
-        layers = len(self.model.attention_layers)
+        """Bytes of key and value cache one token takes over all layers; an encoder keeps none."""
+        layers = len(self.model.attention_layers) if self.encoder is None else 0
         return 2 * layers * self.model.kv_heads * self.model.head_dim * ITEM_BYTES[self.kv_dtype]
 
     @property

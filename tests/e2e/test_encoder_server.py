@@ -132,6 +132,10 @@ def test_what_an_encoder_does_not_do_is_refused_by_name(server: LiveServer, path
 def test_models_and_tokens(server: LiveServer) -> None:
     listed = httpx.get(f"{server.url}/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["tiny-nomic"]
+    assert listed[0]["max_model_len"] == LONGEST
+    meta = listed[0]["meta"]
+    assert (meta["family"], meta["quant"], meta["kv_bytes_per_token"]) == ("nomic_bert", "fp32", 0)
+    assert meta["variants"] == ["16 rows", "64 rows", "96 rows"]
     tokens = httpx.post(f"{server.url}/tokenize", json={"prompt": "the cat"}).json()
     assert tokens["count"] == 2
     assert "cat" in httpx.post(f"{server.url}/detokenize", json={"tokens": tokens["tokens"]}).json()["prompt"]
