@@ -139,3 +139,18 @@ def test_models_and_tokens(server: LiveServer) -> None:
     tokens = httpx.post(f"{server.url}/tokenize", json={"prompt": "the cat"}).json()
     assert tokens["count"] == 2
     assert "cat" in httpx.post(f"{server.url}/detokenize", json={"tokens": tokens["tokens"]}).json()["prompt"]
+
+
+def test_an_encoder_beside_a_chat_model(made: tuple[Path, Any]) -> None:
+    """Two models of one server, each loaded by the request that names it, and each refusing what it cannot do."""
+    with serving("demo", f"vectors={made[0] / 'bundle'}", cache=made[0] / "cache") as running:
+        answer = httpx.post(f"{running.url}/v1/embeddings", json={"model": "vectors", "input": TEXTS[0]}, timeout=120)
+        assert answer.status_code == 200, answer.text
+        assert np.dot(answer.json()["data"][0]["embedding"], expected(made, TEXTS[0])) > 0.99999
+        message = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+        chats = [
+            httpx.post(f"{running.url}/v1/chat/completions", json={"model": name} | message, timeout=120)
+            for name in ("demo", "vectors")
+        ]
+        assert [chat.status_code for chat in chats] == [200, 400]
+        assert "/v1/embeddings" in chats[1].json()["error"]["message"]
