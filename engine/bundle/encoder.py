@@ -14,6 +14,7 @@ from engine.errors import BundleError
 IDS, TYPES, POSITIONS, MASK = "input_ids", "token_type_ids", "position_ids", "attention_mask"
 COS, SIN, HIDDEN = "position_ids_cos", "position_ids_sin", "hidden_states"
 SCORE_HEAD = "score_head.bin"
+MOST_ROWS = 8192
 
 
 def encoder_of(manifest: Manifest) -> EncoderSpec:
@@ -36,13 +37,15 @@ def score_head_floats(hidden: int) -> int:
 def check_encoder(manifest: Manifest) -> None:
     """BundleError unless every graph takes and gives what an encoder's does, and the longest text fits one."""
     spec = encoder_of(manifest)
-    for graph in manifest.graphs:
-        _check_graph(manifest, graph)
     rows = encoder_rows(manifest)
     if len(set(rows)) != len(rows) or not rows:
         raise BundleError("an encoder has one graph for each number of rows, and at least one")
+    if rows[-1] > MOST_ROWS:
+        raise BundleError(f"an encoder's graph has {rows[-1]} rows, {MOST_ROWS} is the most: each sees all of them")
     if manifest.max_context > rows[-1]:
         raise BundleError(f"a text may have {manifest.max_context} tokens, the largest graph has {rows[-1]} rows")
+    for graph in manifest.graphs:
+        _check_graph(manifest, graph)
     _check_task(manifest, spec)
     if spec.score_head:
         shape = (score_head_floats(manifest.model.hidden),)

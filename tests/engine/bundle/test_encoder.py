@@ -47,6 +47,7 @@ def renamed(graph: GraphSpec, old: str, new: str) -> tuple[object, ...]:
 PAIR = RerankSpec(RerankKind.PAIR)
 DAMAGES: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "longest": (lambda m: replace(m, max_context=33), "may have 33 tokens, the largest graph has 32 rows"),
+    "too many rows": (lambda m: first(m, rows=8193), "8193 rows, 8192 is the most"),
     "rows twice": (lambda m: replace(m, graphs=(*m.graphs, m.graphs[0])), "one graph for each number of rows"),
     "no graph": (lambda m: replace(m, graphs=()), "at least one"),
     "kind": (lambda m: first(m, kind=GraphKind.DECODER), "is no encoder of a fixed number of rows"),

@@ -48,7 +48,7 @@ def test_an_encoder_keeps_nothing_but_may_hold_its_weights_for_each_graph(tmp_pa
     arguments = CompileArguments(tmp_path / "tiny", tmp_path / "bundle", quant=Quant.FP32, rows=(32, 64))
     manifest = compile_bundle(arguments, SilentProgress())
     weights = sum(entry.bytes for entry in manifest.files.values())
-    # A mask, and scores and weights of four heads, of 64 x 64; rows of 64 numbers, also as queries, keys and values, and
+    # A mask, and scores and weights of four heads, of 64 x 64; rows of 64 numbers, also queries, keys and values, and
     # of 96 in the feed-forward.
     passes = 4 * (64 * 64 * (1 + 2 * 4) + 64 * (5 * 64 + 96))
     assert reckon(EngineConfig(str(tmp_path / "bundle"))) == WORKER_BYTES + 2 * weights + passes
