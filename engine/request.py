@@ -96,14 +96,12 @@ class PromptEmbeds:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """That a request wants numbers of its last row, and no token; its max_tokens is 0.
+    """That a request wants numbers of its rows, and no token; its max_tokens is 0.
 
-    token_ids: which of the row's outputs, () = all of them. second_from: index of the first token of the second text of
-    a pair, 0 = there is one text.
+    token_ids: which of the row's outputs, () = all of them.
     """
 
     token_ids: tuple[int, ...] = ()
-    second_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)

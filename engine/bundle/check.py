@@ -4,6 +4,7 @@ Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """
 
 from engine.bundle.conv_weights import check_conv_weights
+from engine.bundle.encoder import check_encoder
 from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
 from engine.bundle.fused import check_fused
 from engine.bundle.head_weight import check_head_weight
@@ -19,6 +20,9 @@ def check_contract(manifest: Manifest) -> None:
 
     After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
     """
+    if manifest.encoder is not None:
+        check_encoder(manifest)
+        return
     _check_kinds(manifest)
     if manifest.is_segmented:
         check_segments(manifest)

@@ -26,6 +26,7 @@ from engine.bundle.bounds import (
     UnknownSize,
     Vocabulary,
 )
+from engine.bundle.encoder_spec import EncoderSpec
 from engine.bundle.forecast import ForecastSpec
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.lora import LoraModule
@@ -54,6 +55,7 @@ class GraphKind(StrEnum):
     LINEAR = "linear"  # what lies between two attentions, of a segmented bundle
     ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
     RECURRENT = "recurrent"  # one sequence's rows over its own state, the same graph for every recurrent layer
+    ENCODER = "encoder"  # everything of a text encoder, no caches: rows see each other as the mask says
     IMAGE_ENCODER = "image_encoder"
     NONE = "none"
 
@@ -94,7 +96,8 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Half-split rotary embedding: angle[position, i] = position * inverse_frequencies[i]; cos and sin times `factor`.
 
-    The table is final: llama3, linear and longrope scaling are in it (longrope: chosen by the compiled context).
+    The table is final: llama3, linear and longrope scaling are in it (longrope: chosen by the compiled context). Kind
+    "none" with a frequency of 0: nothing turns, the model looks its positions up in a table.
     """
 
     kind: Name
@@ -194,7 +197,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
     recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
     are none. diffusion: None for a model that generates one token after the other. forecast: how the model guesses its
-    own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that scores documents.
+    own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that scores documents. encoder: of one
+    whose rows see each other in both directions and that generates nothing.
     """
 
     format_version: int
@@ -224,6 +228,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     task: ModelTask = ModelTask.GENERATE
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
+    encoder: EncoderSpec | None = None
 
     @property
     def row_outputs(self) -> int:
@@ -248,8 +253,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of key and value cache one token takes over all layers."""
-        layers = len(self.model.attention_layers)
+        """Bytes of key and value cache one token takes over all layers; an encoder keeps none."""
+        layers = len(self.model.attention_layers) if self.encoder is None else 0
         return 2 * layers * self.model.kv_heads * self.model.head_dim * ITEM_BYTES[self.kv_dtype]
 
     @property
@@ -333,7 +338,8 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
     prefix = manifest.forecast.file if manifest.forecast else ""
-    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, prefix))
+    head = manifest.encoder.score_head if manifest.encoder else ""
+    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, prefix, head))
     return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
 
 

@@ -15,6 +15,8 @@ class PoolingKind(StrEnum):
     """Which rows of a text its vector is made of."""
 
     LAST = "last"  # the last one
+    MEAN = "mean"  # all of them, averaged
+    CLS = "cls"  # the first one
 
 
 class PoolingSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +49,7 @@ class RerankSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A judge reads prefix, body and suffix, each tokenised by itself; body has {instruction}, {query} and {document}.
     instruction: for requests that bring none. yes_id, no_id: tokens of the judgement.
+    A pair is begin_ids, query, middle_ids, document, end_ids; has_types: token types tell the document from the query.
     """
 
     kind: RerankKind
@@ -56,3 +59,7 @@ class RerankSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     instruction: Text = ""
     yes_id: TokenId = 0
     no_id: TokenId = 0
+    begin_ids: Ids = ()
+    middle_ids: Ids = ()
+    end_ids: Ids = ()
+    has_types: bool = False

@@ -52,11 +52,11 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        limits: ClientLimits = ClientLimits(),
+        limits: ClientLimits | None = None,
         command: Sequence[str] | None = None,
     ) -> None:
         self._config = config
-        self._limits = limits
+        self._limits = limits = limits or ClientLimits()
         self._supervisor = Supervisor(
             command or worker_command(config),
             self._deliver,

@@ -10,6 +10,7 @@ from pathlib import Path
 from engine.bundle.task import ModelTask
 from engine.demo.location import SHIPPED
 from engine.files.names import GGUF_SUFFIX
+from engine.models.encoders.recognition import is_encoder_folder
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
@@ -155,6 +156,8 @@ def named_source(text: str) -> NamedSource:
 
 def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
+    if is_encoder_folder(source):  # few parameters, and every bit of them shows in a vector
+        return Quant.INT8 if target is Target.CPU else Quant.FP16
     if target is not Target.CPU:
         return Quant.W4
     return Quant.KEEP if source.suffix == GGUF_SUFFIX else Quant.INT4

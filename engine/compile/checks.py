@@ -22,10 +22,7 @@ TAKEN = {
 
 def check_arguments(arguments: CompileArguments) -> None:
     """Raise CompileError naming the option and its limit."""
-    if arguments.block not in BLOCKS:
-        raise CompileError(f"--block must be one of {BLOCKS}, it is {arguments.block}")
-    if arguments.embedding_bits and arguments.embedding_bits not in EMBEDDING_BITS:
-        raise CompileError(f"--embedding must be one of {EMBEDDING_BITS}, it is {arguments.embedding_bits}")
+    _check_storage(arguments)
     if arguments.context and arguments.same_past:
         raise CompileError("--context and --same-past exclude each other")
     if bool(arguments.rows) != bool(arguments.context or arguments.same_past):
@@ -34,9 +31,27 @@ def check_arguments(arguments: CompileArguments) -> None:
     _check_target(arguments)
     _check_integer_graphs(arguments)
     check_layout(arguments)
-    _check_list("--rows", arguments.rows, MAX_ROWS)
     _check_list("--context", arguments.context, MAX_CONTEXT)
     _check_list("--same-past", arguments.same_past, MAX_CONTEXT)
+    _check_sizes(arguments)
+
+
+def check_numbers(arguments: CompileArguments) -> None:
+    """What holds for every kind of model. Raise CompileError naming the option and its limit."""
+    _check_storage(arguments)
+    _check_binaries(arguments)
+    _check_sizes(arguments)
+
+
+def _check_storage(arguments: CompileArguments) -> None:
+    if arguments.block not in BLOCKS:
+        raise CompileError(f"--block must be one of {BLOCKS}, it is {arguments.block}")
+    if arguments.embedding_bits and arguments.embedding_bits not in EMBEDDING_BITS:
+        raise CompileError(f"--embedding must be one of {EMBEDDING_BITS}, it is {arguments.embedding_bits}")
+
+
+def _check_sizes(arguments: CompileArguments) -> None:
+    _check_list("--rows", arguments.rows, MAX_ROWS)
     if not 0 <= arguments.max_context <= MAX_CONTEXT:
         raise CompileError(f"--max-context must be from 0 to {MAX_CONTEXT}, it is {arguments.max_context}")
     if not 2 <= arguments.parity_tokens <= 4096:
@@ -51,14 +66,19 @@ def _check_target(arguments: CompileArguments) -> None:
         if quant not in known:
             taken = ", ".join(item.value for item in known)
             raise CompileError(f"--target {arguments.target} takes {option} {taken}, not {quant}")
+    if arguments.is_npu and not arguments.rows:
+        raise CompileError(f"--target {arguments.target} needs fixed variants: --rows with --context or --same-past")
+    _check_binaries(arguments)
+
+
+def _check_binaries(arguments: CompileArguments) -> None:
+    """Options of NPU targets for others, and the other way round."""
     if not arguments.is_npu:
         if not arguments.share_weights or arguments.part_mb != DEFAULT_PART_MB:
             raise CompileError(
                 f"--one-graph-per-binary and --part-mb are for NPUs, not for --target {arguments.target}"
             )
         return
-    if not arguments.rows:
-        raise CompileError(f"--target {arguments.target} needs fixed variants: --rows with --context or --same-past")
     if arguments.asymmetric or arguments.block != NPU_BLOCK:
         raise CompileError(f"--target {arguments.target} takes symmetric blocks of {NPU_BLOCK} only")
     if arguments.embedding_bits not in (0, 16):

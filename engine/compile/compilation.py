@@ -10,6 +10,7 @@ from engine.bundle.pooling import PoolingSpec, RerankSpec
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.checkpoint import Checkpoint
+from engine.compile.encoders.packed import PackedEncoder
 from engine.compile.fused.plan import plan_fused
 from engine.compile.graphs import GraphPlan, plan_graphs
 from engine.compile.layout import layout_of
@@ -46,9 +47,10 @@ class Pipeline:
 class Compilation:
     """What is known so far. A stage fills in its own fields and reads those of the stages before it.
 
-    packed: by part. wide: the same model in the storage that passes of many rows read, if it is another. graphs: of
-    the bundle; onnx_graphs: what its context binaries were made from. files: entries of the manifest. encodings: of
-    activations, by their key in the bundle. sentence_files: what says how vectors are made.
+    packed: by part; packed_encoder: instead, of an encoder. wide: the same model in the storage that passes of many
+    rows read, if it is another. graphs: of the bundle; onnx_graphs: what its context binaries were made from. files:
+    entries of the manifest. encodings: of activations, by their key in the bundle. sentence_files: what says how
+    vectors are made.
     """
 
     arguments: CompileArguments
@@ -61,6 +63,7 @@ class Compilation:
     parts: tuple[PartPlan, ...]
     folder: Path
     packed: list[PackedPart] = field(default_factory=list)
+    packed_encoder: PackedEncoder | None = None
     wide: PackedPart | None = None
     graphs: list[GraphSpec] = field(default_factory=list)
     files: dict[str, FileEntry] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
+from engine.compile.encoders.pipeline import compile_encoder
 from engine.compile.fused.plan import compiled_context, whole_part
 from engine.compile.fused.stages import fused_stages
 from engine.compile.hybrid import settle_hybrid
@@ -35,6 +36,7 @@ from engine.compile.source import open_source
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
 from engine.compile.task import SentenceFiles, check_task, names_in, settle_task
 from engine.isolation.memory import usable_memory
+from engine.models.encoders.recognition import is_encoder_folder
 from engine.models.family import read_network
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
@@ -105,6 +107,8 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
 
     Raises UnsupportedModel or CompileError; then nothing is left at the output.
     """
+    if is_encoder_folder(arguments.source):
+        return compile_encoder(arguments, progress)
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
     source = open_source(arguments.source)

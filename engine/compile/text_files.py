@@ -19,7 +19,10 @@ TEMPLATE_FILE = "chat_template.jinja"
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged."""
+    """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged.
+
+    It neither cuts nor pads, whatever the file says.
+    """
     path = folder / TOKENIZER_FILE
     try:
         content = read_text(path, TOKENIZER_BYTES)
@@ -28,9 +31,12 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     except OSError as error:
         raise CompileError(f"{path} cannot be read: {shown(error)}") from error
     try:
-        return Tokenizer.from_str(content)
+        tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the library raises exactly this class for every parse error
         raise CompileError(f"{path} is not a tokenizer: {one_line(error)}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def write_text_files(source: Path, folder: Path, config: Mapping[str, object], vocab: int) -> TextSpec:

@@ -60,7 +60,7 @@ class WeightPacker:
     def pack(self, part: PartPlan, file: WeightFile, small: WeightFile) -> PackedPart:
         """Write the matrices of a part into its file; its table, norms and biases into `small`, perhaps the same."""
         names, spec = self._network.details.names, self._network.spec
-        table = self._table(small) if part.has_table else None
+        table = self.table(small) if part.has_table else None
         layers = tuple(self._layer(file, small, layer) for layer in part.layers)
         if not part.has_head:
             return PackedPart(table, layers, None, None)
@@ -82,13 +82,13 @@ class WeightPacker:
         down = LinearSource((names.down.format(layer=layer),), (spec.hidden,), spec.ffn, details.ffn_bias)
         return PackedLayer(
             small.add(f"{at}_attention_norm", self._norm(names.attention_norm.format(layer=layer), spec.hidden)),
-            self._linear(file, small, f"{at}_qkv", mixer.qkv),
+            self.linear(file, small, f"{at}_qkv", mixer.qkv),
             mixer.q_norm,
             mixer.k_norm,
-            self._linear(file, small, f"{at}_output", mixer.output),
+            self.linear(file, small, f"{at}_output", mixer.output),
             small.add(f"{at}_ffn_norm", self._norm(names.ffn_norm.format(layer=layer), spec.hidden)),
-            self._linear(file, small, f"{at}_gate_up", gate_up),
-            self._linear(file, small, f"{at}_down", down),
+            self.linear(file, small, f"{at}_gate_up", gate_up),
+            self.linear(file, small, f"{at}_down", down),
             mixer.recurrence,
         )
 
@@ -124,9 +124,9 @@ class WeightPacker:
         )
         # A decay is an exponential, and these are few: they are never rounded.
         stored = self._store(small, f"{at}_steps", steps, UNROUNDED, None)
-        rate = -np.exp(self._vector(names.a_log.format(layer=layer), heads))
-        dt_bias = self._vector(names.dt_bias.format(layer=layer), heads)
-        norm = self._vector(f"{names.norm.format(layer=layer)}.weight", recurrent.value_dim)
+        rate = -np.exp(self.vector(names.a_log.format(layer=layer), heads))
+        dt_bias = self.vector(names.dt_bias.format(layer=layer), heads)
+        norm = self.vector(f"{names.norm.format(layer=layer)}.weight", recurrent.value_dim)
         recurrence = PackedRecurrence(
             stored,
             small.add(f"{at}_rate", rate),
@@ -142,13 +142,15 @@ class WeightPacker:
         return _Mixer(qkv, output, recurrence=recurrence)
 
     def _norm(self, module: str, size: int) -> Float32:
-        return self._vector(f"{module}.weight", size) + np.float32(self._network.details.norm_offset)
+        return self.vector(f"{module}.weight", size) + np.float32(self._network.details.norm_offset)
 
-    def _vector(self, name: str, size: int) -> Float32:
+    def vector(self, name: str, size: int) -> Float32:
+        """A tensor of one axis."""
         self._on_read(self._checkpoint.stored_bytes(name))
         return self._checkpoint.tensor(name, (size,))
 
-    def _linear(self, file: WeightFile, small: WeightFile, name: str, source: LinearSource) -> PackedLinear:
+    def linear(self, file: WeightFile, small: WeightFile, name: str, source: LinearSource) -> PackedLinear:
+        """Write the matrix of a linear layer into `file`, its bias into `small`."""
         bias = small.add(f"{name}_bias", self._bias(source)) if source.has_bias else None
         return self._store(file, name, source, method_of(self._arguments), bias)
 
@@ -165,7 +167,8 @@ class WeightPacker:
         matrix = FloatMatrix(name, sum(source.outputs), source.inputs, *runs, is_four_bit)
         return PackedLinear(method.quant, method.store(file, matrix, self._arguments), bias)
 
-    def _table(self, file: WeightFile) -> PackedTable:
+    def table(self, file: WeightFile) -> PackedTable:
+        """Write the embedding table."""
         spec = self._network.spec
         source = LinearSource((self._network.details.names.embedding,), (spec.vocab,), spec.hidden)
         dims = (spec.vocab, spec.hidden)
@@ -176,7 +179,7 @@ class WeightPacker:
     def _bias(self, source: LinearSource) -> Float32:
         shapes = _stored_outputs(source)
         bias = np.concatenate(
-            [self._vector(f"{name}.bias", size) for name, size in zip(source.names, shapes, strict=True)]
+            [self.vector(f"{name}.bias", size) for name, size in zip(source.names, shapes, strict=True)]
         )
         bias[: source.scaled_rows] *= np.float32(source.scale)
         return bias

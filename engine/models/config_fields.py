@@ -18,6 +18,10 @@ class ConfigFields:
         """The value as it stands, None when absent."""
         return self._values.get(key)
 
+    def names(self) -> tuple[str, ...]:
+        """What is there, null or not."""
+        return tuple(self._values)
+
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """An integer from low to high; a whole float such as 10000.0 is accepted."""
         value = self._present(key, default)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from engine.bundle.manifest import DiffusionSpec, ModelSpec
 from engine.bundle.recurrent import RecurrentSpec
 from engine.models.config_fields import ConfigFields
+from engine.models.encoder_details import EncoderDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class Family:
 class Network:
     """Everything the compiler has to know about one checkpoint before it reads weights.
 
-    max_position: tokens the checkpoint was made for. compiled_context: tokens this bundle is made for.
+    max_position: tokens the checkpoint was made for. compiled_context: tokens this bundle is made for. encoder: None
+    for a model that generates.
     """
 
     spec: ModelSpec
@@ -108,6 +110,7 @@ class Network:
     norm_epsilon: float
     max_position: int
     compiled_context: int
+    encoder: EncoderDetails | None = None
 
     @property
     def query_width(self) -> int:

@@ -98,6 +98,42 @@ class JudgedPair:
         return spec.body.format(instruction=self.instruction or spec.instruction, query=self.query, document=document)
 
 
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """A query and a document that an encoder reads as one pair. keep, document_tokens: as of a `JudgedPair`."""
+
+    query: str
+    document: str
+    param: str
+    keep: int | None = None
+    document_tokens: int | None = None
+
+    def ids(self, tokenizer: Tokenizer, manifest: Manifest, limit: int) -> Ids:
+        """Special tokens written in either stay text: they would tell the two apart. The longer is cut first."""
+        spec = manifest.rerank
+        assert spec is not None, "the route has asked"
+        room = (self.keep or limit) - len(spec.begin_ids) - len(spec.middle_ids) - len(spec.end_ids)
+        if room < 2:
+            raise InvalidRequest("'truncate_prompt_tokens' leaves no token of the texts.", "truncate_prompt_tokens")
+        query, document = (
+            tokenizer.encode(_beginning(text, room, tokenizer), allow_special=False)
+            for text in (self.query, self.document)
+        )
+        document = document[: self.document_tokens]
+        if self.keep is not None:
+            query, document = _shortened(query, document, room)
+        ids = (*spec.begin_ids, *query, *spec.middle_ids, *document, *spec.end_ids)
+        return _bounded(ids, limit, self.param)
+
+
+def _shortened(query: Ids, document: Ids, room: int) -> tuple[Ids, Ids]:
+    """Both in `room` tokens: of the longer the last tokens go until both are as long, then of both in turn."""
+    shorter = min(len(query), len(document), room // 2)
+    if len(query) > len(document):
+        return query[: room - shorter], document[:shorter]
+    return query[:shorter], document[: room - shorter]
+
+
 def _pooling(manifest: Manifest) -> PoolingSpec:
     assert manifest.pooling is not None, "the route has asked"
     return manifest.pooling

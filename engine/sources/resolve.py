@@ -22,6 +22,7 @@ from engine.errors import BundleError
 from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
 from engine.genie.config import is_genie_folder
+from engine.models.encoders.recognition import is_encoder_folder
 from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
 from engine.sources.lock import exclusive
@@ -30,6 +31,7 @@ from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
+ENCODER_QUANT = "int8"
 GGUF_QUANT = "keep"
 NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, {' or '.join(map(repr, SHIPPED))}"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
@@ -42,7 +44,7 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: boo
     """The bundle folder for a shipped model's name, a Hugging Face folder, a GGUF file, a Genie or a bundle folder.
 
     cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
-    file, else int4.
+    file, int8 for an encoder, else int4.
     lora: what has to be compiled is compiled for adapters.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
@@ -68,7 +70,8 @@ def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool
     if is_genie_folder(folder):
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
-        return _compiled(folder, folder.resolve().name, cache, quant or CHECKPOINT_QUANT, lora)
+        usual = ENCODER_QUANT if is_encoder_folder(folder) else CHECKPOINT_QUANT
+        return _compiled(folder, folder.resolve().name, cache, quant or usual, lora)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
         "nor for Genie (no genie_config.json)"
@@ -117,9 +120,11 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
 
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of the files right inside a folder, or of a file."""
-    paths = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    """Name, size and modification time of a file, or of a folder's files, and of the configs of its parts."""
+    if not source.is_dir():
+        return [(source.name, source.stat().st_size, source.stat().st_mtime_ns)]
+    paths = sorted(path for path in (*source.iterdir(), *source.glob("*/config.json")) if path.is_file())
+    return [(path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
 def _version() -> str:

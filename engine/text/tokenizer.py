@@ -1,8 +1,8 @@
 """Text to token ids and token ids to their exact bytes, over the `tokenizers` library.
 
-Two layouts of vocabulary are read, told from the `decoder` entry of tokenizer.json: byte-level BPE (GPT-2, Llama 3,
-Qwen: every character of a token stands for one byte) and SentencePiece style (Llama 2, Mistral: U+2581 is a space
-and `<0xE2>` is one byte).
+Three layouts of vocabulary are read, told from the `decoder` entry of tokenizer.json: byte-level BPE (GPT-2, Llama 3,
+Qwen: every character of a token stands for one byte), SentencePiece style (Llama 2, Mistral: U+2581 is a space
+and `<0xE2>` is one byte) and WordPiece (BERT: `##` goes on with a word, any other token begins one).
 """
 
 import json
@@ -23,11 +23,15 @@ from engine.files.opening import TOKENIZER_BYTES, read_text, shown
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LARGEST_ID = (1 << 24) - 1
 _SPACE_MARK = "\u2581"
+_WORD_GOES_ON = "##"
+_UNBOUNDED_CHARS = 1 << 32  # white space may be no token at all, and a word of any length one
+_SHRINKING_MODELS = ("WordPiece", "Unigram")
 
 
 class _Layout(Enum):
     BYTE_LEVEL = "ByteLevel"
     SENTENCEPIECE = "SentencePiece"
+    WORDPIECE = "WordPiece"
 
 
 class Tokenizer:
@@ -44,7 +48,7 @@ class Tokenizer:
         Raises BundleError when it cannot be used.
         """
         self._special_aware, self._special_blind = _parsed(serialized), _parsed(serialized)
-        decoder = json.loads(serialized).get("decoder")
+        description = json.loads(serialized)
         for instance in (self._special_aware, self._special_blind):
             instance.no_truncation()
             instance.no_padding()
@@ -57,10 +61,12 @@ class Tokenizer:
         self._bytes = _token_table(
             self._special_aware.get_vocab(with_added_tokens=True),
             {token.content for token in added.values()},
-            _layout(decoder),
+            _layout(description.get("decoder")),
         )
         self.vocabulary = len(self._bytes)
         self.longest_token_chars = max((len(token.decode("utf-8", "replace")) for token in self._bytes), default=1)
+        if (description.get("model") or {}).get("type") in _SHRINKING_MODELS:
+            self.longest_token_chars = _UNBOUNDED_CHARS
         self._bos_id = self._token_id(bos_token) if add_bos and bos_token else None
 
     @classmethod
@@ -173,8 +179,11 @@ def _layout(decoder: Mapping[str, Any] | None) -> _Layout:
         return _Layout.BYTE_LEVEL
     if "ByteFallback" in kinds or "Metaspace" in kinds:
         return _Layout.SENTENCEPIECE
+    if "WordPiece" in kinds:
+        return _Layout.WORDPIECE
     raise BundleError(
-        f"the tokenizer's decoder is {kinds or 'missing'}; implemented are ByteLevel and SentencePiece (ByteFallback)"
+        f"the tokenizer's decoder is {kinds or 'missing'}; implemented are ByteLevel, SentencePiece (ByteFallback) "
+        "and WordPiece"
     )
 
 
@@ -190,6 +199,9 @@ def _token_table(vocabulary: Mapping[str, int], added: set[str], layout: _Layout
             table[token_id] = token.encode("utf-8")
         elif layout is _Layout.BYTE_LEVEL:
             table[token_id] = b"".join(of_character.get(c) or c.encode("utf-8") for c in token)
+        elif layout is _Layout.WORDPIECE:
+            goes_on = token.startswith(_WORD_GOES_ON)
+            table[token_id] = (token[len(_WORD_GOES_ON) :] if goes_on else f" {token}").encode("utf-8")
         else:
             byte = _BYTE_TOKEN.fullmatch(token)
             plain = token.replace(_SPACE_MARK, " ").encode("utf-8")

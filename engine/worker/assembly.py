@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from engine.adapters.adapter import read_adapters
@@ -38,14 +38,16 @@ from engine.scheduling.build import ModelLimits, build_scheduler
 from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
 from engine.simulate.published import named, price
 from engine.speculation.drafter import Drafter, NoDrafter
+from engine.worker.encoder_assembly import assemble_encoder
 from engine.worker.fused_settings import fused_settings
-from engine.worker.kv_restart import KvRestart, open_kv_file
+from engine.worker.kv_restart import open_kv_file
 from engine.worker.loop import EngineLoop
 from engine.worker.memory_plan import MemoryPlan, plan_memory
 from engine.worker.recurrent import recurrent_settings
 from engine.worker.startup import Stages
 from engine.worker.storage import NARROW, choose_storage
 from engine.worker.windows import window_of
+from engine.worker.work_loop import Assembled
 
 log = logging.getLogger("hexserve.worker")
 
@@ -55,16 +57,6 @@ PINNED_ROWS = 32
 
 
 OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
-
-
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """A loop ready to step, and what to tell the parent about it. kv_file: where its pages outlive it, if anywhere."""
-
-    loop: EngineLoop
-    runtime: Runtime
-    ready: Ready
-    kv_file: KvRestart | None = None
 
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
@@ -119,6 +111,8 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
         manifest = with_chosen_weights(load_manifest(folder), config)
+    if manifest.encoder is not None:
+        return assemble_encoder(folder, manifest, config, lambda: choose_provider(folder, manifest, config), stages)
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from engine.graphs.stage_clock import StageClock
 from engine.messages import Counters, Failed, PassRecord, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.sampling.sample_pass import PassSamples, prepare, sample_pass, wait_alone
+from engine.scheduling.invariants import violations
 from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
@@ -27,23 +28,12 @@ from engine.worker.kv_restart import carry_out
 from engine.worker.kv_writer import KvWriter, certain_rows
 from engine.worker.pass_record import pass_record
 from engine.worker.trace import trace
+from engine.worker.work_loop import StepReport
 
 log = logging.getLogger("hexserve.worker")
 
 NO_ADAPTERS = AdapterSalts({})
 IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits no longer than this
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed.
-
-    record: what the pass was, while somebody watches.
-    """
-
-    events: tuple[TokenEvent, ...]
-    failures: tuple[Failed, ...] = ()
-    record: PassRecord | None = None
 
 
 class EngineLoop:
@@ -79,6 +69,15 @@ class EngineLoop:
     def watch(self, is_on: bool) -> None:
         """Say in the report of each pass what it was, or no longer."""
         self._watched_s = self._clock() if is_on else None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sequence waits or runs."""
+        return self.scheduler.has_work
+
+    def violations(self) -> tuple[str, ...]:
+        """What is broken of the scheduler's invariants."""
+        return tuple(violations(self.scheduler))
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from engine.bundle.encoder import encoder_rows
+from engine.bundle.float_file import FLOAT_BYTES
 from engine.bundle.manifest import Manifest
 from engine.bundle.segments import NARROW_DATA, WIDE_DATA, WIDE_SUFFIX
 from engine.bundle.variant import ShapeTable
@@ -55,6 +57,17 @@ def plan_memory(manifest: Manifest, shapes: ShapeTable, config: EngineConfig) ->
         states=config.max_running * STATES_EACH * state,
         prefixes=config.kv_offload_mb * 1024**2 if config.prefix_cache else 0,
     )
+
+
+def encoder_bytes(manifest: Manifest) -> int:
+    """Most bytes that an encoder's graphs take: the CPU packs the weights for each of them; then the largest pass.
+
+    Of a pass: the mask, scores and weights of every head, and a layer's rows.
+    """
+    model, rows = manifest.model, max(encoder_rows(manifest))
+    copies = len(manifest.graphs) if manifest.npu is None else 1
+    numbers = rows * rows * (1 + 2 * model.heads) + rows * (5 * model.hidden + model.ffn)
+    return copies * _weight_bytes(manifest) + FLOAT_BYTES * numbers
 
 
 def _weight_bytes(manifest: Manifest) -> int:

@@ -36,12 +36,11 @@ from engine.messages import (
 )
 from engine.qnn.environment import as_variables
 from engine.qnn.failures import explain
-from engine.scheduling.invariants import violations
 from engine.worker.assembly import OpenRuntime, assemble, open_configured
-from engine.worker.loop import EngineLoop, StepReport
 from engine.worker.outbox import Outbox
 from engine.worker.progress import Progress
 from engine.worker.report_pipe import ReportPipe
+from engine.worker.work_loop import StepReport, WorkLoop
 
 log = logging.getLogger("hexserve.worker")
 
@@ -88,14 +87,12 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     return 0
 
 
-def serve(
-    loop: EngineLoop, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress
-) -> None:
+def serve(loop: WorkLoop, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress) -> None:
     """Alternate between commands and passes until Shutdown or end of input."""
     outbox = Outbox(reports)
     try:
         while True:
-            is_idle = not loop.scheduler.has_work
+            is_idle = not loop.has_work
             if is_idle:
                 progress.rest()
             for command in _pending(inbox, block=is_idle):
@@ -105,7 +102,7 @@ def serve(
                     return
                 outbox.flush()
                 _obey(loop, command, reports)
-            if not loop.scheduler.has_work:
+            if not loop.has_work:
                 continue
             report = loop.step(progress.begin, outbox.release)
             if report.events or report.failures:
@@ -113,7 +110,7 @@ def serve(
                 loop.stages.mark("send")
             if report.record is not None:
                 outbox.hold(partial(_recorded, report.record))
-            if not loop.scheduler.has_work:
+            if not loop.has_work:
                 outbox.flush()
                 _check(loop)
     finally:
@@ -128,7 +125,7 @@ def _recorded(record: PassRecord) -> list[Report]:
     return [record]
 
 
-def _obey(loop: EngineLoop, command: Command, reports: ReportPipe) -> None:
+def _obey(loop: WorkLoop, command: Command, reports: ReportPipe) -> None:
     if isinstance(command, Submit):
         request = command.request
         seed = request.params.seed if request.params.seed is not None else int.from_bytes(os.urandom(7))
@@ -138,7 +135,7 @@ def _obey(loop: EngineLoop, command: Command, reports: ReportPipe) -> None:
             reports.send(Failed(request.id, str(error), "invalid"))
     elif isinstance(command, Abort):
         loop.abort(command.id)
-        if not loop.scheduler.has_work:
+        if not loop.has_work:
             reports.send(Tokens((), loop.stats()))
     elif isinstance(command, Watch):
         loop.watch(command.is_on)
@@ -152,9 +149,9 @@ def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterato
         yield inbox.get()
 
 
-def _check(loop: EngineLoop) -> None:
-    """Check the scheduler's invariants while nothing runs."""
-    for violation in violations(loop.scheduler):
+def _check(loop: WorkLoop) -> None:
+    """Check what must hold while nothing runs."""
+    for violation in loop.violations():
         log.error("invariant broken: %s", violation)
 
 

@@ -13,7 +13,7 @@ from engine.bundle.manifest import load_manifest
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.worker.assembly import choose_shapes, settings_for, with_chosen_weights
-from engine.worker.memory_plan import plan_memory
+from engine.worker.memory_plan import encoder_bytes, plan_memory
 
 WORKER_BYTES = 160 * 1024**2  # interpreter, libraries and the helpers of its text side
 
@@ -21,6 +21,8 @@ WORKER_BYTES = 160 * 1024**2  # interpreter, libraries and the helpers of its te
 def reckon(config: EngineConfig) -> int:
     """The most bytes that the model, its draft model and their worker will take. BundleError."""
     manifest = with_chosen_weights(load_manifest(Path(config.bundle)), config)
+    if manifest.encoder is not None:
+        return WORKER_BYTES + encoder_bytes(manifest)
     config = settings_for(manifest, config)
     together = plan_memory(manifest, choose_shapes(manifest, config), config).together
     if not config.draft:

@@ -45,6 +45,10 @@ _Layout = Annotated[
     Layout | None,
     typer.Option(help="what a pass is made of (see docs/fused.md, docs/decisions.md)", show_default=False),
 ]
+_Quant = Annotated[
+    Quant | None,
+    typer.Option(help="cpu: int4, of a .gguf file keep, of an encoder int8; NPU: w4, of an encoder fp16"),
+]
 _Wide = Annotated[Wide | None, typer.Option(help="segments: weights for passes of 8 rows and more", show_default=False)]
 _Kv = Annotated[
     KvType | None, typer.Option(help="segments: keys and values (int8 for int4, else float32)", show_default=False)
@@ -69,7 +73,7 @@ def compile_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
     task: _Task = None,
     target: Annotated[Target, typer.Option()] = Target.CPU,
-    quant: Annotated[Quant | None, typer.Option(help="cpu: int4, of a .gguf file keep; NPU: w4")] = None,
+    quant: _Quant = None,
     layout: _Layout = None,
     split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
     wide: _Wide = None,

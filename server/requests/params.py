@@ -105,6 +105,9 @@ def check_generates(info: EngineInfo) -> None:
     if info.manifest.task is ModelTask.EMBED:
         message = "This model makes embeddings and generates no text; it answers POST /v1/embeddings."
         raise refuse(message, "model", "model_not_supported")
+    if info.manifest.encoder is not None:
+        message = "This model scores documents and generates no text; it answers POST /v1/rerank."
+        raise refuse(message, "model", "model_not_supported")
 
 
 def _params(

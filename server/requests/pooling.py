@@ -2,7 +2,7 @@
 
 from engine.bundle.pooling import PoolingSpec, RerankKind, RerankSpec
 from engine.client.engine import EngineInfo
-from engine.pooling.prompts import IdsInput, JudgedPair, PooledInput, TextInput
+from engine.pooling.prompts import IdsInput, JudgedPair, PooledInput, TextInput, TextPair
 from engine.request import Pooling
 from server.http.errors import refuse
 from server.protocol.embeddings import EmbeddingRequest
@@ -21,8 +21,6 @@ def rerank_spec(info: EngineInfo) -> RerankSpec:
     """How this model scores documents; refused by name when it does not."""
     if info.manifest.rerank is None:
         raise refuse(_wrong_task(info, "rerank", "rerank"), "model", "model_not_supported")
-    if info.manifest.rerank.kind is RerankKind.PAIR:
-        raise refuse("This model scores pairs of texts, which is not served yet.", "model", "model_not_supported")
     return info.manifest.rerank
 
 
@@ -46,6 +44,13 @@ def rerank_inputs(body: RerankRequest, info: EngineInfo, settings: Settings) -> 
     """The query with each of the documents."""
     check_count(len(body.documents), "documents", settings)
     keep = _keep(body.truncate_prompt_tokens, info)
+    if rerank_spec(info).kind is RerankKind.PAIR:
+        if body.instruction:
+            raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
+        return [
+            TextPair(body.query, text, f"documents[{index}]", keep, body.max_tokens_per_doc)
+            for index, text in enumerate(body.texts)
+        ]
     return [
         JudgedPair(body.query, text, f"documents[{index}]", body.instruction or "", keep, body.max_tokens_per_doc)
         for index, text in enumerate(body.texts)
@@ -54,6 +59,8 @@ def rerank_inputs(body: RerankRequest, info: EngineInfo, settings: Settings) -> 
 
 def judgement(spec: RerankSpec) -> Pooling:
     """The numbers that a score is made of."""
+    if spec.kind is RerankKind.PAIR:
+        return Pooling()
     return Pooling(token_ids=(spec.yes_id, spec.no_id))
 
 

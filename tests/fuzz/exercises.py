@@ -142,6 +142,14 @@ EXERCISES = {
         serve_consistent_bundle, ("manifest.json", "model.0.s1.onnx", "model.0.pd.s8.onnx", "part_1_of_1.data")
     ),
     "checkpoint": Exercise(compile_checkpoint, (*CONFIGS, "model-00000.safetensors", "model.safetensors.index.json")),
+    "encoder": Exercise(serve_bundle, ("manifest.json", "tokenizer.json")),
+    "consistent encoder": Exercise(
+        serve_consistent_bundle, ("manifest.json", "ar8_cl8_1_of_1.onnx", "part_1_of_1.data", "score_head.bin")
+    ),
+    "encoder checkpoint": Exercise(
+        compile_checkpoint,
+        ("config.json", "tokenizer.json", "modules.json", "sentence_bert_config.json", "model.safetensors"),
+    ),
     "gguf": Exercise(compile_gguf, ("model.gguf",)),
     "hybrid gguf": Exercise(compile_gguf, ("model.gguf",)),
     "genie": Exercise(convert_genie, ("genie_config.json", DESCRIPTIONS, *CONFIGS)),

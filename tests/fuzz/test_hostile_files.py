@@ -23,6 +23,7 @@ from server.settings import options
 from tests.engine.compile.gguf.gguf_files import write_gguf
 from tests.fuzz.exercises import DESCRIPTIONS, EXERCISES
 from tests.hybrid import make_hybrid
+from tests.tiny_encoder import write_encoder, write_pooling
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, limits its memory and makes pipes")
 
@@ -49,6 +50,12 @@ def bases() -> Iterator[Path]:
             folder / "checkpoint", folder / "fused", parity_tokens=4, layout=Layout.FUSED, rows=(8,), same_past=(33,)
         )
         compile_bundle(fused, SilentProgress())
+        write_encoder(folder / "encoder checkpoint", "NomicBert")
+        write_pooling(folder / "encoder checkpoint", "mean_tokens", max_tokens=40, query="Find: ")
+        write_encoder(folder / "pairs", "Bert", "ForSequenceClassification", num_labels=1)
+        pairs = CompileArguments(folder / "pairs", folder / "encoder", parity_tokens=4, rows=(8, 16))
+        compile_bundle(pairs, SilentProgress())
+        (folder / "consistent encoder").symlink_to(folder / "encoder")
         (folder / "consistent fused").symlink_to(folder / "fused")
         (folder / "consistent bundle").symlink_to(folder / "bundle")
         (folder / "consistent segments").symlink_to(folder / "segments")

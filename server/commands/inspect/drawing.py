@@ -12,6 +12,7 @@ from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
+from server.commands.inspect.encoders import encoder_facts
 from server.commands.inspect.segments import grouped_files, segment_table
 from server.commands.inspect.sizes import size_text
 
@@ -27,8 +28,10 @@ def describe(folder: Path, graph: str | None = None, pool_columns: Sequence[int]
     """
     manifest = load_manifest(folder)
     graphs = segment_table(manifest) if manifest.is_segmented else _graph_table(manifest)
-    parts: list[RenderableType] = [_headline(manifest), graphs, _shape_bars(manifest)]
-    parts += [_memory_table(manifest, pool_columns), _files_table(manifest)]
+    parts: list[RenderableType] = [_headline(manifest), graphs]
+    if manifest.encoder is None:  # an encoder keeps nothing of a text
+        parts += [_shape_bars(manifest), _memory_table(manifest, pool_columns)]
+    parts.append(_files_table(manifest))
     if graph is not None:
         parts.append(_tensor_table(_find(manifest, graph)))
     return Group(*parts)
@@ -40,7 +43,7 @@ def pool_bytes(manifest: Manifest, columns: int) -> int:
 
 
 def _headline(manifest: Manifest) -> RenderableType:
-    model, rope = manifest.model, manifest.model.rope
+    model = manifest.model
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold cyan")
     grid.add_column()
@@ -48,6 +51,18 @@ def _headline(manifest: Manifest) -> RenderableType:
     rows = [
         ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
         ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
+        *(_generator_facts(manifest) if manifest.encoder is None else encoder_facts(manifest, manifest.encoder)),
+        ("parity", _parity_text(manifest.parity)),
+        ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+    ]
+    for name, value in rows:
+        grid.add_row(name, Text(value))
+    return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
+
+
+def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
+    model, rope = manifest.model, manifest.model.rope
+    return [
         *_recurrent_rows(manifest),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
@@ -57,12 +72,7 @@ def _headline(manifest: Manifest) -> RenderableType:
         *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
-        ("parity", _parity_text(manifest.parity)),
-        ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
     ]
-    for name, value in rows:
-        grid.add_row(name, Text(value))
-    return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
 
 
 def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:
@@ -103,6 +113,9 @@ def _fused_text(spec: FusedSpec) -> str:
 
 
 def _figures_text(parity: dict[str, float], storage: str) -> str:
+    if f"{storage}cosine" in parity:
+        error = parity.get(f"{storage}relative_error", 0.0)
+        return f"cosine {parity[f'{storage}cosine']:.6f}, largest error {error:.1e}"
     top1, kl, error = (parity.get(f"{storage}{name}", 0.0) for name in ("top1", "kl", "relative_error"))
     return f"top-1 {100 * top1:.1f} %, KL {kl:.1e}, largest error {error:.1e}"
 

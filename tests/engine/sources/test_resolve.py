@@ -21,6 +21,7 @@ from engine.sources import resolve
 from engine.sources.liveness import process_is_alive
 from engine.sources.resolve import bundle_key, cache_folder, compiler_stamps, default_cache, resolve_bundle
 from tests.engine.compile.gguf.gguf_files import write_gguf
+from tests.tiny_encoder import write_encoder
 
 RESOLVE = "import sys; from pathlib import Path; from engine.sources.resolve import resolve_bundle as r; "
 
@@ -43,6 +44,13 @@ def test_a_checkpoint_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, mo
         (folder / name).unlink()
         assert resolve_bundle(str(tiny_checkpoint), tmp_path, "fp32") == folder
         assert (folder / name).is_file()
+
+
+def test_an_encoder_loses_less_than_four_bits_would(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "tiny")
+    manifest = load_manifest(resolve_bundle(str(tmp_path / "tiny"), tmp_path / "cache"))
+    assert (manifest.quant, manifest.name) == ("int8", "tiny")
+    assert manifest.parity["cosine"] > 0.998
 
 
 def test_a_gguf_file_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +178,11 @@ def test_the_key_follows_the_files(tiny_checkpoint: Path, tmp_path: Path) -> Non
     assert bundle_key(tmp_path, ("--quant", "int4")) == first
     assert bundle_key(tmp_path, ("--quant", "int8")) != first
     (tmp_path / "config.json").write_text("{ }")
-    assert bundle_key(tmp_path, ("--quant", "int4")) != first
+    changed = bundle_key(tmp_path, ("--quant", "int4"))
+    assert changed != first
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text("{}")
+    assert bundle_key(tmp_path, ("--quant", "int4")) != changed
 
 
 @pytest.mark.parametrize("file", ["compile/npu/a.py", "compile/b.py", "models/c.py", "bundle/d.py"])

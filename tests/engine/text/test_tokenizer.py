@@ -13,6 +13,7 @@ from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError, InvalidRequest
 from engine.text.tokenizer import Tokenizer
 from tests.engine.tiny_bundle import SPECIALS, byte_level_tokenizer
+from tests.tiny_encoder import wordpiece
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 NASTY = st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<think>", "he", "ll", "ना", "👩‍👩‍👧", " ", "\n"])).map(
@@ -119,11 +120,13 @@ def test_special_tokens_with_strips_take_white_space_along() -> None:
     assert tokenizer.encode_guarded(text, "\ue000")[:3] == tuple(made.encode(plain).ids)
 
 
-@pytest.mark.parametrize("decoder", [None, {"type": "WordPiece", "prefix": "##", "cleanup": True}])
+@pytest.mark.parametrize(
+    "decoder", [None, {"type": "CTC", "pad_token": "_", "word_delimiter_token": "|", "cleanup": True}]
+)
 def test_other_layouts_are_refused_by_name(decoder: dict[str, object] | None) -> None:
     content = json.loads(BYTE_LEVEL.to_str())
     content["decoder"] = decoder
-    with pytest.raises(BundleError, match="WordPiece" if decoder else "decoder"):
+    with pytest.raises(BundleError, match="CTC" if decoder else "decoder"):
         Tokenizer(json.dumps(content))
 
 
@@ -136,3 +139,26 @@ def test_what_cannot_be_read_is_a_bundle_error(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path, TextSpec("tokenizer.json", None, ()))
     with pytest.raises(BundleError, match="bos_token"):
         Tokenizer(BYTE_LEVEL.to_str(), bos_token="<nowhere>", add_bos=True)
+
+
+def test_wordpiece_tokens_and_their_text() -> None:
+    """As the library has it, but for the space that every word begins with; nothing is cut or padded."""
+    library = wordpiece()
+    pieces = Tokenizer(library.to_str())
+    library.no_truncation()
+    library.no_padding()
+    text = "The cat sat: on 9 dogs, singing and singing again and again"
+    ids = pieces.encode(text, allow_special=False)
+    assert list(ids) == library.encode(text, add_special_tokens=False).ids
+    assert len(ids) > 12
+    assert pieces.decode(ids).replace(" ", "") == text.lower().replace(" ", "")
+    assert pieces.token_bytes(library.token_to_id("cat")) == b" cat"
+    assert pieces.token_bytes(library.token_to_id("##s")) == b"s"
+    assert pieces.decode((library.token_to_id("[CLS]"), *ids[:2])) == " the cat"
+
+
+def test_no_length_of_a_text_tells_how_many_tokens_wordpiece_makes_of_it() -> None:
+    """White space is no token, and a word of any length is one that is unknown."""
+    pieces = Tokenizer(wordpiece().to_str())
+    text = " " * 10_000 + "\u4e00" * 5 + "x" * 10_000
+    assert len(text) <= len(pieces.encode(text, allow_special=False)) * pieces.longest_token_chars

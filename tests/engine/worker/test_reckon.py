@@ -2,16 +2,21 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from engine.bundle.manifest import load_manifest
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.worker.assembly import choose_shapes, settings_for
 from engine.worker.memory_plan import plan_memory
 from engine.worker.reckon import WORKER_BYTES, main, reckon
 from tests.bundles import Bundles
+from tests.tiny_encoder import write_encoder
 
 
 def test_it_is_the_plan_of_the_worker_and_the_worker_itself(bundles: Bundles) -> None:
@@ -36,3 +41,14 @@ def test_what_cannot_be_served_is_said(bundles: Bundles, capsys: pytest.CaptureF
         reckon(config)
     assert main([json.dumps({"bundle": str(bundles("fixed")), "pool_columns": 100})]) == 0
     assert json.loads(capsys.readouterr().out)["error"].startswith("pool_columns cannot be set")
+
+
+def test_an_encoder_keeps_nothing_but_may_hold_its_weights_for_each_graph(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "tiny")
+    arguments = CompileArguments(tmp_path / "tiny", tmp_path / "bundle", quant=Quant.FP32, rows=(32, 64))
+    manifest = compile_bundle(arguments, SilentProgress())
+    weights = sum(entry.bytes for entry in manifest.files.values())
+    # A mask, and scores and weights of four heads, of 64 x 64; rows of 64 numbers, also queries, keys and values, and
+    # of 96 in the feed-forward.
+    passes = 4 * (64 * 64 * (1 + 2 * 4) + 64 * (5 * 64 + 96))
+    assert reckon(EngineConfig(str(tmp_path / "bundle"))) == WORKER_BYTES + 2 * weights + passes

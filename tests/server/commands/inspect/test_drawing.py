@@ -7,11 +7,15 @@ import pytest
 from rich.console import Console
 
 from engine.bundle.manifest import load_manifest
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
 from engine.errors import BundleError
 from server.commands.inspect.drawing import describe, pool_bytes
 from server.commands.inspect.sizes import size_text
 from tests.bundles import Bundles
 from tests.hybrid import Hybrid
+from tests.tiny_encoder import write_encoder, write_pooling
 
 
 def drawn(*arguments: object, **options: object) -> str:
@@ -100,3 +104,34 @@ def test_fused_graphs_say_what_a_pass_may_hold(bundles: Bundles) -> None:
     ):
         assert expected in text
     assert "1 decode slot, prompt rows 7 of 8; caches are written by the host" in drawn(bundles("fused host"))
+
+
+def test_an_encoder(tmp_path: Path) -> None:
+    """What it makes of a text, and nothing of caches and tokens that it has not."""
+    write_encoder(tmp_path / "tiny", "NomicBert")
+    write_pooling(tmp_path / "tiny", "mean_tokens", normalize=False, max_tokens=40)
+    arguments = CompileArguments(tmp_path / "tiny", tmp_path / "bundle", quant=Quant.INT8, rows=(8, 64))
+    compile_bundle(arguments, SilentProgress())
+    text = drawn(tmp_path / "bundle", graph="ar8_cl8_1_of_1")
+    for expected in (
+        "nomic_bert",
+        "rotary, theta 1000; token types: 2",
+        "40 tokens at most; passes of 8, 64 rows",
+        "64 numbers, of any length: the mean of its rows",
+        "2 ... 3",
+        "query 'search_query: '",
+        "cosine 0.99",
+        "token_type_ids",
+    ):
+        assert expected in text
+    for foreign in ("cache", "stop ids", "memory of", "past", "top-1"):
+        assert foreign not in text
+
+
+def test_a_cross_encoder(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "tiny", "Bert", "ForSequenceClassification", num_labels=1)
+    compile_bundle(CompileArguments(tmp_path / "tiny", tmp_path / "bundle", quant=Quant.FP32), SilentProgress())
+    text = drawn(tmp_path / "bundle")
+    assert "of pairs: 2 query 3 document 3" in text
+    assert "a table, from 0 on" in text
+    assert "score_head.bin" in text
