@@ -31,6 +31,8 @@ OPERATIONS = [
     "POST /v1/responses",
     "POST /tokenize",
     "POST /detokenize",
+    "POST /models/load",
+    "POST /models/unload",
     "GET /tokenizer_info",
     "GET /v1/models",
     "GET /v1/models/{model_id}",
