@@ -48,6 +48,7 @@ class ContextLengthExceeded(CallerError):
             "context_length_exceeded",
         )
         self.limit = limit
+        self.prompt_tokens = prompt_tokens
         self._counts = (limit, prompt_tokens, completion_tokens)
         self._at_least = at_least
 

@@ -145,6 +145,15 @@ class TokenEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """What the client has already of an answer that another server began: its tokens, and how it ended if it has."""
+
+    token_ids: tuple[int, ...]
+    finish: FinishReason | None = None
+    stopped_by: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GuessCounts:
     """Guessed tokens of one sequence, and those that were right; of them, those of the caller's own prediction."""
 
@@ -217,6 +226,7 @@ class Delta:
 
     stopped_by: the stop string or the id of the stop token that ended it; None for a length or the model's own end.
     prompt_logprobs: of the prompt's tokens but the first, with the first delta and only if they were asked for.
+    is_known: the client has it already, from the server that this one goes on for.
     """
 
     text: str
@@ -226,3 +236,4 @@ class Delta:
     stopped_by: str | int | None = None
     timings: RequestTimings | None = None
     prompt_logprobs: tuple[TextLogprob, ...] = ()
+    is_known: bool = False

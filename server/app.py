@@ -2,7 +2,6 @@
 
 from typing import cast
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -11,6 +10,7 @@ from starlette.routing import Route
 from engine.errors import Busy, HexserveError
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
 from server.http.body import BodyLimits
+from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
@@ -22,7 +22,18 @@ from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
 from server.models.collector import ResidenceCollector
 from server.models.models import Models
-from server.routes import chat, completions, docs, loading, responses, status, tokenize
+from server.routes import (
+    anthropic,
+    chat,
+    completions,
+    docs,
+    loading,
+    ollama_generation,
+    ollama_models,
+    responses,
+    status,
+    tokenize,
+)
 from server.service import Server
 from server.settings import Settings, listed
 
@@ -34,9 +45,10 @@ def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InF
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(models, [ResidenceCollector(models)])
-    app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s)
+    app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
+    routers += [anthropic.router, ollama_generation.router, ollama_models.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
@@ -64,30 +76,31 @@ def _rules(settings: Settings) -> GuardRules:
     )
 
 
-def _response(error: WireError) -> Response:
-    return Response(msgspec.json.encode(error.body()), error.status, dict(error.headers), "application/json")
+def _response(request: Request, error: WireError) -> Response:
+    status, body = encoded_error(error, request.scope)
+    return Response(body, status, dict(error.headers), "application/json")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
-        return _response(error.error)
+        return _response(request, error.error)
     failure = cast(HTTPException, error)
     path = bounded(request.url.path, 200)
     texts = {404: f"Unknown path: {path}.", 405: f"The method {request.method} is not allowed for {path}."}
     message = texts.get(failure.status_code, bounded(str(failure.detail)))
-    return _response(WireError(failure.status_code, message, headers=tuple((failure.headers or {}).items())))
+    return _response(request, WireError(failure.status_code, message, headers=tuple((failure.headers or {}).items())))
 
 
-async def _validation_error(_: Request, error: Exception) -> Response:
+async def _validation_error(request: Request, error: Exception) -> Response:
     failure = cast(RequestValidationError, error)
-    return _response(from_validation(failure.errors(), failure.body))
+    return _response(request, from_validation(failure.errors(), failure.body))
 
 
 async def _engine_error(request: Request, error: Exception) -> Response:
     failure = cast(HexserveError, error)
     if isinstance(failure, Busy):
         cast(Server, request.app.state.server).metrics.rejected(failure.reason)
-    return _response(from_engine(failure))
+    return _response(request, from_engine(failure))
 
 
 async def _client_left(_: Request, __: Exception) -> Response:

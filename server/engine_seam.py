@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from engine.client.engine import EngineInfo, EngineState
 from engine.grammar.spec import GrammarSpec
 from engine.messages import Stats
-from engine.request import Delta, PromptEmbeds, Request, ThinkingBudget
+from engine.request import Delivered, Delta, PromptEmbeds, Request, ThinkingBudget
 from engine.text.facts import TextFacts
 
 
@@ -97,6 +97,11 @@ class EngineLike(Protocol):
         """Raise Busy when so many more requests would not be taken now."""
 
     def submit(
-        self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
+        self,
+        request: Request,
+        stop: tuple[str, ...] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+        delivered: Delivered | None = None,
     ) -> TokenStreamLike:
-        """Queue a request."""
+        """Queue a request, to go on behind what another server has delivered of its answer."""

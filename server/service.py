@@ -22,7 +22,8 @@ from server.http.held import hold_until_answered
 from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
-from server.http.sse import ChunkWriter, StreamResponse
+from server.http.resumption import Resumption
+from server.http.sse import EVENTS, ChunkWriter, Framing, StreamResponse, deltas_within
 from server.models.models import Models, find
 from server.models.served_model import ServedModel
 from server.requests.chat_template_options import Thinking
@@ -73,6 +74,7 @@ class Service:
     caller: Caller | None
     pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
     waited_s: float = 0.0  # until the model was loaded
+    resumption: Resumption | None = None  # of a request that comes from a front
 
     @property
     def tool_format(self) -> ToolFormat | None:
@@ -85,8 +87,11 @@ class Service:
         self.engine.check_room(sequences)
 
     def envelope(self, prefix: str) -> Envelope:
-        """A new answer's identity."""
-        return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), self.model, self.engine.info.fingerprint)
+        """A new answer's identity, or that of the answer which goes on."""
+        number, created = uuid.uuid4().hex, int(time.time())
+        if self.resumption is not None:
+            number, created = self.resumption.id, self.resumption.created
+        return Envelope(f"{prefix}-{number}", created, self.model, self.engine.info.fingerprint)
 
     async def constrained(
         self, params: GenerationParams, form: AnswerForm | None, thinking: Thinking | None = None
@@ -112,6 +117,8 @@ class Service:
         window, adapters = self.engine.info.max_context, self.engine.info.adapters
         _check_grammars(params, len(prompts) * params.choices)
         _check_embeds(prompts, params.choices)
+        if self.resumption is not None and params.seed is None:
+            params = replace(params, seed=self.resumption.seed)
         streams: list[TokenStreamLike] = []
         limit = 1
         salt = self.caller.cache_salt if self.caller is not None else b""
@@ -121,12 +128,15 @@ class Service:
                 prompt, embeds = (given.placeholders, given.data) if isinstance(given, PromptEmbeds) else (given, b"")
                 limit = max(1, window - len(prompt)) if params.max_tokens is None else params.max_tokens
                 for choice in range(params.choices):
-                    name = f"{envelope.id}-{number * params.choices + choice}"
+                    index = number * params.choices + choice
+                    name = f"{envelope.id}-{index}"
                     sampling = params.sampling(choice, limit)
                     request = EngineRequest(
                         name, prompt, sampling, params.priority, salt, adapter, params.prediction, embeds
                     )
-                    streams.append(self.engine.submit(request, params.stop, params.include_stop, params.skip_special))
+                    delivered = self.resumption.of(index) if self.resumption is not None else None
+                    told = (params.stop, params.include_stop, params.skip_special, delivered)
+                    streams.append(self.engine.submit(request, *told))
         except BaseException as error:
             for stream in streams:
                 stream.abort()
@@ -186,7 +196,13 @@ async def take_model(request: Request, name: str | None) -> Service:
         caller=request.scope["state"].get("caller"),
         pinned=model.pinned,
         waited_s=time.monotonic() - began_s,
+        resumption=resumption_of(request),
     )
+
+
+def resumption_of(request: Request) -> Resumption | None:
+    """What a front gave with a request; None for one that comes from elsewhere."""
+    return cast(Resumption | None, request.scope.get("state", {}).get("resumption"))
 
 
 async def _loaded(server: Server, model: ServedModel) -> EngineLike:
@@ -200,14 +216,18 @@ async def _loaded(server: Server, model: ServedModel) -> EngineLike:
         raise RequestTimeout.after(timeout_s) from None
 
 
-async def answer(request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool) -> Response:
+async def answer(
+    request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool, framing: Framing = EVENTS
+) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
     request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
     try:
         if is_stream:
             keep_alive_s = server_of(request).settings.keep_alive_s
-            first = await until_left(request, _first(stream, keep_alive_s))
-            return StreamResponse(stream, first, writer, keep_alive_s)
+            first = await until_left(request, deltas_within(stream, keep_alive_s))
+            if framing is EVENTS and resumption_of(request) is not None:
+                framing = replace(framing, notes_tokens=True)
+            return StreamResponse(stream, first, writer, keep_alive_s, framing)
         await until_left(request, _collect(stream, writer))
     except BaseException:
         stream.abort()
@@ -235,13 +255,6 @@ async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _first(stream: MergedStream, keep_alive_s: float) -> list[ChoiceDelta]:
-    try:
-        return await asyncio.wait_for(stream.deltas(), keep_alive_s or None)
-    except TimeoutError:
-        return []
 
 
 async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:

@@ -61,6 +61,9 @@ class Settings(ModelsSettings):
     header_timeout_s: float = _setting(10.0, "Time a client has to send a request's headers; then 408.", 0.1)
     body_timeout_s: float = _setting(30.0, "Time a client has to send its body; later is answered 408.", 0.1)
     request_timeout_s: float = _setting(0.0, "Longest life of a request, then 504 or an error event; 0 = no limit.", 0)
+    resumable: bool = _setting(
+        False, "Take requests with which a front goes on for another server (deploy/ray_serve.py)."
+    )
     keep_alive_s: float = _setting(15.0, "Interval of comment lines in streams, from the beginning; 0 = none.", 0)
     drain_s: float = _setting(30.0, "Time running requests may take to finish after SIGTERM.", 0)
     access_log: bool = _setting(True, "Write one line per request.")

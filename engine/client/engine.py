@@ -18,6 +18,7 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
+from engine.client.recovery import check_delivered
 from engine.client.request_timings import TimingsRecord, TimingsSummary
 from engine.client.supervisor import Patience, Supervisor
 from engine.client.token_stream import StopRules, TokenStream
@@ -30,7 +31,7 @@ from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveEr
 from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
 from engine.isolation.helper_pool import HelperLimits
-from engine.request import PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
+from engine.request import Delivered, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import ChatPrompt, PromptMaker
 from engine.text.rendering import decode_rendered, encode_request
@@ -295,14 +296,17 @@ class Engine:
         stop: tuple[str, ...] = (),
         include_stop: bool = False,
         skip_special: bool = True,
+        delivered: Delivered | None = None,
     ) -> TokenStream:
-        """Queue a request and return its stream.
+        """Queue a request and return its stream, which goes on behind `delivered` if another server began the answer.
 
         Raises Busy when the queue is full or the engine takes nothing, ContextLengthExceeded when prompt plus
         max_tokens cannot fit, EngineFailure when the engine is dead.
         """
         self._check_takes_requests()
         info, prompt_tokens = self.info, len(request.prompt_ids)
+        if delivered is not None:
+            check_delivered(delivered, request.params.max_tokens, info.vocab)
         if prompt_tokens + request.params.max_tokens > info.max_context:
             raise ContextLengthExceeded(info.max_context, prompt_tokens, request.params.max_tokens)
         check_embeds(info.manifest, request)
@@ -319,7 +323,8 @@ class Engine:
         rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids)
         stream = TokenStream(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
         self._streams[request.id] = stream
-        self._supervisor.submit(request)
+        if delivered is None or stream.resume(delivered):
+            self._supervisor.submit(request, delivered.token_ids if delivered is not None else ())
         return stream
 
     def _check_takes_requests(self) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.request import Request
+from engine.errors import InvalidRequest
+from engine.request import Delivered, Request
 
 MOST_DEATHS = 3
 FORGIVEN_AFTER_TOKENS = 64
@@ -33,6 +34,15 @@ class PendingRequest:
     def is_suspect(self) -> bool:
         """True when one more death would fail it and it has no token yet from the worker that runs now."""
         return self.deaths == MOST_DEATHS - 1 and not self.has_progressed
+
+
+def check_delivered(delivered: Delivered, max_tokens: int, vocabulary: int) -> None:
+    """InvalidRequest unless an answer of at most so many tokens can go on behind what was delivered of it."""
+    count = len(delivered.token_ids)
+    if count > max_tokens or (count == max_tokens and delivered.finish is None):
+        raise InvalidRequest(f"{count} tokens were delivered, the answer has at most {max_tokens}.", "resumption")
+    if max(delivered.token_ids, default=0) >= vocabulary:
+        raise InvalidRequest("A token that was delivered is not of this model.", "resumption")
 
 
 def next_to_send(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:

@@ -108,9 +108,9 @@ class Supervisor:
         if self._worker is not None and self._worker.unsent_bytes > MOST_UNSENT_BYTES:
             raise Busy("The worker process does not keep up with new requests.", BusyReason.WORKER, retry_after_s=5.0)
 
-    def submit(self, request: Request) -> None:
-        """Take a request; it is sent at once, or when the next worker is ready."""
-        self._pending[request.id] = PendingRequest(request)
+    def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
+        """Take a request; it is sent at once, or when the next worker is ready. emitted: its tokens of before."""
+        self._pending[request.id] = PendingRequest(request, list(emitted))
         self._send_pending()
 
     def abort(self, request_id: str) -> None:

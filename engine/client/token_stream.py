@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import EngineFailure, HexserveError
-from engine.request import Delta, GuessCounts, Request, RequestTimings, TokenEvent
+from engine.request import Delivered, Delta, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
 from engine.text.assembler import StopRules, TextAssembler
 from engine.text.tokenizer import Tokenizer
 
@@ -28,6 +28,7 @@ class TokenStream:
     ) -> None:
         self.id = request.id
         self.prompt_tokens = len(request.prompt_ids)
+        self._has_logprobs = request.params.logprobs is not None
         self._assembler = TextAssembler(tokenizer, rules)
         self._buffer_deltas = buffer_deltas
         self._on_end = on_end
@@ -67,9 +68,20 @@ class TokenStream:
 
     def feed(self, event: TokenEvent) -> None:
         """Take one event of the worker (called by the engine)."""
-        if self._ended:
-            return
-        delta = self._assembler.feed(event)
+        if not self._ended:
+            self._take(event, self._assembler.feed(event))
+
+    def resume(self, delivered: Delivered) -> bool:
+        """Take what another server has said of this answer (called by the engine, first of all); whether it goes on."""
+        stopped_by = delivered.stopped_by if isinstance(delivered.stopped_by, int) else None
+        finish = None if isinstance(delivered.stopped_by, str) else delivered.finish  # a stop string is found again
+        # Numbers nobody sees again; but the tokens' places in the text are counted by their log-probabilities.
+        scores = tuple(TokenLogprob(each, 0.0) for each in delivered.token_ids) if self._has_logprobs else ()
+        event = TokenEvent(self.id, delivered.token_ids, scores, finish, stopped_by)
+        self._take(event, replace(self._assembler.feed(event), is_known=True))
+        return not self._ended
+
+    def _take(self, event: TokenEvent, delta: Delta) -> None:
         self._cached_tokens = self._cached_tokens or event.cached_tokens
         self._generated_tokens += len(delta.token_ids)
         if event.guesses is not None:

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.http.error_formats import ANTHROPIC_FORMAT, request_format
 from server.http.errors import INTERNAL, bounded
 from server.http.guard.layer import send_error
 
@@ -65,6 +66,8 @@ class _RequestLog:
         self._has_left = False
         headers = Headers(scope=scope)
         self.request_id = request_id(headers)
+        scope.setdefault("state", {})["request_id"] = self.request_id
+        self._names = ("x-request-id", "request-id") if request_format(scope) is ANTHROPIC_FORMAT else ("x-request-id",)
         retry = headers.get("x-stainless-retry-count", "")
         self._retry = retry if _RETRY.fullmatch(retry) and retry != "0" else ""
 
@@ -78,14 +81,15 @@ class _RequestLog:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers["x-request-id"] = self.request_id
+            for name in self._names:
+                headers[name] = self.request_id
             headers["openai-processing-ms"] = str(round(self._milliseconds()))
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._has_ended = True
         await self._send(message)
 
     async def send_internal_error(self) -> None:
-        await send_error(self.send, INTERNAL)
+        await send_error(self.send, self._scope, INTERNAL)
 
     def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
         """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""

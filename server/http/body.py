@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from server.http.errors import Refusal, refuse
+from server.http.resumption import RESUMABLE, unwrapped
 
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
@@ -24,6 +25,7 @@ class BodyLimits:
 
     size_bytes: int
     timeout_s: float
+    takes_resumptions: bool = False
 
 
 class BoundedRequest(Request):
@@ -45,14 +47,22 @@ class BoundedRequest(Request):
         return self._body
 
     async def json(self) -> Any:
-        """The body as a JSON object; Refusal 400 for anything else."""
-        return parse_object(await self.body())
+        """The body as a JSON object; Refusal 400 for anything else. A resumption is kept in the request's state."""
+        body = parse_object(await self.body())
+        if self._media_type != RESUMABLE:
+            return body
+        request, self.scope.setdefault("state", {})["resumption"] = unwrapped(body)
+        return request
+
+    @property
+    def _media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def _check_headers(self, limit: int) -> None:
         if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise refuse("Compressed request bodies are not accepted: leave out Content-Encoding.", status=415)
-        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != "application/json":
+        is_taken = self._media_type == RESUMABLE and self.app.state.body_limits.takes_resumptions
+        if self._media_type != "application/json" and not is_taken:
             raise refuse("The Content-Type must be application/json.", status=415)
         length = self.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):

@@ -35,7 +35,7 @@ class WireError:
     headers: Headers = ()
 
     def body(self) -> dict[str, Any]:
-        """The JSON body."""
+        """The JSON body in OpenAI's format."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 

@@ -87,7 +87,8 @@ class MergedStream:
     async def _pump(self, index: int, stream: TokenStreamLike) -> None:
         previous = self._watch.submitted_at
         async for delta in stream:
-            previous = self._watch.tokens_arrived(len(delta.token_ids), previous)
+            fresh = 0 if delta.is_known else len(delta.token_ids)
+            previous = self._watch.tokens_arrived(fresh, previous)
             if delta.finish is not None:
                 del self._unfinished[index]
                 self._watch.finished(delta.finish.value, delta.timings)

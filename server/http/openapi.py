@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from server.http.error_formats import error_format
 from server.http.guard.layer import OPEN_PATHS
 from server.protocol.fields import Answer
 from server.protocol.openapi_responses import error_answers
@@ -60,7 +61,8 @@ def describe(app: FastAPI, has_keys: bool) -> dict[str, Any]:
         document["components"]["securitySchemes"] = SCHEMES
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _complete(operation, method, has_keys and not (path in OPEN_PATHS and method == "get"), has_keys)
+            is_guarded = has_keys and not (path in OPEN_PATHS and method == "get")
+            _complete(operation, method, error_format(path).model, is_guarded, has_keys)
     return document
 
 
@@ -68,17 +70,17 @@ def _answer_models() -> list[type[Answer]]:
     return sorted(Answer.__subclasses__(), key=lambda model: model.__name__)
 
 
-def _complete(operation: dict[str, Any], method: str, is_guarded: bool, has_keys: bool) -> None:
+def _complete(operation: dict[str, Any], method: str, model: type[Answer], is_guarded: bool, has_keys: bool) -> None:
     responses: dict[str, Any] = operation["responses"]
     responses.pop("422", None)
     statuses = [403, 431, 500, *([401] if is_guarded else []), *([429] if method == "post" else [])]
-    for status, answer in error_answers(*statuses).items():
+    for status, answer in error_answers(*statuses, model=model).items():
         content = {"application/json": {"schema": {"$ref": REFERENCE + answer["model"].__name__}}}
         responses[str(status)] = {"description": answer["description"], "content": content}
     operation["responses"] = dict(sorted(responses.items()))
     for status, response in operation["responses"].items():
         shown = {"x-request-id": REQUEST_ID}
-        if status in ("429", "503"):
+        if status in ("429", "503", "529"):
             shown["Retry-After"] = RETRY_AFTER
         if status == "401":
             shown["WWW-Authenticate"] = CHALLENGE

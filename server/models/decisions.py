@@ -9,6 +9,7 @@ class Resident:
     """A model that holds memory, in bytes; when it was last used, in seconds of a monotonic clock.
 
     may_go: it is loaded and no request uses it. is_going: it is being unloaded, its memory is about to be free.
+    keep_s: how long it stays without a request, below 0 for ever; None = as long as the server says.
     """
 
     name: str
@@ -16,6 +17,7 @@ class Resident:
     used_at_s: float
     may_go: bool
     is_going: bool = False
+    keep_s: float | None = None
 
 
 def fits(residents: Iterable[Resident], needed: int, budget: int) -> bool:
@@ -56,13 +58,23 @@ def to_yield(ready: Iterable[Resident], others: int, needed: int, budget: int) -
 
 
 def idle(residents: Iterable[Resident], now_s: float, idle_s: float) -> tuple[str, ...]:
-    """The models that nobody has used for `idle_s` seconds."""
-    return tuple(resident.name for resident in _oldest_first(residents) if now_s - resident.used_at_s >= idle_s)
+    """The models that nobody has used for as long as they stay. idle_s: of those that do not say, 0 = for ever."""
+    left = ((resident.name, left_s(resident, now_s, idle_s)) for resident in _oldest_first(residents))
+    return tuple(name for name, due_s in left if due_s is not None and due_s <= 0)
 
 
 def next_idle_s(residents: Iterable[Resident], now_s: float, idle_s: float) -> float | None:
-    """Seconds until the next model has been idle for `idle_s`; None while none may go."""
-    return next((max(0.0, found.used_at_s + idle_s - now_s) for found in _oldest_first(residents)), None)
+    """Seconds until the next model has been idle for long enough; None while none may go."""
+    due = [left_s(resident, now_s, idle_s) for resident in _oldest_first(residents)]
+    return min((max(0.0, due_s) for due_s in due if due_s is not None), default=None)
+
+
+def left_s(resident: Resident, now_s: float, idle_s: float) -> float | None:
+    """Seconds until a model has been idle for long enough if nobody uses it; None = it stays."""
+    keep_s = (idle_s or None) if resident.keep_s is None else resident.keep_s
+    if keep_s is None or keep_s < 0:
+        return None
+    return keep_s + (resident.used_at_s - now_s if resident.may_go else 0.0)
 
 
 def _oldest_first(residents: Iterable[Resident]) -> Iterator[Resident]:

@@ -34,6 +34,9 @@ class Models(Protocol):
     async def unload(self, model: ServedModel) -> None:
         """Unload a model that no request uses; Refusal."""
 
+    def left_s(self, model: ServedModel) -> float | None:
+        """Seconds until the model is unloaded if nobody uses it; None = it stays."""
+
     async def start(self) -> None:
         """Load what has to be there from the start; HexserveError when that fails."""
 

@@ -42,6 +42,11 @@ class OneModel:
         message = f"The model '{model.name}' is loaded from the start of this server to its end; serve it with --lazy."
         raise refuse(message, "model", "model_not_unloadable")
 
+    def left_s(self, model: ServedModel) -> float | None:
+        """It stays."""
+        assert model is self.models[0]
+        return None
+
     async def start(self) -> None:
         """Load the model; HexserveError."""
         await self._engine.start()

@@ -16,7 +16,7 @@ from server.engine_seam import EngineLike
 from server.http.errors import refuse
 from server.http.metrics import MeasuredModel
 from server.models.background import in_background
-from server.models.decisions import fits, idle, next_idle_s, to_unload, to_yield
+from server.models.decisions import fits, idle, left_s, next_idle_s, to_unload, to_yield
 from server.models.served_model import Lack, ServedModel
 from server.models.states import ModelState
 
@@ -116,6 +116,10 @@ class Roster:
                 model.move(ModelState.UNLOADED)
         if model.task is not None:
             await asyncio.wait([model.task])
+
+    def left_s(self, model: ServedModel) -> float | None:
+        """Seconds until the model is unloaded if nobody uses it; None = it stays."""
+        return left_s(model.resident, self._clock(), self.rules.idle_s)
 
     async def close(self) -> None:
         """End everything: loads are broken off, engines closed. May be repeated."""
@@ -261,7 +265,7 @@ class Roster:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.rules.idle_s and not self._is_closing:
+        if not self._is_closing:
             residents = [model.resident for model in self.models]
             due_s = next_idle_s(residents, self._clock(), self.rules.idle_s)
             if due_s is not None:
@@ -272,7 +276,7 @@ class Roster:
         names = idle([model.resident for model in self.models], self._clock(), self.rules.idle_s)
         for model in self.models:
             if model.name in names:
-                _log.info("unloading %s: idle for %g s", model.name, self.rules.idle_s)
+                _log.info("unloading %s: idle for %.1f s", model.name, self._clock() - model.used_at_s)
                 self._begin_unload(model)
         self._wake()
 

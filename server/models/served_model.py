@@ -59,6 +59,7 @@ class ServedModel:
         self.pins = 0  # requests that use it, or wait for it
         self.size = 0  # bytes that it holds, or that are reserved for it
         self.used_at_s = 0.0
+        self.keep_s: float | None = None  # how long it stays without a request, as `Resident.keep_s`
         self.error: HexserveError | None = None  # why it could not be loaded, or died
         self.retry_at_s = 0.0
         self.lacks: Lack | None = None  # what memory it waits for
@@ -103,7 +104,8 @@ class ServedModel:
     def resident(self) -> Resident:
         """What decisions about memory see of it."""
         may_go = self.state is ModelState.READY and not self.pins
-        return Resident(self.name, self.size, self.used_at_s, may_go, self.state is ModelState.UNLOADING)
+        is_going = self.state is ModelState.UNLOADING
+        return Resident(self.name, self.size, self.used_at_s, may_go, is_going, self.keep_s)
 
     @property
     def measured(self) -> MeasuredModel:
@@ -129,7 +131,7 @@ class ServedModel:
         if self.engine is not None:
             self._past_stats = add_stats(self._past_stats, self.engine.stats, with_gauges=False)
             self._past_restarts += self.engine.restarts
-        self.engine, self.size = None, 0
+        self.engine, self.size, self.keep_s = None, 0, None
 
     @contextmanager
     def stepping_back(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
         500: "The server is at fault.",
         503: "Full, loading or shutting down; come back after Retry-After seconds.",
         504: "The request took too long.",
+        529: "Full, loading or shutting down; come back after Retry-After seconds.",
         "default": "Any other error has the same body.",
     }
 )
@@ -28,19 +29,40 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
 
 def answers(whole: type[Answer], chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one."""
+    said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
+    return _answers(whole, "text/event-stream", said, chunk) | error_answers()
+
+
+def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route in Anthropic's format: as `answers`, but for the end of a stream and the errors."""
+    said = f"`data: ` events of {chunk.__name__}, the last one `message_stop` or `error`"
+    return _answers(whole, "text/event-stream", said, chunk) | message_errors(error)
+
+
+def message_errors(error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of the error answers of such a route: a server that is full is 529."""
+    return errors(*(status for status in _ERROR_TEXTS if status not in (401, 503)), model=error)
+
+
+def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that streams lines of `whole`, or answers one as JSON when the request asked for no stream."""
+    said = f"lines of {whole.__name__}, the last one with `done`"
+    return _answers(whole, "application/x-ndjson", said, whole) | error_answers(model=error)
+
+
+def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
     event = {
-        "schema": {"type": "string", "description": f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"},
+        "schema": {"type": "string", "description": said},
         "x-event-schema": {"$ref": f"#/components/schemas/{chunk.__name__}"},
     }
-    good = {"model": whole, "description": "The answer.", "content": {"text/event-stream": event}}
-    return {200: good} | error_answers()
+    return {200: {"model": whole, "description": "The answer.", "content": {media_type: event}}}
 
 
-def errors(*statuses: int | str) -> dict[int | str, dict[str, Any]]:
+def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of the error answers of a route."""
-    return {status: {"model": ErrorBody, "description": _ERROR_TEXTS[status]} for status in statuses}
+    return {status: {"model": model, "description": _ERROR_TEXTS[status]} for status in statuses}
 
 
-def error_answers(*statuses: int | str) -> dict[int | str, dict[str, Any]]:
+def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of these error answers, by default all that a route with a body has. 401 is added to all."""
-    return errors(*(statuses or (status for status in _ERROR_TEXTS if status != 401)))
+    return errors(*(statuses or (status for status in _ERROR_TEXTS if status not in (401, 529))), model=model)

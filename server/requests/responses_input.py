@@ -65,9 +65,9 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
     )
 
 
-def own_name(param: str | None) -> str | None:
+def own_name(param: str) -> str:
     """What a field of the chat route is called in this one."""
-    return None if param is None else OWN_NAMES.get(param, "input" if param.startswith("messages[") else param)
+    return OWN_NAMES.get(param, "input" if param.startswith("messages[") else param)
 
 
 def _tool_choice(body: ResponsesRequest) -> ToolChoice | None:

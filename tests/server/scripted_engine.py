@@ -14,7 +14,16 @@ from engine.embeddings.npy import decode_embeds
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
 from engine.grammar.tool_formats import HERMES
-from engine.request import Delta, FinishReason, PromptEmbeds, Request, RequestTimings, TextLogprob, ThinkingBudget
+from engine.request import (
+    Delivered,
+    Delta,
+    FinishReason,
+    PromptEmbeds,
+    Request,
+    RequestTimings,
+    TextLogprob,
+    ThinkingBudget,
+)
 from engine.text.facts import TextFacts
 from engine.text.template_options import check_options
 
@@ -233,7 +242,12 @@ class ScriptedEngine:
             raise Busy(f"The server is full: the limit is {self.max_queued}.", BusyReason.REQUESTS, 7.2)
 
     def submit(
-        self, request: Request, stop: tuple[str, ...] = (), include_stop: bool = False, skip_special: bool = True
+        self,
+        request: Request,
+        stop: tuple[str, ...] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+        delivered: Delivered | None = None,
     ) -> ScriptedTokenStream:
         if self.refusal is not None:
             raise self.refusal

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.http.error_formats import encoded_error
 from server.http.errors import WireError, bounded, echo
 from server.http.guard.caller import Caller, address_name, salt_of
 from server.http.guard.hosts import host_is_allowed, is_loopback
@@ -39,7 +39,7 @@ class GuardRules:
 
 
 class Guard:
-    """ASGI layer. What it refuses gets OpenAI's error body; no body is read for it."""
+    """ASGI layer. What it refuses gets the error body of its path; no request body is read for it."""
 
     def __init__(
         self, app: ASGIApp, rules: GuardRules, keys: KeyRing, clock: Callable[[], float] = time.monotonic
@@ -60,7 +60,7 @@ class Guard:
         send = _without_body(send) if scope["method"] == "HEAD" else send
         refusal = self._check_head(scope, headers) or self._check_host(scope, headers)
         if refusal is not None:
-            await send_error(send, refusal, shared)
+            await send_error(send, scope, refusal, shared)
             return
         preflight = preflight_headers(scope["method"], headers, self._rules.origins)
         if preflight is not None:
@@ -69,7 +69,7 @@ class Guard:
             return
         name = self._caller_name(scope, headers)
         if isinstance(name, WireError):
-            await send_error(send, name, shared)
+            await send_error(send, scope, name, shared)
             return
         await self._pass_on(scope, receive, send, name, shared)
 
@@ -85,7 +85,7 @@ class Guard:
             return
         denial = self._limiter.enter(name)
         if denial is not None:
-            await send_error(send, rate_error(denial), (*shared, *self._limiter.headers(name)))
+            await send_error(send, scope, rate_error(denial), (*shared, *self._limiter.headers(name)))
             return
         try:
             extra = lambda: (*shared, *self._limiter.headers(name))  # noqa: E731 (asked when the answer starts)
@@ -140,11 +140,11 @@ def head_too_large(limit: int) -> WireError:
     return WireError(431, f"The request line and headers are larger than {limit} bytes or {MAX_HEADERS} headers.")
 
 
-async def send_error(send: Send, error: WireError, headers: Pairs = ()) -> None:
-    """A whole answer in the error envelope, from outside the routes."""
-    body = msgspec.json.encode(error.body())
+async def send_error(send: Send, scope: Scope, error: WireError, headers: Pairs = ()) -> None:
+    """A whole answer in the error format of the path, from outside the routes."""
+    status, body = encoded_error(error, scope)
     own = (("content-type", "application/json"), ("content-length", str(len(body))))
-    await send_start(send, error.status, (*own, *error.headers, *headers))
+    await send_start(send, status, (*own, *error.headers, *headers))
     await send({"type": "http.response.body", "body": body})
 
 

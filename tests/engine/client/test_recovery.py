@@ -2,11 +2,20 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.recovery import FORGIVEN_AFTER_TOKENS, MOST_DEATHS, PendingRequest, charge_death, next_to_send
-from engine.request import Request, SamplingParams
+from engine.client.recovery import (
+    FORGIVEN_AFTER_TOKENS,
+    MOST_DEATHS,
+    PendingRequest,
+    charge_death,
+    check_delivered,
+    next_to_send,
+)
+from engine.errors import InvalidRequest
+from engine.request import Delivered, FinishReason, Request, SamplingParams
 
 
 def pendings(count: int) -> dict[str, PendingRequest]:
@@ -85,3 +94,13 @@ def test_a_long_healthy_stream_is_not_failed_by_the_poison_of_others() -> None:
         healthy.is_sent = True
         healthy.progress(range(FORGIVEN_AFTER_TOKENS))
         assert charge_death([healthy]) == []
+
+
+def test_only_what_an_answer_could_have_said_is_taken_as_delivered() -> None:
+    check_delivered(Delivered(()), 3, 10)
+    check_delivered(Delivered((9, 0)), 3, 10)
+    check_delivered(Delivered((1, 2, 3), FinishReason.LENGTH), 3, 10)
+    for wrong in (Delivered((1, 2, 3)), Delivered((1,) * 4, FinishReason.LENGTH), Delivered((10,))):
+        with pytest.raises(InvalidRequest) as caught:
+            check_delivered(wrong, 3, 10)
+        assert caught.value.param == "resumption"

@@ -7,7 +7,7 @@ import pytest
 
 from engine.client.token_stream import StopRules, TokenStream
 from engine.errors import EngineFailure
-from engine.request import FinishReason, GuessCounts, Request, RequestTimings, SamplingParams, TokenEvent
+from engine.request import Delivered, FinishReason, GuessCounts, Request, RequestTimings, SamplingParams, TokenEvent
 from engine.text.tokenizer import Tokenizer
 from tests.engine.tiny_bundle import write_bundle
 
@@ -79,3 +79,30 @@ async def test_guesses_of_all_passes_are_counted_also_where_a_worker_could_not(
     assert timings is not None
     assert (timings.predicted_tokens, timings.accepted_predicted_tokens) == (4, 3)
     assert (timings.drafted_tokens, timings.accepted_tokens) == ((3, 1) if has_timings else (7, 4))
+
+
+async def test_an_answer_goes_on_behind_what_another_server_delivered(tokenizer: Tokenizer) -> None:
+    stream, ends = stream_of(tokenizer)
+    assert stream.resume(Delivered((ord("a"), ord("b"))))
+    stream.feed(token("c", FinishReason.LENGTH))
+    deltas = [delta async for delta in stream]
+    assert [(delta.text, delta.is_known) for delta in deltas] == [("ab", True), ("c", False)]
+    assert deltas[1].timings is not None and deltas[1].timings.generated_tokens == 3 and len(ends) == 1
+
+
+@pytest.mark.parametrize(
+    "delivered",
+    [
+        Delivered((ord("a"), ord("b")), FinishReason.LENGTH),
+        Delivered((ord("a"), ord("b")), FinishReason.STOP, "b"),
+        Delivered((ord("a"), ord("b")), FinishReason.STOP, ord("b")),
+    ],
+)
+async def test_an_answer_that_had_ended_is_not_computed_again(tokenizer: Tokenizer, delivered: Delivered) -> None:
+    ends: list[RequestTimings | None] = []
+    request = Request("a", (1, 2, 3), SamplingParams(max_tokens=50))
+    rules = StopRules(("b",) if delivered.stopped_by == "b" else ())
+    stream = TokenStream(request, tokenizer, rules, 100, lambda _, timings: ends.append(timings))
+    assert not stream.resume(delivered) and len(ends) == 1
+    (delta,) = [delta async for delta in stream]
+    assert delta.is_known and (delta.finish, delta.stopped_by) == (delivered.finish, delivered.stopped_by)

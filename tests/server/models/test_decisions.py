@@ -1,9 +1,11 @@
 """Who is unloaded: by hand, and for any mix of models."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.models.decisions import Resident, fits, idle, next_idle_s, to_unload, to_yield
+from server.models.decisions import Resident, fits, idle, left_s, next_idle_s, to_unload, to_yield
 
 A = Resident("a", 30, used_at_s=1.0, may_go=True)
 B = Resident("b", 30, used_at_s=3.0, may_go=True)
@@ -49,6 +51,17 @@ def test_idle_is_who_was_not_used_for_so_long() -> None:
     assert next_idle_s([A, B, C, BUSY], 5.0, 10.0) == 6.0
     assert next_idle_s([A], 100.0, 10.0) == 0.0
     assert next_idle_s([BUSY], 5.0, 10.0) is None
+
+
+def test_a_model_that_says_how_long_it_stays() -> None:
+    at_once, ever, long = (replace(A, keep_s=keep_s) for keep_s in (0.0, -1.0, 60.0))
+    assert idle([at_once, replace(C, keep_s=-1.0), B], 5.0, 0.0) == ("a",)
+    assert idle([ever], 1e9, 10.0) == ()
+    assert (idle([long], 60.9, 10.0), idle([long], 61.0, 10.0)) == ((), ("a",))
+    assert next_idle_s([long, B], 5.0, 10.0) == 8.0
+    assert next_idle_s([ever, C], 5.0, 0.0) is None
+    assert left_s(replace(BUSY, keep_s=60.0), 5.0, 10.0) == 60.0
+    assert left_s(A, 5.0, 0.0) is None
 
 
 residents = st.lists(

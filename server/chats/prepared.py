@@ -1,0 +1,87 @@
+"""A chat body on its way to the engine: checked, then rendered, tokenised and given its grammar."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import Request
+
+from engine.grammar.tool_formats import ToolFormat
+from server.protocol.chat_request import ChatRequest
+from server.requests.chat_template_options import Thinking, thinking_after, thinking_budget
+from server.requests.params import GenerationParams, chat_params
+from server.requests.prediction import predicted_tokens
+from server.requests.structured_output import AnswerForm, chat_form
+from server.requests.tools import chat_tools
+from server.service import Service, until_left
+from server.writers.parsed_choice import ParsedChoice
+from server.writers.reasoning import reasoning_splitter
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedChat:
+    """A body whose fields are honoured. tools: as the chat template reads them. calls: None when it may make none."""
+
+    params: GenerationParams
+    tools: list[dict[str, Any]] | None
+    calls: ToolFormat | None
+    form: AnswerForm | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """What `Service.launch` takes, and how the answer is taken apart."""
+
+    prompt: tuple[int, ...]
+    params: GenerationParams
+    thinking: Thinking
+    calls: ToolFormat | None
+
+    def parsed_choices(self) -> list[ParsedChoice]:
+        """One for each choice, before anything was said."""
+        markers, is_open = self.thinking.markers, self.thinking.is_open
+        return [ParsedChoice(self.calls, reasoning_splitter(markers, is_open)) for _ in range(self.params.choices)]
+
+
+def checked_chat(body: ChatRequest, service: Service) -> CheckedChat:
+    """Check all that needs no tokens, and admit the request before any work is done for it.
+
+    Raises Refusal naming a field, and Busy.
+    """
+    params = chat_params(body, service.engine, service.settings)
+    service.admit(params.choices)
+    tools = chat_tools(body, service.tool_format)
+    calls = None if tools is None else service.tool_format
+    return CheckedChat(params, tools, calls, chat_form(body, calls))
+
+
+async def prepared_chat(
+    request: Request,
+    service: Service,
+    body: ChatRequest,
+    checked: CheckedChat,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+) -> PreparedChat:
+    """Render and tokenise the messages, and compile the grammar of the answer's form.
+
+    messages, options: what the chat template reads. Raises CallerError and Refusal naming a field, ClientLeft.
+    """
+    engine, params = service.engine, checked.params
+    prompt = await until_left(request, engine.chat_prompt(messages, checked.tools, options, params.keep))
+    prediction = await until_left(request, predicted_tokens(body.prediction, engine))
+    thinking = thinking_after(prompt, engine)
+    budget = thinking_budget(body.thinking_token_budget, thinking, engine)
+    params = replace(params, thinking_budget=budget, prediction=prediction)
+    params = await until_left(request, service.constrained(params, checked.form, thinking))
+    return PreparedChat(prompt, params, thinking, checked.calls)
+
+
+async def prepared_text(request: Request, service: Service, checked: CheckedChat, text: str) -> PreparedChat:
+    """The same for a prompt that no chat template renders: all that follows it is plain text.
+
+    Raises CallerError and Refusal naming a field, ClientLeft.
+    """
+    prompt = await until_left(request, service.engine.text_prompt(text, checked.params.keep))
+    params = await until_left(request, service.constrained(checked.params, checked.form))
+    return PreparedChat(prompt, params, Thinking(None), None)

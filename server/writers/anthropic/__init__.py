@@ -1,0 +1,1 @@
+"""The engine's deltas as Anthropic's messages and events."""
