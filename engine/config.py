@@ -14,6 +14,7 @@ class EngineConfig:
     max_rows: most rows of a free-shape pass. max_context: tokens of one sequence, 0 = what the bundle allows.
     max_running: most sequences that hold columns at once; the others wait.
     pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
+    embed_rows: most rows of a pass that texts to embed or to score take while something generates, beside padding.
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     max_gap_ms: what prefill may stretch the time between two tokens of one stream to: the price of a pass times the
     passes that serve every decode once. Where decodes alone take longer, prefill gets twice their gap in turns.
@@ -47,6 +48,7 @@ class EngineConfig:
     pool_columns: int = 0
     reserve_tokens: int = 128
     max_gap_ms: float = 250.0
+    embed_rows: int = 16
     weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024

@@ -65,6 +65,7 @@ class BusyReason(Enum):
     WORKER = "worker_behind"  # the worker process has not read what it was already sent
     GRAMMARS = "max_num_queued_grammars"  # as many as may wait to be compiled
     MODELS_MEMORY = "models_memory"  # what is loaded is in use, and another model does not fit beside it
+    WATCHERS = "max_num_pass_watchers"  # as many as may watch the passes
     LOADING = "loading"
     SHUTTING_DOWN = "shutting_down"
 

@@ -33,10 +33,17 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
     """Answer with a Heartbeat, also in the middle of a pass."""
 
 
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Report what every pass was from now on, or no longer. A worker begins unwatched and then pays nothing for it."""
+
+    is_on: bool
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
 
-    adapters: what tells the contents of each apart, by name, as hexadecimal digits.
+    adapters: what tells the contents of each apart, by name, as hexadecimal digits. max_input_tokens: of a text that
+    becomes a vector, 0 = as many as a sequence has.
     """
 
     bundle: str
@@ -44,6 +51,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     max_tokens_per_sequence: int
     variants: tuple[str, ...]
     adapters: dict[str, str] = {}
+    max_input_tokens: int = 0
 
 
 class Counters(msgspec.Struct):
@@ -135,8 +143,44 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     permanent: bool
 
 
-Command = Submit | Abort | Shutdown | Ping
-Report = Ready | Tokens | Failed | Fatal | Heartbeat
+class PassSegment(msgspec.Struct, frozen=True):
+    """The rows of one sequence in a pass; `sequence` is the number of its arrival in this worker, and no id.
+
+    kind: "prefill", "decode" or "denoise". guesses: how many of the rows are guessed tokens, accepted: how many of
+    these were right. tokens: new ones that came of it.
+    """
+
+    sequence: int
+    kind: str
+    rows: int
+    guesses: int
+    accepted: int
+    tokens: int
+
+
+class PassRecord(msgspec.Struct, frozen=True, tag=True):
+    """What one pass was, for a worker that is watched. The segments stand in the order of their rows, behind padding.
+
+    began_ms: since the watching began. run_ms: inside the graphs. step_ms: with planning, sampling and all else.
+    rows: of the graph, padding included. columns: of its key axis. The last four are gauges after the pass.
+    """
+
+    number: int
+    began_ms: float
+    run_ms: float
+    step_ms: float
+    pool: int
+    rows: int
+    columns: int
+    segments: tuple[PassSegment, ...]
+    running: int
+    waiting: int
+    columns_used: int
+    columns_total: int
+
+
+Command = Submit | Abort | Shutdown | Ping | Watch
+Report = Ready | Tokens | Failed | Fatal | Heartbeat | PassRecord
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

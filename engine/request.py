@@ -95,13 +95,25 @@ class PromptEmbeds:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooling:
+    """That a request wants numbers of its last row, and no token; its max_tokens is 0.
+
+    token_ids: which of the row's outputs, () = all of them. second_from: index of the first token of the second text of
+    a pair, 0 = there is one text.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    second_from: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. `prompt_ids` is never empty; a lower `priority` number runs first.
 
     cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
     name of the one whose paths its rows take, "" = the model alone. prediction: what the caller expects the answer to
     be; it changes no token, only how soon they come. prompt_embeds: the data of `PromptEmbeds`, whose placeholders
-    `prompt_ids` then are; empty for a prompt of tokens.
+    `prompt_ids` then are; empty for a prompt of tokens. pooling: what is wanted instead of tokens.
     """
 
     id: str
@@ -112,6 +124,7 @@ class Request:
     adapter: str = ""
     prediction: tuple[int, ...] = ()
     prompt_embeds: bytes = b""
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +143,8 @@ class TokenEvent:
     A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
     `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
     whole with the first event: one entry for each prompt token but the first, which nothing precedes.
-    `guesses` are those of the pass, None if it had none.
+    `guesses` are those of the pass, None if it had none. `vector` is what a request with `pooling` wanted, float32,
+    little-endian, neither cut nor normalised; it comes with the only event.
     """
 
     id: str
@@ -142,6 +156,7 @@ class TokenEvent:
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     guesses: "GuessCounts | None" = None
+    vector: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +242,7 @@ class Delta:
     stopped_by: the stop string or the id of the stop token that ended it; None for a length or the model's own end.
     prompt_logprobs: of the prompt's tokens but the first, with the first delta and only if they were asked for.
     is_known: the client has it already, from the server that this one goes on for.
+    vector: as in the `TokenEvent`.
     """
 
     text: str
@@ -237,3 +253,4 @@ class Delta:
     timings: RequestTimings | None = None
     prompt_logprobs: tuple[TextLogprob, ...] = ()
     is_known: bool = False
+    vector: bytes = b""

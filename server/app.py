@@ -14,44 +14,65 @@ from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyRing
-from server.http.guard.layer import Guard, GuardRules
+from server.http.guard.layer import OPEN_PATHS, Guard, GuardRules
 from server.http.guard.rates import Rates
 from server.http.held import HeldUntilAnswered
 from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
 from server.http.openapi import OpenApiDocument
+from server.http.pooled_run import InputSlots
 from server.models.collector import ResidenceCollector
 from server.models.models import Models
+from server.page.files import PATHS, read_page
 from server.routes import (
     anthropic,
     chat,
     completions,
     docs,
+    embeddings,
     loading,
     ollama_generation,
     ollama_models,
+    page,
+    passes,
+    rerank,
     responses,
     status,
+    stored_responses,
     tokenize,
 )
 from server.service import Server
 from server.settings import Settings, listed
+from server.stored.responses import StoredResponses
 
 
-def create_app(settings: Settings, models: Models, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    models: Models,
+    keys: KeyRing,
+    in_flight: InFlight | None = None,
+    stored: StoredResponses | None = None,
+) -> FastAPI:
     """The app that serves `models` to callers with one of `keys` (all callers if it has none).
 
-    The caller starts and closes the models, and drains or ends requests through `in_flight`.
+    The caller starts and closes the models, drains or ends requests through `in_flight`, and settles `stored`; without
+    it no response is stored.
     """
     app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
     metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
-    app.state.server = Server(settings, models, in_flight or InFlight(), metrics)
+    slots = InputSlots(settings.max_queued, settings.max_queued)
+    app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots)
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
-    routers += [anthropic.router, ollama_generation.router, ollama_models.router]
+    app.state.stored = stored
+    routers += [stored_responses.router, anthropic.router, ollama_generation.router, ollama_models.router]
+    routers += [embeddings.router, rerank.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
+    if settings.page:
+        routers += [page.router, passes.router]
+        app.state.page = read_page()
     for router in routers:
         app.include_router(router)
     app.add_middleware(HeldUntilAnswered)
@@ -73,6 +94,7 @@ def _rules(settings: Settings) -> GuardRules:
         rates=Rates(settings.requests_per_minute, settings.tokens_per_minute, settings.max_concurrent),
         header_limit_bytes=settings.header_limit_bytes,
         isolates_cache=settings.isolate_prefix_cache,
+        open_paths=OPEN_PATHS | (PATHS if settings.page else frozenset()),
     )
 
 

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from engine.client.engine import EngineInfo, EngineState
+from engine.client.pass_feed import PassWatch
 from engine.grammar.spec import GrammarSpec
 from engine.messages import Stats
+from engine.pooling.prompts import PooledInput
 from engine.request import Delivered, Delta, PromptEmbeds, Request, ThinkingBudget
 from engine.text.facts import TextFacts
 
@@ -53,6 +55,9 @@ class EngineLike(Protocol):
     def unfinished(self) -> int:
         """Requests that wait or run."""
 
+    def watch_passes(self) -> PassWatch:
+        """Every pass from now on, until the watch is ended."""
+
     async def chat_prompt(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -67,6 +72,9 @@ class EngineLike(Protocol):
 
     async def embeds_prompt(self, encoded: str, param: str) -> PromptEmbeds:
         """A prompt of embeddings: base64 of a .npy file."""
+
+    async def pooled_prompt(self, given: PooledInput) -> tuple[int, ...]:
+        """Tokens of what becomes a vector or a score."""
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """A bound on reasoning as the model's tokens; None for a model that does not reason."""

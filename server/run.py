@@ -27,6 +27,8 @@ from server.http.uvicorn_protocol import protocol_factory
 from server.logs import flush_logs
 from server.models.models import Models
 from server.settings import Settings, listed
+from server.stored.responses import StoredResponses
+from server.stored.store import ResponseStore
 
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
@@ -44,17 +46,27 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
-def run(settings: Settings, keys: KeyRing, make_models: Callable[[], Models], listener: socket.socket) -> int:
+def run(
+    settings: Settings,
+    keys: KeyRing,
+    make_models: Callable[[], Models],
+    listener: socket.socket,
+    store: ResponseStore | None = None,
+) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    code = asyncio.run(_serve_once(settings, keys, make_models, listener))
+    code = asyncio.run(_serve_once(settings, keys, make_models, listener, store))
     signals.ignore()
     return code
 
 
 async def _serve_once(
-    settings: Settings, keys: KeyRing, make_models: Callable[[], Models], listener: socket.socket
+    settings: Settings,
+    keys: KeyRing,
+    make_models: Callable[[], Models],
+    listener: socket.socket,
+    store: ResponseStore | None,
 ) -> int:
-    code = await _serve(settings, keys, make_models, listener, is_last=True)
+    code = await _serve(settings, keys, make_models, listener, is_last=True, store=store)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
     return code
 
@@ -65,15 +77,21 @@ async def _serve(
     make_models: Callable[[], Models],
     listener: socket.socket,
     is_last: bool = False,
+    store: ResponseStore | None = None,
 ) -> int:
     """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     models = make_models()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
-    server = DrainingServer(create_app(settings, models, keys, in_flight), in_flight, settings)
+    stored = None if store is None else StoredResponses(store)
+    server = DrainingServer(create_app(settings, models, keys, in_flight, stored), in_flight, settings)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
-        return await _until_ended(server, models, listener)
+        try:
+            return await _until_ended(server, models, listener)
+        finally:
+            if stored is not None:
+                await stored.settle()
 
 
 async def _until_ended(server: "DrainingServer", models: Models, listener: socket.socket) -> int:

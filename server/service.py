@@ -13,7 +13,8 @@ from fastapi import Request, Response
 
 from engine.errors import ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
-from engine.request import PromptEmbeds
+from engine.pooling.prompts import PooledInput
+from engine.request import Pooling, PromptEmbeds, SamplingParams
 from engine.request import Request as EngineRequest
 from server.engine_seam import EngineLike, TokenStreamLike
 from server.http.errors import ClientLeft, RequestTimeout, refuse
@@ -22,13 +23,14 @@ from server.http.held import hold_until_answered
 from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
+from server.http.pooled_run import InputSlots, PooledRun
 from server.http.resumption import Resumption
 from server.http.sse import EVENTS, ChunkWriter, Framing, StreamResponse, deltas_within
 from server.models.models import Models, find
 from server.models.served_model import ServedModel
 from server.requests.chat_template_options import Thinking
 from server.requests.denoising import out_of_order
-from server.requests.params import GenerationParams
+from server.requests.params import GenerationParams, check_generates
 from server.requests.prompts import ReadPrompt
 from server.requests.structured_output import AnswerForm
 from server.settings import Settings
@@ -57,6 +59,7 @@ class Server:
     models: Models
     in_flight: InFlight
     metrics: Metrics
+    slots: InputSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Service:
     engine: EngineLike
     in_flight: InFlight
     metrics: Metrics
+    slots: InputSlots
     model: str
     caller: Caller | None
     pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
@@ -82,8 +86,12 @@ class Service:
         return format_of(self.engine.info.manifest.text.markers)
 
     def admit(self, sequences: int) -> None:
-        """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap."""
+        """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap.
+
+        A model that gives no tokens is refused by name.
+        """
         self.in_flight.check_open()
+        check_generates(self.engine.info)
         self.engine.check_room(sequences)
 
     def envelope(self, prefix: str) -> Envelope:
@@ -149,6 +157,38 @@ class Service:
             watch.spend = self.caller.spend
         return MergedStream(streams, self.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
 
+    async def pooled(
+        self, envelope: Envelope, inputs: Sequence[PooledInput], pooling: Pooling, priority: int
+    ) -> "Pooled":
+        """What the engine gives for each input. Raises CallerError naming the input at fault, before any is sent."""
+        self.in_flight.check_open()
+        prompts = [await self.engine.pooled_prompt(given) for given in inputs]
+        salt = self.caller.cache_salt if self.caller is not None else b""
+        adapter = envelope.model if envelope.model in self.engine.info.adapters else ""
+        params = SamplingParams(max_tokens=0, seed=0)
+
+        def submit(number: int) -> TokenStreamLike:
+            name = f"{envelope.id}-{number}"
+            return self.engine.submit(
+                EngineRequest(name, prompts[number], params, priority, salt, adapter, pooling=pooling)
+            )
+
+        tokens = sum(map(len, prompts))
+        if self.caller is not None:
+            self.caller.spend(tokens)
+        watch = self.metrics.watch(1, 0, envelope.model)
+        limits = self.settings.request_timeout_s, self.waited_s
+        run = PooledRun(submit, len(prompts), self.slots, self.in_flight, watch, *limits)
+        return Pooled(await run.vectors(), tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """What the engine gave for the inputs of a request, and their tokens in all."""
+
+    vectors: list[bytes]
+    tokens: int
+
 
 def _check_grammars(params: GenerationParams, sequences: int) -> None:
     """Every sequence brings its grammar to the worker, whose inbox has a bound."""
@@ -192,6 +232,7 @@ async def take_model(request: Request, name: str | None) -> Service:
         engine=engine,
         in_flight=server.in_flight,
         metrics=server.metrics,
+        slots=server.slots,
         model=model.name if name is None else name,
         caller=request.scope["state"].get("caller"),
         pinned=model.pinned,
@@ -220,7 +261,7 @@ async def answer(
     request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool, framing: Framing = EVENTS
 ) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
-    request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
+    log_guesses(request, stream)
     try:
         if is_stream:
             keep_alive_s = server_of(request).settings.keep_alive_s
@@ -236,6 +277,11 @@ async def answer(
     # Off the loop: the log-probabilities of a long prompt take a second.
     body = await asyncio.get_running_loop().run_in_executor(None, lambda: msgspec.json.encode(writer.answer()))
     return Response(body, media_type="application/json")
+
+
+def log_guesses(request: Request, stream: MergedStream) -> None:
+    """Have the access log tell how many guesses were right."""
+    request.scope.setdefault("state", {})["log_guesses"] = lambda: (stream.accepted, stream.drafted)
 
 
 async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -22,6 +22,7 @@ from server.options.bounds import required as _required
 from server.options.bounds import secret as _secret
 from server.options.bounds import setting as _setting
 from server.options.models import ModelsSettings
+from server.options.storage import StorageSettings
 
 ENVIRONMENT_PREFIX = "HEXSERVE_"
 CONFIG_VARIABLE = "HEXSERVE_CONFIG"
@@ -42,7 +43,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(ModelsSettings):
+class Settings(ModelsSettings, StorageSettings):
     """The server's own settings and one EngineConfig; `engine.bundle` is a source until it has been resolved."""
 
     engine: EngineConfig
@@ -57,6 +58,7 @@ class Settings(ModelsSettings):
     stream_buffer: int = _setting(1024, "Deltas kept for a client that reads too slowly before it is dropped.", 1)
     max_choices: int = _setting(128, "Highest n of one request.", 1, 128)
     max_prompts: int = _setting(1024, "Most prompts in one completion request.", 1, 1024)
+    max_inputs: int = _setting(2048, "Most inputs of one embeddings request, and documents of one rerank.", 1, 2048)
     body_limit_bytes: int = _setting(8 * 1024 * 1024, "Largest request body; larger ones are answered 413.", 1024)
     header_timeout_s: float = _setting(10.0, "Time a client has to send a request's headers; then 408.", 0.1)
     body_timeout_s: float = _setting(30.0, "Time a client has to send its body; later is answered 408.", 0.1)
@@ -83,6 +85,7 @@ class Settings(ModelsSettings):
     header_limit_bytes: int = _setting(32 * 1024, "Largest request head; larger ones are answered 431.", 1024, 65536)
     max_connections: int = _setting(960, "Most open connections; more are answered 503 and closed. 0 = no limit.", 0)
     docs: bool = _setting(True, "Serve /docs and /openapi.json.")
+    page: bool = _setting(True, "Serve a chat page at / and what each pass was at /v1/passes.")
     denoising_steps: int = _setting(
         0, "Block diffusion: most passes of a block; 0 = one for each of its tokens.", 0, 1024
     )
@@ -153,6 +156,7 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
             "First guess of an answer's length, for which columns are kept free while others run; 0 = none.",
             0,
         ),
+        "embed_rows": Bounds("Most rows of a pass for embeddings and reranking while answers are generated.", 1),
         "max_gap_ms": Bounds(
             "Longest time between two tokens of one stream to which reading prompts may stretch it, in milliseconds.", 1
         ),

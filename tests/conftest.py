@@ -31,6 +31,7 @@ __all__ = [
 LONG = (
     "clients/test_clients.py",
     "clients/test_lm_eval.py",
+    "clients/test_page_pictures.py",
     "genie/test_oracle.py",
     "genie/test_server.py",
     "npu/",

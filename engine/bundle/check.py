@@ -101,7 +101,7 @@ def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str
         "attention_mask": ("", (rows, context)),
         "position_ids_cos": ("", (rows, model.rope.rotary_dim // 2)),
         "position_ids_sin": ("", (rows, model.rope.rotary_dim // 2)),
-        "logits": ("", (rows, model.vocab)),
+        "logits": ("", (rows, manifest.row_outputs)),
     }
     place = place_of(tensor.name, suffix)
     if place is None:

@@ -29,7 +29,9 @@ from engine.bundle.bounds import (
 from engine.bundle.forecast import ForecastSpec
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.lora import LoraModule
+from engine.bundle.pooling import PoolingSpec, RerankSpec
 from engine.bundle.recurrent import RecurrentSpec
+from engine.bundle.task import ModelTask
 from engine.errors import BundleError
 from engine.files.content import one_line
 from engine.files.names import confined
@@ -192,7 +194,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
     recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
     are none. diffusion: None for a model that generates one token after the other. forecast: how the model guesses its
-    own next tokens, if it does.
+    own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that scores documents.
     """
 
     format_version: int
@@ -219,6 +221,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     conv_weights: Text = ""
     diffusion: DiffusionSpec | None = None
     forecast: ForecastSpec | None = None
+    task: ModelTask = ModelTask.GENERATE
+    pooling: PoolingSpec | None = None
+    rerank: RerankSpec | None = None
+
+    @property
+    def row_outputs(self) -> int:
+        """Numbers of a row that the last graph gives as its "logits": of an embedder the normed hidden state."""
+        return self.model.hidden if self.task is ModelTask.EMBED else self.model.vocab
 
     @property
     def is_free_shape(self) -> bool:

@@ -38,7 +38,7 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     takes = {True: part < last, False: part > 1}  # the start of a layer, the end of the one before
     inputs |= lora_forms((module for module in manifest.lora if takes[module.starts_layer]), rows)
     if part == last:
-        return inputs, {"logits": (FLOAT, (1, rows, model.vocab))}
+        return inputs, {"logits": (FLOAT, (1, rows, manifest.row_outputs))}
     outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.hidden))}
     if part - 1 not in model.attention_layers:
         assert model.recurrent is not None

@@ -68,8 +68,10 @@ class AdmissionControl:
             self._inside[request_id] = 0
 
     def leave(self, request_id: str, finished: bool) -> None:
-        """A request is gone. Only finished ones tell how fast the queue drains."""
-        self._waiting_tokens -= self._inside.pop(request_id, 0)
+        """A request is gone; ids that never entered are ignored. Only finished ones tell how fast the queue drains."""
+        if request_id not in self._inside:
+            return
+        self._waiting_tokens -= self._inside.pop(request_id)
         if finished:
             self._finished_at.append(self._clock())
 

@@ -9,7 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
+from engine.client.limits import ClientLimits
+from engine.client.pass_feed import PassWatch
 from engine.client.recovery import check_delivered
 from engine.client.request_timings import TimingsRecord, TimingsSummary
 from engine.client.supervisor import Patience, Supervisor
@@ -28,9 +30,9 @@ from engine.config import EngineConfig
 from engine.embeddings.npy import decode_embeds
 from engine.embeddings.support import check_embeds, width_for
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
-from engine.grammar.compiler_pool import GrammarCompilerLimits, GrammarCompilerPool, compiler_command
+from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
-from engine.isolation.helper_pool import HelperLimits
+from engine.pooling.prompts import PooledInput
 from engine.request import Delivered, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.text.facts import TextFacts
 from engine.text.prompt import ChatPrompt, PromptMaker
@@ -42,24 +44,6 @@ __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 _log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
-    """Bounds on what is taken in.
-
-    max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
-    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
-    and how slow the form of an answer may be. templates: how slow a chat template may be. denoising: what the caller
-    gives requests that do not say how their blocks are denoised; for the fingerprint.
-    """
-
-    max_queued: int = 256
-    max_queued_tokens: int = 0
-    stream_buffer: int = 1024
-    grammars: GrammarCompilerLimits = field(default_factory=GrammarCompilerLimits)
-    templates: HelperLimits = field(default_factory=HelperLimits)
-    denoising: Mapping[str, object] = field(default_factory=dict)
 
 
 class Engine:
@@ -183,6 +167,10 @@ class Engine:
         """Means over the last finished requests."""
         return self._timings_record.summary()
 
+    def watch_passes(self) -> PassWatch:
+        """Every pass from now on; whoever asked ends it. Busy when too many watch."""
+        return self._supervisor.passes.open()
+
     def worker_pid(self) -> int | None:
         """Process id of the worker, None while there is none."""
         return self._supervisor.pid
@@ -223,6 +211,11 @@ class Engine:
         info = self.info
         width = width_for(info.manifest, param)
         return await self._in_thread(lambda: decode_embeds(encoded, width, info.max_context, param))
+
+    async def pooled_prompt(self, given: PooledInput) -> tuple[int, ...]:
+        """Tokens of what becomes a vector or a score; InvalidRequest or ContextLengthExceeded naming its field."""
+        tokenizer, info = self._text().tokenizer, self.info
+        return await self._in_turn(lambda: given.ids(tokenizer, info.manifest, info.max_input))
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
@@ -314,7 +307,8 @@ class Engine:
         # A number of our own, because events of an aborted request may still be under way when its id is used again.
         self._submitted += 1
         request = replace(request, id=f"{request.id}#{self._submitted}")
-        self._admission.enter(request.id, prompt_tokens)
+        if request.pooling is None:  # whoever sends texts by the thousand has a bound of its own on them
+            self._admission.enter(request.id, prompt_tokens)
         if request.params.seed is None:  # drawn here so that the next worker would draw the same tokens
             request = replace(request, params=replace(request.params, seed=secrets.randbits(32)))
         if request.params.grammar is not None:  # a complete answer must be able to end

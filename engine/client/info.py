@@ -30,6 +30,11 @@ class EngineInfo:
     manifest: Manifest
 
     @property
+    def max_input(self) -> int:
+        """Most tokens of a text that becomes a vector or a score."""
+        return self.ready.max_input_tokens or self.max_context
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters, each a model to its callers."""
         return tuple(self.ready.adapters)

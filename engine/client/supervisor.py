@@ -14,11 +14,26 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from engine.client.lifecycle import EngineState, Lifecycle
+from engine.client.pass_feed import PassFeed
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
 from engine.client.watchdog import USUAL_BOUNDS, HangBounds, Watchdog
 from engine.client.worker_process import WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
-from engine.messages import Abort, Failed, Fatal, Heartbeat, Ping, Ready, Report, Stats, Submit, Tokens, summed
+from engine.messages import (
+    Abort,
+    Failed,
+    Fatal,
+    Heartbeat,
+    PassRecord,
+    Ping,
+    Ready,
+    Report,
+    Stats,
+    Submit,
+    Tokens,
+    Watch,
+    summed,
+)
 from engine.request import Request, TokenEvent
 
 _log = logging.getLogger("hexserve")
@@ -71,6 +86,7 @@ class Supervisor:
         self._fatal: Fatal | None = None
         self._past_stats, self._stats = Stats(), Stats()
         self._deaths_in_a_row = 0  # since a token was delivered
+        self.passes = PassFeed(self._tell_watched)
         self.restarts = 0
         self.death_reason = ""
 
@@ -135,6 +151,7 @@ class Supervisor:
             await asyncio.wait([self._task])
         failure = EngineFailure(CLOSING)
         self._fail_all(failure)
+        self.passes.close()
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(failure)
 
@@ -256,6 +273,8 @@ class Supervisor:
             case Heartbeat():
                 if self._watchdog is not None:
                     self._watchdog.heard(report)
+            case PassRecord():
+                self.passes.give(report)
             case Ready():
                 self._on_ready(report)
             case Fatal():
@@ -272,6 +291,8 @@ class Supervisor:
         _log.info("worker ready: %s on %s", ready.bundle, ready.device)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(ready)
+        if self.passes.is_watched:
+            self._tell_watched(True)
         self._send_pending()
 
     def _on_event(self, event: TokenEvent) -> None:
@@ -288,6 +309,11 @@ class Supervisor:
         if event.timings is not None and pending.deaths:  # this worker timed the last part only
             event = replace(event, timings=None)
         self._deliver(event)
+
+    def _tell_watched(self, is_on: bool) -> None:
+        """A worker that is not ready yet is told when it is."""
+        if self._worker is not None and self._ready is not None:
+            self._worker.send(Watch(is_on))
 
     def _send_pending(self) -> None:
         if self._worker is None or self._ready is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from engine.bundle.task import ModelTask
 from engine.demo.location import SHIPPED
 from engine.files.names import GGUF_SUFFIX
 
@@ -99,7 +100,7 @@ class CompileArguments:
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
     calibration: text file for w8a16 and w4a16, None = built-in text. decode_slots: sequences that a fused graph decodes
     beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
-    lora: graphs of segments take low-rank adapters as inputs.
+    lora: graphs of segments take low-rank adapters as inputs. task: what the bundle is for, None = as the files say.
     """
 
     source: Path
@@ -128,6 +129,7 @@ class CompileArguments:
     decode_slots: int = 1
     kv_update: KvUpdate | None = None
     lora: bool = False
+    task: ModelTask | None = None
 
     @property
     def is_npu(self) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from engine.bundle.encoding import Encoding
 from engine.bundle.manifest import FileEntry, GraphSpec, NpuSpec, TextSpec
+from engine.bundle.pooling import PoolingSpec, RerankSpec
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.checkpoint import Checkpoint
@@ -17,6 +18,7 @@ from engine.compile.packed import PackedPart
 from engine.compile.parts import PartPlan
 from engine.compile.progress import ProgressSink
 from engine.compile.source import Source
+from engine.compile.task import SentenceFiles
 from engine.compile.weight_file import WeightFile
 from engine.models.network import Network
 
@@ -46,7 +48,7 @@ class Compilation:
 
     packed: by part. wide: the same model in the storage that passes of many rows read, if it is another. graphs: of
     the bundle; onnx_graphs: what its context binaries were made from. files: entries of the manifest. encodings: of
-    activations, by their key in the bundle.
+    activations, by their key in the bundle. sentence_files: what says how vectors are made.
     """
 
     arguments: CompileArguments
@@ -67,6 +69,9 @@ class Compilation:
     npu: NpuSpec | None = None
     onnx_graphs: tuple[GraphSpec, ...] = ()
     encodings: dict[str, Encoding] = field(default_factory=dict)
+    sentence_files: SentenceFiles = field(default_factory=SentenceFiles)
+    pooling: PoolingSpec | None = None
+    rerank: RerankSpec | None = None
 
     @property
     def graph_folder(self) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.bundle.conv_weights import CONV_WEIGHTS
 from engine.bundle.kv_scales import KV_SCALES
 from engine.bundle.manifest import FORMAT_VERSION, Manifest
+from engine.bundle.task import ModelTask
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
 from engine.compile.fused.plan import fused_spec
@@ -44,6 +45,9 @@ def describe(work: Compilation) -> Manifest:
         lora=lora_modules(work.network) if arguments.lora else (),
         conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
         diffusion=work.network.details.diffusion,
+        task=arguments.task or ModelTask.GENERATE,
+        pooling=work.pooling,
+        rerank=work.rerank,
     )
 
 
@@ -83,17 +87,21 @@ def summary(manifest: Manifest) -> str:
     figures = parity_text(manifest.parity, "")
     if manifest.wide_quant:
         figures += f"; {manifest.wide_quant} for many rows: {parity_text(manifest.parity, 'wide_')}"
-    if "kv_kl" in manifest.parity:
+    if {"kv_kl", "kv_cosine"} & manifest.parity.keys():
         figures += f"; {manifest.kv_dtype} caches against float ones: {kv_text(manifest.parity)}"
     return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"
 
 
 def kv_text(figures: dict[str, float]) -> str:
     """What rounded caches lose."""
+    if "kv_cosine" in figures:
+        return f"cosine {figures['kv_cosine']:.6f}"
     return f"top-1 {100 * figures['kv_top1']:.1f} %, KL {figures['kv_kl']:.2e}"
 
 
 def parity_text(figures: dict[str, float], storage: str) -> str:
     """What one storage loses. storage: "" or the prefix of the other's figures."""
+    if f"{storage}cosine" in figures:
+        return f"cosine {figures[f'{storage}cosine']:.6f}, error {figures[f'{storage}relative_error']:.1e}"
     top1, kl, error = (figures[f"{storage}{name}"] for name in ("top1", "kl", "relative_error"))
     return f"top-1 {100 * top1:.1f} %, KL {kl:.2e}, error {error:.1e}"

@@ -88,10 +88,12 @@ def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering:
     x = embed(graph, part.source, packed.table) if packed.table else part.source
     for index, layer in zip(part.layers, packed.layers, strict=True):
         x = writer.layer(x, layer, index)
-    if packed.head is not None and packed.final_norm is not None:
-        x = linear(graph, writer.norm(x, graph.parameter(packed.final_norm)), packed.head)
+    if packed.final_norm is not None:
+        x = writer.norm(x, graph.parameter(packed.final_norm))
+    if packed.head is not None:
+        x = linear(graph, x, packed.head)
     graph.op("Identity", [x], name=part.result)
-    graph.add_output(part.result, dtype, 1, rows, spec.vocab if part.has_head else spec.hidden)
+    graph.add_output(part.result, dtype, 1, rows, spec.hidden if packed.head is None else spec.vocab)
     return graph
 
 

@@ -64,7 +64,7 @@ class PackedLayer:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """What one part's data file holds."""
+    """What one part's data file holds. The last part of an embedder has a final norm and no head."""
 
     table: PackedTable | None
     layers: tuple[PackedLayer, ...]

@@ -150,13 +150,14 @@ class Parity:
     """How near the graphs are to the reference over `tokens` positions.
 
     top1: share of positions with the same likeliest token. kl: mean KL(reference || graph) in nats.
-    relative_error: largest difference over the largest reference logit.
+    relative_error: largest difference over the largest reference logit. cosine: the least of a position.
     """
 
     tokens: int
     top1: float
     kl: float
     relative_error: float
+    cosine: float
 
 
 def compare_logits(reference: Float32, measured: Float32) -> Parity:
@@ -177,12 +178,23 @@ def _compared(reference: Float32, measured: Float32) -> Parity:
         top1=float(np.mean(reference.argmax(axis=1) == measured.argmax(axis=1))),
         kl=float(max(divergence.mean(), 0.0)),
         relative_error=float(np.abs(measured - reference).max() / (np.abs(reference).max() or 1.0)),
+        cosine=float(_cosines(reference, measured).min()),
     )
+
+
+def _cosines(reference: Float32, measured: Float32) -> NDArray[np.float64]:
+    """Of each position; 1 where both are nothing."""
+    first, second = reference.astype(np.float64), measured.astype(np.float64)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products: NDArray[np.float64] = np.sum(first * second, axis=1)
+    cosines = np.ones_like(products)
+    np.divide(products, lengths, out=cosines, where=lengths > 0)
+    return cosines
 
 
 def _checked(parity: Parity) -> Parity:
     # A limit is never passed by what is no number.
-    if not all(map(math.isfinite, (parity.top1, parity.kl, parity.relative_error))):
+    if not all(map(math.isfinite, (parity.top1, parity.kl, parity.relative_error, parity.cosine))):
         raise CompileError(f"the comparison with the checkpoint gave no finite figures: {parity}")
     return parity
 

@@ -33,6 +33,7 @@ from engine.compile.segments.stages import (
 )
 from engine.compile.source import open_source
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
+from engine.compile.task import SentenceFiles, check_task, names_in, settle_task
 from engine.isolation.memory import usable_memory
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -109,12 +110,16 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     source = open_source(arguments.source)
     network = read_network(source.config, requested_context(arguments, shapes))
     arguments = settle_hybrid(settle_layout(arguments, network.spec.head_dim), network)
+    files = SentenceFiles.read(arguments.source)
+    arguments = settle_task(arguments, source.config, files)
+    check_task(arguments, source.config, network)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
         pipeline = pipeline_of(arguments)
-        parts = plan_parts_for(arguments, network)
+        parts, network = plan_parts_for(arguments, network), names_in(checkpoint, network)
         work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
+        work.sentence_files = files
         for stage in pipeline.stages:
             stage(work)
         manifest = describe(work)

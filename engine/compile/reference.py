@@ -21,6 +21,18 @@ def reference_logits(
 
     visible: which tokens attention of each token sees [T, T], None = those up to itself.
     """
+    spec, names = network.spec, network.details.names
+    x = reference_hidden(checkpoint, network, tokens, visible)
+    head = f"{names.embedding if spec.tied_head else names.head}.weight"
+    starts = range(0, spec.vocab, _HEAD_ROWS)
+    pieces = [x @ checkpoint.rows(head, start, min(start + _HEAD_ROWS, spec.vocab)).T for start in starts]
+    return np.concatenate(pieces, axis=1)
+
+
+def reference_hidden(
+    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
+) -> Float32:
+    """As `reference_logits`, but what the head is given: hidden states [T, hidden] behind the final norm."""
     visible = np.tri(len(tokens), dtype=np.bool_) if visible is None else visible
     names, spec = network.details.names, network.spec
     embedding = f"{names.embedding}.weight"
@@ -36,11 +48,7 @@ def reference_logits(
         )
         x = x + _feed_forward(reader, norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon))
     final = LayerReader(checkpoint, network, spec.layers).norm_weight(names.final_norm)
-    x = norm(x, final, network.norm_epsilon)
-    head = embedding if spec.tied_head else f"{names.head}.weight"
-    starts = range(0, spec.vocab, _HEAD_ROWS)
-    pieces = [x @ checkpoint.rows(head, start, min(start + _HEAD_ROWS, spec.vocab)).T for start in starts]
-    return np.concatenate(pieces, axis=1)
+    return norm(x, final, network.norm_epsilon)
 
 
 def rotation_tables(network: Network, positions: NDArray[np.int64]) -> tuple[Float32, Float32]:

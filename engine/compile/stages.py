@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import describe_file
+from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.checks import longest_sequence
@@ -16,7 +17,9 @@ from engine.compile.graphs import write_graph
 from engine.compile.parity import Parity, bundle_logits, compare_logits
 from engine.compile.parity_text import parity_texts
 from engine.compile.quantization.table import is_exact
-from engine.compile.reference import reference_logits
+from engine.compile.reference import reference_hidden, reference_logits
+from engine.compile.task import judge_of, pooling_of
+from engine.compile.text_files import load_tokenizer
 from engine.compile.weights import WeightPacker
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Network
@@ -29,6 +32,10 @@ def text_stage(work: Compilation) -> None:
     """Tokenizer and template first: they are quick, and often what is missing."""
     work.progress.stage("text", 1, "files")
     work.text = work.source.write_text(work.folder, work.network.spec.vocab)
+    if work.arguments.task is ModelTask.EMBED:
+        work.pooling = pooling_of(load_tokenizer(work.folder), work.sentence_files, work.network.spec.hidden)
+    elif work.arguments.task is ModelTask.RERANK:
+        work.rerank = judge_of(load_tokenizer(work.folder))
     work.progress.advance(1)
 
 
@@ -43,7 +50,7 @@ def weights_stage(work: Compilation) -> None:
                 work.packed.append(packer.pack(part, file, file))
             if work.keeps_graphs:
                 work.files[part.data_file] = file.entry
-    check_all_used(work.checkpoint, work.network)
+    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
 
 
 @contextmanager
@@ -56,9 +63,9 @@ def overflow_refused(quant: Quant) -> Iterator[None]:
         raise CompileError(f"the checkpoint has weights too large to be stored as {quant}") from None
 
 
-def check_all_used(checkpoint: Checkpoint, network: Network) -> None:
+def check_all_used(checkpoint: Checkpoint, network: Network, has_head: bool = True) -> None:
     """A tensor the graphs leave out (an adapter, a bias the config denies) would change the answers: refuse it."""
-    needless = {f"{network.details.names.head}.weight"} if network.spec.tied_head else set()
+    needless = set() if has_head and not network.spec.tied_head else {f"{network.details.names.head}.weight"}
     ignored = network.details.ignored
     left = [name for name in checkpoint.unused() if name not in needless and not name.endswith(DERIVED)]
     left = [name for name in left if not name.startswith(ignored)]
@@ -97,7 +104,7 @@ def parity_stage(work: Compilation) -> None:
     parity = compare_logits(expected, bundle_logits(work.folder, draft, texts))
     work.progress.advance(count)
     check_exact(work.arguments, parity)
-    work.parity = parity_figures(parity)
+    work.parity = parity_figures(work, parity)
 
 
 def check_exact(arguments: CompileArguments, parity: Parity) -> None:
@@ -119,20 +126,20 @@ def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
 
 
 def float_logits(work: Compilation, texts: list[list[int]]) -> NDArray[np.float32]:
-    """What the checkpoint itself says to texts: [all tokens, vocab]."""
-    pieces = []
+    """What the checkpoint itself says to texts: [all tokens, vocab], of an embedder the hidden states behind them."""
+    pieces, of_rows = [], reference_hidden if work.arguments.task is ModelTask.EMBED else reference_logits
     for tokens in texts:
         with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
-            pieces.append(reference_logits(work.checkpoint, work.network, np.array(tokens)))
+            pieces.append(of_rows(work.checkpoint, work.network, np.array(tokens)))
         work.progress.advance(len(tokens))
     return np.concatenate(pieces)
 
 
-def parity_figures(parity: Parity) -> dict[str, float]:
-    """A comparison as the manifest keeps it."""
+def parity_figures(work: Compilation, parity: Parity) -> dict[str, float]:
+    """A comparison as the manifest keeps it: what counts of logits, or of vectors."""
+    logits = {"top1": round(parity.top1, 6), "kl": round(parity.kl, 9)}
     return {
         "tokens": float(parity.tokens),
-        "top1": round(parity.top1, 6),
-        "kl": round(parity.kl, 9),
+        **({"cosine": round(parity.cosine, 9)} if work.arguments.task is ModelTask.EMBED else logits),
         "relative_error": float(f"{parity.relative_error:.3e}"),
     }

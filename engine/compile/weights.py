@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.embedding import store_integer_table, store_table
@@ -64,7 +65,8 @@ class WeightPacker:
         if not part.has_head:
             return PackedPart(table, layers, None, None)
         final_norm = small.add("final_norm", self._norm(names.final_norm, spec.hidden))
-        return PackedPart(table, layers, final_norm, self._head(file))
+        head = None if self._arguments.task is ModelTask.EMBED else self._head(file)
+        return PackedPart(table, layers, final_norm, head)
 
     def _layer(self, file: WeightFile, small: WeightFile, layer: int) -> PackedLayer:
         details, spec = self._network.details, self._network.spec

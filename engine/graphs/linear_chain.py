@@ -131,7 +131,7 @@ class LinearChain:
         """The last graph over the `chosen` rows [R] of N: logits [R, V]. least: rows it must take although there are
         fewer, because how a row rounds may depend on their number."""
         if not len(chosen):
-            return np.empty((0, self._manifest.model.vocab), np.float32)
+            return np.empty((0, self._manifest.row_outputs), np.float32)
         bound, arrays, masks = self._head(max(len(chosen), least))
         self._adapters.fill(masks, chosen)
         for name, buffer in self._given(self._last_part - 1).items():
@@ -173,7 +173,12 @@ class LinearChain:
                 del self._heads[next(iter(self._heads))]
             model = self._manifest.model
             attended = model.heads * model.head_dim
-            widths = {"hidden_in": model.hidden, "attended": attended, GATE_IN: attended, "logits": model.vocab}
+            widths = {
+                "hidden_in": model.hidden,
+                "attended": attended,
+                GATE_IN: attended,
+                "logits": self._manifest.row_outputs,
+            }
             arrays = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
             graph, masks = linear_graphs(self._manifest, rows)[self._last_part], self._adapters.masks(rows)
             bound = self._bind(graph, arrays | self._adapters.inputs(self._last_part + 1, masks))

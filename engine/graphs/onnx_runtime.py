@@ -258,7 +258,7 @@ class OnnxRuntime:
     def _logits(self, bound: _Pass, rows: NDArray[np.int64]) -> Logits:
         """Rows [R, V] of the last part's output, through the head graph when there is one."""
         if not len(rows):
-            return Logits.of(np.empty((0, self._manifest.model.vocab), np.float32))
+            return Logits.of(np.empty((0, self._manifest.row_outputs), np.float32))
         assert bound.output is not None, "logits of a shape that gives none"
         output, encoding = bound.output
         # One shape for every pass means one head for every pass.

@@ -57,6 +57,9 @@ def _family_of(config: ConfigFields) -> Family:
     for name in names:
         if isinstance(name, str) and name in FAMILIES:
             return FAMILIES[name]
+        with_head = f"{name.removesuffix('Model')}ForCausalLM" if isinstance(name, str) else ""
+        if with_head in FAMILIES:
+            return FAMILIES[with_head]
     found = ", ".join(map(brief, names[:4])) or f"model_type {brief(config.raw('model_type'))}"
     raise UnsupportedModel(f"architecture {found} is not supported (supported: {', '.join(FAMILIES)})")
 

@@ -8,7 +8,9 @@ from engine.grammar.matching import GrammarFailed
 from engine.graphs.logits import Logits
 from engine.modes.forecast_tree import TreeOutcome
 from engine.modes.unmasking import Prediction
+from engine.request import Pooling
 from engine.sampling.denoising import predict
+from engine.sampling.pooling import pooled
 from engine.sampling.prompt_logprobs import take_prompt_logprobs
 from engine.sampling.row_context import RowContext
 from engine.sampling.sampler import BadLogits, SampledToken, sample
@@ -23,7 +25,8 @@ class PassSamples:
     """By sequence id: the tokens sampled, and why a sequence is lost. deferred: ids of those whose mask was not there.
 
     predicted: what is said of the masked tokens of the block that a sequence denoises, in the place of sampled tokens.
-    A deferred sequence is sampled in a later pass. trees: what came of those that were trees.
+    A deferred sequence is sampled in a later pass. trees: what came of those that were trees. vectors: of sequences
+    that want one instead of a token.
     """
 
     tokens: dict[str, tuple[SampledToken, ...]] = field(default_factory=dict)
@@ -31,10 +34,12 @@ class PassSamples:
     deferred: set[str] = field(default_factory=set)
     predicted: dict[str, tuple[Prediction, ...]] = field(default_factory=dict)
     trees: dict[str, TreeOutcome] = field(default_factory=dict)
+    vectors: dict[str, bytes] = field(default_factory=dict)
 
     def token_ids(self) -> dict[str, tuple[int, ...]]:
-        """The tokens without their log-probabilities."""
-        return {sequence_id: tuple(token.token_id for token in tokens) for sequence_id, tokens in self.tokens.items()}
+        """The tokens without their log-probabilities; in place of a vector any token, which max_tokens 0 leaves out."""
+        tokens = {sequence_id: tuple(token.token_id for token in found) for sequence_id, found in self.tokens.items()}
+        return tokens | dict.fromkeys(self.vectors, (0,))
 
 
 def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Executor | None = None) -> PassSamples:
@@ -55,6 +60,9 @@ def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Ex
             continue
         if segment.masked:
             _predict(segment, logits, place, samples)
+            continue
+        if segment.sequence.request.pooling is not None:
+            _pool(segment.sequence.id, segment.sequence.request.pooling, logits, place, samples)
             continue
         forbidden = _masks_of(segment, masks, samples)
         if forbidden is not None and segment.sequence.id not in samples.lost:
@@ -95,6 +103,14 @@ def _predict(segment: Segment, logits: Logits, start: int, samples: PassSamples)
         samples.lost[segment.sequence.id] = str(predicted)
     else:
         samples.predicted[segment.sequence.id] = predicted
+
+
+def _pool(sequence_id: str, pooling: Pooling, logits: Logits, place: int, samples: PassSamples) -> None:
+    vector = pooled(logits, place, pooling)
+    if isinstance(vector, BadLogits):
+        samples.lost[sequence_id] = str(vector)
+    else:
+        samples.vectors[sequence_id] = vector
 
 
 def _masks_of(segment: Segment, masks: GrammarMasks, samples: PassSamples) -> tuple[Forbidden | None, ...] | None:

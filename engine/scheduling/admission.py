@@ -15,6 +15,11 @@ class Capacity:
         """Most tokens, prompt and completion together, of one sequence."""
         return min(self.max_context, self.columns + 1)
 
+    @property
+    def tokens_per_input(self) -> int:
+        """Most tokens of a text of which only a vector is wanted: nothing comes behind it."""
+        return min(self.max_context, self.columns)
+
 
 def pages_for(tokens: int, page_columns: int) -> int:
     """Pages that hold `tokens` cached tokens."""

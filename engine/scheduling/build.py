@@ -60,6 +60,7 @@ def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, c
         reserve_tokens=config.reserve_tokens,
         is_recurrent=is_recurrent,
         state_snapshots=host_bytes // limits.state_bytes if is_recurrent and config.prefix_cache else 0,
+        pooled_rows=config.embed_rows,
     )
     mode: Mode = PromptLookup() if config.lookup_rows else Autoregressive()
     tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
@@ -80,5 +81,6 @@ def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, 
         reserve_tokens=0,
         is_recurrent=False,
         state_snapshots=0,
+        pooled_rows=config.embed_rows,
     )
     return Scheduler(shapes, costs, [PagePool(config.pool_columns, columns)], Autoregressive(), rules)

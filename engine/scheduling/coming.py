@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from engine.cache.prefix import PageKey
 from engine.scheduling.pool_queues import PoolQueues
+from engine.scheduling.sequence import Rank
 from engine.scheduling.state_borders import StateBorders
-
-Rank = tuple[int, int]
 
 
 def pending_keys(pools: Sequence[PoolQueues], states: StateBorders) -> dict[PageKey, Rank]:

@@ -29,7 +29,7 @@ class OutputLengthEstimate:
 
     def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
         """Pages to keep free when a sequence is admitted, at least one for each running one; 0 when none runs."""
-        others = [max(1, self.growth(sequence)) for sequence in running]
+        others = [max(1, self.growth(sequence)) for sequence in running if not sequence.is_pooled]
         return self.growth(newcomer) + sum(others) if others else 0
 
 

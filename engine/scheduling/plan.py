@@ -52,7 +52,7 @@ class Segment:
         """Whether it is no prefill: one row and guesses behind it, or at most two blocks."""
         if self.sequence.block is not None:
             return len(self.tokens) <= self.sequence.decode_rows
-        return 0 < self.read_rows == len(self.tokens)
+        return 0 < self.read_rows == len(self.tokens) and not self.sequence.is_pooled
 
     @property
     def room(self) -> int:

@@ -32,6 +32,7 @@ class PoolQueues:
         self.width = 0  # past columns of its last pass
         self.forgone_ms = 0.0  # by staying at that width
         self.prefill_starved = False
+        self.pooled_waits = 0  # passes since a text that becomes a vector had a row, while one wants some
         self._host_cache = host_cache
         self._moves = moves
 
@@ -52,7 +53,7 @@ class PoolQueues:
         share. While one of them uses a page beyond, every pass must be of a variant with fewer rows: until that
         sequence has ended a newcomer gets no page at all.
         """
-        limit = self._page_limit(newcomers)
+        limit = self.page_limit(newcomers)
         if (
             newcomers
             and limit < self.pages.page_count
@@ -61,7 +62,7 @@ class PoolQueues:
             return 0
         return self.pages.available_below(limit)
 
-    def _page_limit(self, newcomers: int = 0) -> int:
+    def page_limit(self, newcomers: int = 0) -> int:
         """Pages that lie in the columns spanned by a variant with a row for every sequence, newcomers included."""
         if self._shapes.slots:  # a page is a cache, and no pass spans more than those of its own sequences
             return self.pages.page_count
@@ -72,7 +73,7 @@ class PoolQueues:
         if count > self.available(newcomers):
             return None
         if not self._host_cache.limit:
-            return self.pages.allocate(count, self._page_limit(newcomers))
+            return self.pages.allocate(count, self.page_limit(newcomers))
         claimed = self.pages.claim_lowest(count)
         assert claimed is not None
         for page, key in claimed[1].items():
@@ -106,7 +107,7 @@ class PoolQueues:
 
         Not more copies than half the host cache: making room for them may put as many others there.
         """
-        limit = self._page_limit(newcomers=1)
+        limit = self.page_limit(newcomers=1)
         copies = self._host_cache.limit // 2
         found: list[int | None] = []
         for key in keys:
@@ -171,6 +172,18 @@ class PoolQueues:
         """Columns up to the end of the highest page that holds something; pages reserved for later hold nothing yet."""
         pages = sequence.pages[: pages_for(sequence.computed, self.pages.page_columns)]
         return (max(pages, default=-1) + 1) * self.pages.page_columns
+
+    def note_prefills(
+        self, taken: abc.Sequence[tuple[Sequence, int]], kv_only: abc.Sequence[tuple[Sequence, int]]
+    ) -> None:
+        """A pass is planned: whether prompts must come first in the next one, because this has no room for any.
+
+        kv_only: of a pass that decodes, what prompts could compute in a KV-only shape, which never decodes: so it has
+        its turn after every pass that does.
+        """
+        waits, has_rows = (any(not s.is_pooled for s in part) for part in (self.prefill_queue.values(), dict(taken)))
+        is_due = any(rows > 0 and not sequence.is_pooled for sequence, rows in kv_only)
+        self.prefill_starved = waits and (not has_rows or is_due)
 
     def enqueue(self, sequence: Sequence) -> None:
         """Put a sequence that holds its pages into the queue of what it needs next."""

@@ -11,7 +11,7 @@ class Rules:
 
     offload_pages: pages that the host KV cache may hold, 0 = there is none.
     is_recurrent: whether sequences carry a state that is only there where they are; state_snapshots: how many copies of
-    states there may be.
+    states there may be. pooled_rows: `embed_rows`.
     """
 
     capacity: Capacity
@@ -24,3 +24,4 @@ class Rules:
     reserve_tokens: int
     is_recurrent: bool
     state_snapshots: int
+    pooled_rows: int

@@ -9,14 +9,13 @@ from engine.cache.host_cache import HostCache
 from engine.cache.pages import PagePool
 from engine.messages import Counters
 from engine.modes.forecast_tree import ForecastShape, TreeOutcome
-from engine.modes.mode import Mode, Outcome
+from engine.modes.mode import Mode
 from engine.modes.unmasking import Prediction
 from engine.request import FinishReason, Request
 from engine.scheduling.admission import fits_now, pages_for
 from engine.scheduling.block_rows import first_block, take_predictions
 from engine.scheduling.coming import is_coming, pending_keys
 from engine.scheduling.costs import CostTable
-from engine.scheduling.ending import append_tokens
 from engine.scheduling.forecasts import plan_trees
 from engine.scheduling.growth import Growth
 from engine.scheduling.guesses import Guesser
@@ -24,12 +23,14 @@ from engine.scheduling.output_length import OutputLengthEstimate
 from engine.scheduling.plan import MoveKind, PageMove, Segment, SequenceUpdate, StepPlan
 from engine.scheduling.policy import Demand, Share, share_rows
 from engine.scheduling.pool_queues import PoolQueues
+from engine.scheduling.pooled_turns import PooledTurns
 from engine.scheduling.queues import guessing, kv_only_rows, rows_of, take_rows, take_turns, without
 from engine.scheduling.rules import Rules
 from engine.scheduling.segments import make_segment
 from engine.scheduling.sequence import Sequence, SequenceStatus
 from engine.scheduling.slots import prefills_of
 from engine.scheduling.state_borders import StateBorders
+from engine.scheduling.updates import take_tokens
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, DraftWish
 
 Openings = Iterable[tuple[Sequence, int]]  # prompts, and how many rows of each a pass may compute
@@ -65,6 +66,7 @@ class Scheduler:
         self._pools = [
             PoolQueues(index, pages, shapes, self.host_cache, self._moves) for index, pages in enumerate(pools)
         ]
+        self._turns = PooledTurns(rules.pooled_rows, self._pools, shapes)
         self._waiting: dict[str, Sequence] = {}
         self._passes = 0
         self._arrivals = 0
@@ -73,8 +75,8 @@ class Scheduler:
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
         """Queue a request. ValueError with the numbers when it can never fit."""
-        limit = self.rules.capacity.tokens_per_sequence
-        tokens = [*request.prompt_ids, *emitted]
+        capacity, tokens = self.rules.capacity, [*request.prompt_ids, *emitted]
+        limit = capacity.tokens_per_sequence if request.pooling is None else capacity.tokens_per_input + 1
         if not request.prompt_ids:
             raise ValueError("the prompt is empty")
         if len(tokens) >= limit:
@@ -178,21 +180,24 @@ class Scheduler:
         ready = without(pool.decode_queue, held)
         if not ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
             return None
-        open_prefills = prefills_of(self.shapes, pool.prefill_queue.values(), held, bool(ready))
+        wanted = prefills_of(self.shapes, pool.prefill_queue.values(), held, bool(ready))
+        open_prefills = self._turns.bounded(pool, wanted)
         kv_only = kv_only_rows(open_prefills) if self.shapes.prefill else []
         share = self._share(pool, rows_of(ready), open_prefills, kv_only)
         pool.set_past(share.shape.past, share.forgone_ms)
-        prefills = take_rows(kv_only if share.shape in self.shapes.prefill else open_prefills, share.prefill_rows)
+        is_kv_only = share.shape in self.shapes.prefill
+        prefills = take_rows(kv_only if is_kv_only else open_prefills, share.prefill_rows)
         decodes = take_turns(ready, share.decodes)
-        # A KV-only shape never decodes, so it has its turn after every pass that does.
-        is_due = bool(self.shapes.prefill and decodes) and any(rows > 0 for _, rows in kv_only)
-        pool.prefill_starved = bool(pool.prefill_queue) and (not prefills or is_due)
+        pool.note_prefills(prefills, kv_only if decodes else ())
+        self._turns.count(pool, prefills)
         growth = self._guesser.growth(guessing(decodes), share, sum(rows for _, rows in open_prefills))
         drafts = self._draft(pool, guessing(decodes), growth, proposals)
         guesses = sum(map(len, drafts.values()))
         shape, others = growth.shape(guesses), [s for s in guessing(decodes) if s.id not in drafts]
         spare = shape.rows - share.useful - guesses
         trees = plan_trees(self._forecasts, others, spare, shape.past, self.rules.capacity, partial(self._grow, pool))
+        spare -= sum(len(tree.tokens) - 1 for tree in trees.values())
+        prefills = self._turns.filled(prefills, kv_only_rows(wanted) if is_kv_only else wanted, spare)
         for sequence, rows in prefills:
             reserved = self._grow(pool, sequence, min(sequence.computed + rows, sequence.settled_tokens))
             assert reserved, f"{sequence.id}: the pages of its prompt were reserved for it"
@@ -236,7 +241,7 @@ class Scheduler:
             sequence.pass_rows += rows_used
             tokens = None if sequence.id in deferred else sampled.get(sequence.id, ())
             if sequence.block is None:
-                update = self._update(segment, tokens, trees.get(sequence.id))
+                update = take_tokens(segment, tokens, trees.get(sequence.id), self._mode, self._guesser, self.rules)
             else:
                 limit = self.rules.capacity.tokens_per_sequence
                 update = take_predictions(segment, predicted.get(sequence.id, ()), limit)
@@ -259,24 +264,35 @@ class Scheduler:
     # -- admission ----------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns."""
+        """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns.
+
+        What generates takes them from what is pooled.
+        """
+        self._admit_waiting()
+        for pool, sequence in self._turns.in_the_way():
+            self._preempt(pool, sequence)
+
+    def _admit_waiting(self) -> None:
         pending = pending_keys(self._pools, self.states)
         for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
-            if self.running >= self.rules.max_running:
+            if self.running >= self.rules.max_running and not self._make_room(sequence):
                 return
             page_columns, rank = self._pools[0].pages.page_columns, sequence.rank
             sequence.extend_keys(len(sequence.tokens), page_columns)
             keys = sequence.usable_keys(page_columns)
             if self.rules.prefix_cache and is_coming(keys, rank, self._pools, pending, self.states):
                 continue
-            if not self._admit_one(sequence):
-                return
+            while not self._admit_one(sequence):
+                if not self._make_room(sequence):
+                    return
             for key in self.states.coming(sequence):
                 pending.setdefault(key, rank)
 
     def _admit_one(self, sequence: Sequence) -> bool:
         keys = sequence.usable_keys(self._pools[0].pages.page_columns) if self.rules.prefix_cache else []
-        for pool in sorted(self._pools, key=lambda pool: (-len(self.states.known(pool, keys)), -pool.available(1))):
+        for pool in sorted(
+            self._pools, key=lambda p: (-len(self.states.known(p, keys)), self._turns.order(p, sequence))
+        ):
             known = self.states.known(pool, keys)
             known = known[: sequence.shareable_pages(len(known), pool.pages.page_columns)]
             shared = [page for page in known if page is not None]
@@ -285,12 +301,20 @@ class Scheduler:
             # With fused graphs whoever runs has all the columns it will ever need.
             growing = () if self.shapes.slots else pool.running()
             reserved = pool.reserved + self._output_length.reserved(sequence, growing)
-            if not fits_now(needed, pool.available(1), reserved):
+            if not fits_now(needed, pool.available(self._turns.newcomers(pool, sequence)), reserved):
                 pool.pages.release(shared)
                 continue
             self._start(sequence, pool, pool.load(keys, known))
             return True
         return False
+
+    def _make_room(self, newcomer: Sequence) -> bool:
+        """Take the columns of the last pooled sequence, if the newcomer is none; False when none has any."""
+        texts = [s for pool in self._pools for s in pool.running() if s.is_pooled and not newcomer.is_pooled]
+        if texts:
+            last = max(texts, key=lambda s: s.rank)
+            self._preempt(self._pools[last.pool], last)
+        return bool(texts)
 
     def _start(self, sequence: Sequence, pool: PoolQueues, pages: list[int]) -> None:
         """Let a sequence in; `pages` hold what is computed of its beginning."""
@@ -307,7 +331,7 @@ class Scheduler:
 
     def _next_pool(self, held: Collection[str]) -> PoolQueues | None:
         busy = [pool for pool in self._pools if pool.prefill_queue or without(pool.decode_queue, held)]
-        return min(busy, key=lambda pool: pool.last_pass, default=None)
+        return min(self._turns.first(busy), key=lambda pool: pool.last_pass, default=None)
 
     def _reserve_decode_columns(self, pool: PoolQueues) -> None:
         """Give every decoding sequence the columns its next rows need; if there are none the greatest rank gives way.
@@ -333,7 +357,7 @@ class Scheduler:
 
     def _share(self, pool: PoolQueues, decodes: int, open_prefills: Openings, kv_only: Openings) -> Share:
         rows, before_logits = sum(rows for _, rows in open_prefills), sum(max(0, rows) for _, rows in kv_only)
-        demand = Demand(decodes, rows, pool.prefill_starved, before_logits)
+        demand = Demand(decodes, rows, pool.prefill_starved or self._turns.is_due(pool), before_logits)
         return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
 
     def _draft(
@@ -348,32 +372,6 @@ class Scheduler:
         }
 
     # -- the parts of commit ------------------------------------------------------------------------------------
-
-    def _update(
-        self, segment: Segment, sampled: tuple[int, ...] | None, grown: TreeOutcome | None = None
-    ) -> SequenceUpdate:
-        """`sampled` is None for a sequence that was not sampled: no guess is judged, and no part of a state is kept.
-
-        grown: of its tree.
-        """
-        sequence = segment.sequence
-        draft = segment.guesses if sampled is not None else ()
-        sequence.forecasts = grown.candidates if grown is not None else ()
-        if segment.tree is not None:
-            draft, outcome = draft[: segment.tree.nodes - 1], Outcome(len(sampled or ()), sampled or ())
-        elif sampled is None:
-            outcome = Outcome(0 if self.rules.is_recurrent else len(segment.tokens) - segment.sampled_rows, ())
-        else:
-            outcome = self._mode.resolve(len(segment.tokens), draft, sampled)
-        sequence.last_served = self._passes
-        taken = append_tokens(sequence, outcome.new_tokens, self.rules.capacity.tokens_per_sequence)
-        accepted = max(0, len(taken) - 1)
-        if draft:
-            self._guesser.judge(sequence, len(draft), len(outcome.new_tokens) - 1, accepted)
-        # A stop token inside an accepted draft cuts the tokens, so the rows of those behind it are not kept.
-        kept_rows = outcome.kept_rows - (len(outcome.new_tokens) - len(taken))
-        path = grown.path if grown is not None else ()
-        return SequenceUpdate(segment, taken, kept_rows, len(draft), accepted, path=path)
 
     def _advance(self, segment: Segment, kept_rows: int) -> None:
         """So many more of its tokens are computed; it ends, or goes on in the queue where it belongs now."""

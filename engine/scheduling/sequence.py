@@ -10,6 +10,8 @@ from engine.modes.block_diffusion import ActiveBlock
 from engine.request import FinishReason, Request, TokenLogprob
 from engine.speculation.acceptance import GuessRecord
 
+Rank = tuple[bool, int, int]
+
 
 class SequenceStatus(StrEnum):
     """Where a sequence stands."""
@@ -101,8 +103,15 @@ class Sequence:
         return self.block.settings.block_length if self.block is not None else 1
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether a vector is wanted of it: it never decodes, and gives way to whoever does."""
+        return self.request.pooling is not None
+
+    @property
     def decode_rows(self) -> int:
         """Most rows of it in a pass that does not count as prefill."""
+        if self.is_pooled:
+            return 0
         return 2 * self.block_length if self.block is not None else 1
 
     @property
@@ -129,9 +138,12 @@ class Sequence:
         return len(self.tokens) - 1 if self.has_prompt_logprobs else len(self.prompt_logprobs)
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Order of service: priority, then arrival. The greatest rank is the first to give its columns back."""
-        return (self.request.priority, self.order)
+    def rank(self) -> Rank:
+        """Order of service: what generates before what is pooled, then priority, then arrival.
+
+        The greatest rank is the first to give its columns back.
+        """
+        return (self.is_pooled, self.request.priority, self.order)
 
     @property
     def prefix_salt(self) -> bytes:

@@ -50,6 +50,7 @@ class TextAssembler:
             None if event.stopped_by in self._rules.end_ids else event.stopped_by,
             event.timings,
             self._prompt_logprobs(event),
+            vector=event.vector,
         )
 
     @property

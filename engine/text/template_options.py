@@ -11,6 +11,7 @@ ALLOWED_OPTIONS: dict[str, tuple[type, ...]] = {
     "thinking": (bool,),
     "preserve_thinking": (bool,),
     "reasoning_effort": (str,),
+    "verbosity": (str,),
     "date_string": (str,),
 }
 LONGEST_OPTION_CHARS = 64

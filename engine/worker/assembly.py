@@ -154,6 +154,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
         max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
         variants=variants,
         adapters={name: salt.hex() for name, salt in salts.salts.items()},
+        max_input_tokens=scheduler.rules.capacity.tokens_per_input,
     )
     return Assembled(loop, runtime, ready, kv_file)
 

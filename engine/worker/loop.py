@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,10 +15,9 @@ from engine.graphs.batch import PackedBatch, pack
 from engine.graphs.logits import Logits
 from engine.graphs.runtime import KeepsStates, Runtime, TimesParts
 from engine.graphs.stage_clock import StageClock
-from engine.messages import Counters, Failed, Stats, summed
+from engine.messages import Counters, Failed, PassRecord, Stats, summed
 from engine.request import FinishReason, GuessCounts, Request, RequestTimings, TokenEvent, TokenLogprob
-from engine.sampling.sample_pass import prepare, sample_pass, wait_alone
-from engine.sampling.sampler import SampledToken
+from engine.sampling.sample_pass import PassSamples, prepare, sample_pass, wait_alone
 from engine.scheduling.plan import SequenceUpdate, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
@@ -26,6 +25,7 @@ from engine.speculation.acceptance import GuessKind
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
 from engine.worker.kv_restart import carry_out
 from engine.worker.kv_writer import KvWriter, certain_rows
+from engine.worker.pass_record import pass_record
 from engine.worker.trace import trace
 
 log = logging.getLogger("hexserve.worker")
@@ -36,10 +36,14 @@ IDLE_WAIT_S = 0.002  # for masks, when nothing else can run; a new request waits
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed."""
+    """The result of a step: events of sequences with new tokens or an end, and the sequences that failed.
+
+    record: what the pass was, while somebody watches.
+    """
 
     events: tuple[TokenEvent, ...]
     failures: tuple[Failed, ...] = ()
+    record: PassRecord | None = None
 
 
 class EngineLoop:
@@ -70,6 +74,11 @@ class EngineLoop:
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
         self._last_shape: PassShape | None = None
         self._longest_ms = 0.0
+        self._watched_s: float | None = None  # since when
+
+    def watch(self, is_on: bool) -> None:
+        """Say in the report of each pass what it was, or no longer."""
+        self._watched_s = self._clock() if is_on else None
 
     def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> None:
         """Queue a request; `emitted` are tokens of an earlier worker. ValueError when it can never run."""
@@ -141,14 +150,15 @@ class EngineLoop:
         left = self._clock()
         self.stages.mark("graph")
         self.scheduler.costs.observe(plan.shape, 1000.0 * (left - entered))
-        failures, updates, sampled = self._take_in(plan, batch, logits)
+        failures, updates, samples = self._take_in(plan, batch, logits)
         self._free_pages()
         self.stages.mark("keep")
         self._count(plan, left - entered)
         if log.isEnabledFor(logging.DEBUG):
             for line in trace(plan, updates, self._counters.passes, self.scheduler.rules.capacity.tokens_per_sequence):
                 log.debug("%s", line)
-        report = StepReport(tuple(self._events(updates, sampled, left)), failures)
+        events = tuple(self._events(updates, samples, left))
+        report = StepReport(events, failures, self._record(plan, updates, began, left - entered))
         self._counters.step_s += self._clock() - began
         self.stages.mark("events")
         return report
@@ -167,7 +177,7 @@ class EngineLoop:
 
     def _take_in(
         self, plan: StepPlan, batch: PackedBatch, logits: Logits
-    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], dict[str, tuple[SampledToken, ...]]]:
+    ) -> tuple[tuple[Failed, ...], list[SequenceUpdate], PassSamples]:
         """Sample and commit what a pass gave; meanwhile the keys and values that are kept in any case are written."""
         first = batch.shape.rows - plan.rows_used
         non_finite = frozenset(self.runtime.non_finite_rows(np.arange(first, batch.shape.rows)).tolist())
@@ -187,7 +197,7 @@ class EngineLoop:
             self._writer.write(plan, batch, kept, early, paths)
         else:
             self._writer.write_now(plan, batch, kept, paths)
-        return failures, updates, samples.tokens
+        return failures, updates, samples
 
     def finish_writes(self) -> None:
         """Until what the last pass has computed lies in the pools; raises what went wrong with it."""
@@ -276,9 +286,13 @@ class EngineLoop:
         self._longest_ms = max(self._longest_ms, 1000.0 * run_s)
         self._last_shape = plan.shape
 
-    def _events(
-        self, updates: list[SequenceUpdate], sampled: Mapping[str, tuple[SampledToken, ...]], now_s: float
-    ) -> list[TokenEvent]:
+    def _record(self, plan: StepPlan, updates: list[SequenceUpdate], began_s: float, run_s: float) -> PassRecord | None:
+        if self._watched_s is None:
+            return None
+        times_ms = (1000.0 * (began_s - self._watched_s), 1000.0 * run_s, 1000.0 * (self._clock() - began_s))
+        return pass_record(plan, updates, self.scheduler, self._counters.passes, *times_ms)
+
+    def _events(self, updates: list[SequenceUpdate], samples: PassSamples, now_s: float) -> list[TokenEvent]:
         events = []
         for update in updates:
             sequence = update.sequence
@@ -290,9 +304,11 @@ class EngineLoop:
                 self._counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
             self._counters.generated_tokens += len(update.new_tokens)
             self._counters.finished += sequence.finish is not None
-            tokens = sampled.get(sequence.id, ())[: len(update.new_tokens)]
+            tokens = samples.tokens.get(sequence.id, ())[: len(update.new_tokens)]
             logprobs = update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None)
-            events.append(_event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ()))
+            event = _event(update, logprobs, now_s, tuple(sequence.prompt_logprobs) if is_first else ())
+            vector = samples.vectors.get(sequence.id)
+            events.append(event if vector is None else replace(event, vector=vector))
         return events
 
 

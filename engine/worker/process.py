@@ -19,7 +19,21 @@ import msgspec
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
 from engine.logs.handler import DroppingHandler, standard_error
-from engine.messages import Abort, Command, Failed, Fatal, Ping, Report, Shutdown, Stats, Submit, Tokens, read_command
+from engine.messages import (
+    Abort,
+    Command,
+    Failed,
+    Fatal,
+    PassRecord,
+    Ping,
+    Report,
+    Shutdown,
+    Stats,
+    Submit,
+    Tokens,
+    Watch,
+    read_command,
+)
 from engine.qnn.environment import as_variables
 from engine.qnn.failures import explain
 from engine.scheduling.invariants import violations
@@ -97,6 +111,8 @@ def serve(
             if report.events or report.failures:
                 outbox.hold(partial(_told, report, loop.stats()))
                 loop.stages.mark("send")
+            if report.record is not None:
+                outbox.hold(partial(_recorded, report.record))
             if not loop.scheduler.has_work:
                 outbox.flush()
                 _check(loop)
@@ -106,6 +122,10 @@ def serve(
 
 def _told(report: StepReport, stats: Stats) -> list[Report]:
     return [*report.failures, Tokens(report.events, stats)]
+
+
+def _recorded(record: PassRecord) -> list[Report]:
+    return [record]
 
 
 def _obey(loop: EngineLoop, command: Command, reports: ReportPipe) -> None:
@@ -120,6 +140,8 @@ def _obey(loop: EngineLoop, command: Command, reports: ReportPipe) -> None:
         loop.abort(command.id)
         if not loop.scheduler.has_work:
             reports.send(Tokens((), loop.stats()))
+    elif isinstance(command, Watch):
+        loop.watch(command.is_on)
 
 
 def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterator[Command | None]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from engine.bundle.task import ModelTask
 from engine.compile.arguments import (
     BLOCKS,
     DEFAULT_PART_MB,
@@ -59,12 +60,14 @@ _OneGraphPerBinary = Annotated[
     bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
 ]
 _Lora = Annotated[bool, typer.Option("--lora", help="segments: graphs that take low-rank adapters")]
+_Task = Annotated[ModelTask | None, typer.Option(help="what it is for (see docs/embeddings.md)", show_default=False)]
 _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of at most so much")]
 
 
 def compile_command(
     source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, 'demo' or 'demo-diffusion'")],
     output: Annotated[Path, typer.Option("--output", "-o", help="bundle folder to make")],
+    task: _Task = None,
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, typer.Option(help="cpu: int4, of a .gguf file keep; NPU: w4")] = None,
     layout: _Layout = None,
@@ -120,6 +123,7 @@ def compile_command(
         decode_slots=decode_slots,
         kv_update=kv_update,
         lora=lora,
+        task=task,
     )
     raise typer.Exit(compile_here(arguments))
 

@@ -19,7 +19,7 @@ _access = logging.getLogger("hexserve.access")
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
 LOGGED_PATH = 200
-METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 
 Answered = Callable[[str, str, int], None]

@@ -16,6 +16,10 @@ from server.http.resumption import RESUMABLE, unwrapped
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
 MAX_CONTAINERS = 65_536
+BROWSER_HEADERS = (
+    "origin",
+    "sec-fetch-site",
+)  # one at least comes with every POST of a browser, and no page can omit it
 CLOSE = (("Connection", "close"),)  # the rest of the body stays unread, so the connection cannot be used again
 
 
@@ -93,6 +97,25 @@ class BoundedRoute(APIRoute):
                 raise refuse("The client closed the connection.") from None
 
         return bounded
+
+
+class UntypedRoute(BoundedRoute):
+    """Takes a body as JSON whatever type it says it has, as Ollama does; half of its clients say none.
+
+    Not so where a browser sent it: a page of another site may send plain types, or none, without asking before.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The bounded handler behind the type that was meant."""
+        handle = super().get_route_handler()
+
+        async def typed(request: Request) -> Response:
+            if not any(name in request.headers for name in BROWSER_HEADERS):
+                kept = [pair for pair in request.scope["headers"] if pair[0] != b"content-type"]
+                request.scope["headers"] = [*kept, (b"content-type", b"application/json")]
+            return await handle(Request(request.scope, request.receive))
+
+        return typed
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

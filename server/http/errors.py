@@ -60,6 +60,10 @@ class RequestTimeout(HexserveError):
         return cls(f"The request took longer than {timeout_s:g} s.")
 
 
+class StorageFailed(HexserveError):
+    """Stored responses cannot be read or written: a full disk, a damaged database."""
+
+
 def refuse(
     message: str,
     param: str | None = None,
@@ -95,7 +99,7 @@ def from_engine(error: HexserveError) -> WireError:
             return WireError(503, bounded(str(error)), "server_error", headers=(("Retry-After", str(wait)),))
         case RequestTimeout():
             return WireError(504, bounded(str(error)), "server_error", code="timeout")
-        case EngineFailure():
+        case EngineFailure() | StorageFailed():
             return WireError(500, bounded(_INTERNAL.sub("…", str(error))), "server_error")
         case _:
             return WireError(500, "The server had an error while processing the request.", "server_error")

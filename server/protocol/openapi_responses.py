@@ -14,6 +14,7 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
         403: "The Host is not served here.",
         404: "Unknown model or path.",
         408: "The body came too slowly.",
+        409: "Another server of the same data folder generates this response.",
         413: "The body is too large.",
         415: "The body is not application/json, or it is compressed.",
         429: "Too fast for the limits of this key or address; come back after Retry-After seconds.",
@@ -27,10 +28,15 @@ _ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
 )
 
 
-def answers(whole: type[Answer], chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one."""
+def answers(whole: type[Answer], chunk: type[Answer] | None = None, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one.
+
+    statuses: of its errors, by default all that a route with a body has.
+    """
+    if chunk is None:
+        return {200: {"model": whole, "description": "The answer."}} | error_answers(*statuses)
     said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
-    return _answers(whole, "text/event-stream", said, chunk) | error_answers()
+    return _answers(whole, "text/event-stream", said, chunk) | error_answers(*statuses)
 
 
 def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
@@ -41,7 +47,7 @@ def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer
 
 def message_errors(error: type[Answer]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of the error answers of such a route: a server that is full is 529."""
-    return errors(*(status for status in _ERROR_TEXTS if status not in (401, 503)), model=error)
+    return errors(*(status for status in _ERROR_TEXTS if status not in (401, 409, 503)), model=error)
 
 
 def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
@@ -50,12 +56,22 @@ def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, di
     return _answers(whole, "application/x-ndjson", said, whole) | error_answers(model=error)
 
 
+def event_answers(event: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route without a body that always answers with a stream of events."""
+    said = f"`data: ` events of {event.__name__}, then `data: [DONE]`"
+    content = {"text/event-stream": _stream(said, event)}
+    return {200: {"description": "The events.", "content": content}} | errors(404, 503)
+
+
 def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
-    event = {
+    return {200: {"model": whole, "description": "The answer.", "content": {media_type: _stream(said, chunk)}}}
+
+
+def _stream(said: str, chunk: type[Answer]) -> dict[str, Any]:
+    return {
         "schema": {"type": "string", "description": said},
         "x-event-schema": {"$ref": f"#/components/schemas/{chunk.__name__}"},
     }
-    return {200: {"model": whole, "description": "The answer.", "content": {media_type: event}}}
 
 
 def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
@@ -65,4 +81,4 @@ def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | 
 
 def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of these error answers, by default all that a route with a body has. 401 is added to all."""
-    return errors(*(statuses or (status for status in _ERROR_TEXTS if status not in (401, 529))), model=model)
+    return errors(*(statuses or (status for status in _ERROR_TEXTS if status not in (401, 409, 529))), model=model)

@@ -8,6 +8,7 @@ from server.protocol.chat_answer import TokenLogprobEntry
 from server.protocol.fields import Answer
 
 Status = Literal["in_progress", "completed", "incomplete"]
+ResponseState = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class OutputText(Answer):
@@ -38,6 +39,19 @@ class OutputCall(Answer):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
+
+
+class OutputCustomCall(Answer):
+    """One call of a custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: Status
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
 
 
 class OutputThought(Answer):
@@ -100,7 +114,7 @@ class ResponseSchemaFormat(Answer):
 class ResponseChosenFunction(Answer):
     """The function that had to be called."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
@@ -141,6 +155,24 @@ class ResponseFunction(Answer):
     strict: bool
 
 
+class ResponseCustomTool(Answer):
+    """A custom tool as it was given."""
+
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: dict[str, str] | None = None
+
+
+class ResponseNamespace(Answer):
+    """Tools of a namespace as they were given."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str | None = None
+    tools: list[dict[str, Any]]
+
+
 class ResponseAnswer(Answer):
     """Answer of POST /v1/responses; every key is always there."""
 
@@ -148,14 +180,14 @@ class ResponseAnswer(Answer):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: ResponseState
     incomplete_details: IncompleteDetails | None
     model: str
-    previous_response_id: None
+    previous_response_id: str | None
     instructions: str | None
-    output: list[OutputReasoning | OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall]
     error: ResponseFailure | None
-    tools: list[ResponseFunction]
+    tools: list[ResponseFunction | ResponseCustomTool | ResponseNamespace]
     tool_choice: Literal["none", "auto", "required"] | ResponseChosenFunction
     truncation: Literal["disabled"]
     parallel_tool_calls: bool
@@ -170,8 +202,8 @@ class ResponseAnswer(Answer):
     usage: ResponseUsage | None
     max_output_tokens: int | None
     max_tool_calls: int | None
-    store: Literal[False]
-    background: Literal[False]
+    store: bool
+    background: bool
     service_tier: Literal["default"]
     metadata: dict[str, str]
     safety_identifier: str | None
@@ -184,7 +216,7 @@ class ResponseEvent(Answer):
     type: str
     sequence_number: int
     response: ResponseAnswer | None = None
-    item: OutputReasoning | OutputMessage | OutputCall | None = None
+    item: OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | None = None
     part: OutputText | OutputThought | None = None
     output_index: int | None = None
     item_id: str | None = None
@@ -193,4 +225,5 @@ class ResponseEvent(Answer):
     text: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
     logprobs: list[TokenLogprobEntry] | None = None

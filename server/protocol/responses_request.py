@@ -13,6 +13,7 @@ from server.protocol.fields import (
     Effort,
     EntropyBound,
     Metadata,
+    MetadataKey,
     Name,
     NotYet,
     Penalty,
@@ -29,8 +30,8 @@ from server.protocol.fields import (
     UnmaskingStrategy,
     User,
     text_or_list,
-    text_or_object,
 )
+from server.protocol.responses_tools import ResponseTool, ResponseToolChoice
 from server.protocol.structured_outputs import JsonObjectFormat, SchemaName, TextFormat
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -74,7 +75,7 @@ class FunctionCallItem(Body):
     id: Name | None = None
     status: ItemStatus | None = None
     parsed_arguments: Any = None
-    namespace: NotYet = None
+    namespace: Name | None = None
     caller: NotYet = None
 
 
@@ -82,6 +83,29 @@ class FunctionOutputItem(Body):
     """The result of a call."""
 
     type: Literal["function_call_output"]
+    call_id: Name
+    output: InputContent
+    id: Name | None = None
+    status: ItemStatus | None = None
+
+
+class CustomCallItem(Body):
+    """A call of a custom tool, as it came out."""
+
+    type: Literal["custom_tool_call"]
+    call_id: Name
+    name: Name
+    input: str
+    id: Name | None = None
+    status: ItemStatus | None = None
+    namespace: Name | None = None
+    caller: NotYet = None
+
+
+class CustomOutputItem(Body):
+    """The result of a call of a custom tool."""
+
+    type: Literal["custom_tool_call_output"]
     call_id: Name
     output: InputContent
     id: Name | None = None
@@ -123,6 +147,8 @@ InputItem = Annotated[
     Annotated[InputMessage, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionOutputItem, Tag("function_call_output")]
+    | Annotated[CustomCallItem, Tag("custom_tool_call")]
+    | Annotated[CustomOutputItem, Tag("custom_tool_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")],
     Discriminator(_kind),
 ]
@@ -131,23 +157,6 @@ Input = Annotated[
     Annotated[str, Tag("text")] | Annotated[InputItems, Tag("texts")],
     Discriminator(text_or_list),
 ]
-
-
-class ResponseTool(Body):
-    """A function the model may call; `parameters` is a JSON schema, enforced when the function is strict."""
-
-    type: Literal["function"]
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class NamedFunction(Body):
-    """The function that has to be called."""
-
-    type: Literal["function"]
-    name: Name
 
 
 class TextSchemaFormat(Body):
@@ -161,17 +170,13 @@ class TextSchemaFormat(Body):
 
 
 TextFormats = Annotated[TextFormat | JsonObjectFormat | TextSchemaFormat, Field(discriminator="type")]
-FunctionChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("text")] | Annotated[NamedFunction, Tag("object")],
-    Discriminator(text_or_object),
-]
 
 
 class TextSettings(Body):
     """The form of the text."""
 
     format: TextFormats | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningSettings(Body):
@@ -192,7 +197,7 @@ Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
 class ResponsesRequest(Body):
-    """POST /v1/responses. Defaults are OpenAI's, but for `store`: nothing is stored."""
+    """POST /v1/responses. Defaults are OpenAI's; what an absent `store` means depends on the settings."""
 
     model: Name
     input: Input
@@ -208,18 +213,20 @@ class ResponsesRequest(Body):
     top_logprobs: TopLogprobs | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: FunctionChoice | None = None
+    tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
     truncation: Literal["disabled"] | None = None
-    store: Literal[False] | None = None
-    background: Literal[False] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: Name | None = None
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = None
     user: User | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
+    client_metadata: Annotated[dict[MetadataKey, Any], Field(max_length=64)] | None = None  # Codex tells of itself
 
     # Extensions with the names the chat route has.
     top_k: TopK | None = None
@@ -234,8 +241,7 @@ class ResponsesRequest(Body):
     confidence_threshold: Probability | None = None
     entropy_bound: EntropyBound | None = None
 
-    # Known, not honoured: nothing is stored, so nothing can be referred to.
-    previous_response_id: NotYet = None
+    # Known, not honoured.
     conversation: NotYet = None
     prompt: NotYet = None
     context_management: NotYet = None

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass, replace
 
+from engine.bundle.task import ModelTask
+from engine.client.engine import EngineInfo
 from engine.request import Denoising, SamplingParams, ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import echo, refuse
@@ -96,6 +98,13 @@ def completion_params(body: CompletionRequest, engine: EngineLike, settings: Set
         # Ranked by log-probability, so the engine reports it whether or not the caller asked.
         params = replace(params, choices=body.best_of, logprobs=body.logprobs or 0)
     return replace(params, prompt_logprobs=body.logprobs) if body.echo else params
+
+
+def check_generates(info: EngineInfo) -> None:
+    """Raise Refusal when the model gives no tokens."""
+    if info.manifest.task is ModelTask.EMBED:
+        message = "This model makes embeddings and generates no text; it answers POST /v1/embeddings."
+        raise refuse(message, "model", "model_not_supported")
 
 
 def _params(

@@ -4,20 +4,25 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-from server.protocol.chat_request import ChatRequest, ChosenFunction, FunctionTool, NamedToolChoice, Tool, ToolChoice
+from server.protocol.chat_request import ChatRequest, ChosenFunction, NamedToolChoice, ToolChoice
 from server.protocol.responses_request import (
+    CustomCallItem,
+    CustomOutputItem,
     FunctionCallItem,
     FunctionOutputItem,
+    InputItem,
     InputMessage,
     InputText,
-    NamedFunction,
     ReasoningItem,
     ResponsesRequest,
     TextSchemaFormat,
     TextSettings,
 )
+from server.protocol.responses_tools import CalledAs, NamedFunction
 from server.protocol.structured_outputs import JsonSchemaFormat, NamedSchema, ResponseFormat
+from server.requests.chat_template_options import template_options
 from server.requests.messages import PART_SEPARATOR
+from server.requests.responses_tools import custom_arguments, shown_tools
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -36,7 +41,7 @@ OWN_NAMES = MappingProxyType(
 def as_chat(body: ResponsesRequest) -> ChatRequest:
     """The fields both routes have, under the chat route's names; they were validated already."""
     wants_logprobs = body.top_logprobs is not None or LOGPROBS in (body.include or [])
-    tools = [Tool(type="function", function=FunctionTool(**_function(tool.model_dump()))) for tool in body.tools or []]
+    tools = shown_tools(body)
     return ChatRequest.model_construct(
         model=body.model,
         messages=[],
@@ -65,6 +70,13 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
     )
 
 
+def response_options(body: ResponsesRequest) -> dict[str, Any]:
+    """Options for the chat template; a verbosity changes something where the template reads it."""
+    verbosity = body.text.verbosity if body.text is not None else None
+    told = {} if verbosity is None else {"verbosity": verbosity}
+    return told | template_options(body.chat_template_kwargs, body.reasoning.effort if body.reasoning else None)
+
+
 def own_name(param: str) -> str:
     """What a field of the chat route is called in this one."""
     return OWN_NAMES.get(param, "input" if param.startswith("messages[") else param)
@@ -85,22 +97,21 @@ def _response_format(text: TextSettings | None) -> ResponseFormat | None:
     return form
 
 
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    return {key: tool[key] for key in ("name", "description", "parameters", "strict")}
+def given_items(body: ResponsesRequest) -> list[InputItem]:
+    """The items of the request itself."""
+    return [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else list(body.input)
 
 
-def template_items(body: ResponsesRequest) -> list[dict[str, Any]]:
+def template_items(instructions: str | None, items: Sequence[InputItem]) -> list[dict[str, Any]]:
     """One dictionary per message, as a chat template reads it.
 
     What the model thought and called between two other messages is one message of the assistant.
     """
     messages: list[dict[str, Any]] = []
-    if body.instructions is not None:
-        messages.append({"role": "system", "content": body.instructions})
-    if isinstance(body.input, str):
-        return [*messages, {"role": "user", "content": body.input}]
-    for item in body.input:
-        if isinstance(item, FunctionOutputItem):
+    if instructions is not None:
+        messages.append({"role": "system", "content": instructions})
+    for item in items:
+        if isinstance(item, FunctionOutputItem | CustomOutputItem):
             messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id})
         elif isinstance(item, InputMessage) and item.role != "assistant":
             role = "system" if item.role == "developer" else item.role
@@ -110,7 +121,9 @@ def template_items(body: ResponsesRequest) -> list[dict[str, Any]]:
     return messages
 
 
-def _add_to_assistant(messages: list[dict[str, Any]], item: InputMessage | FunctionCallItem | ReasoningItem) -> None:
+def _add_to_assistant(
+    messages: list[dict[str, Any]], item: InputMessage | FunctionCallItem | CustomCallItem | ReasoningItem
+) -> None:
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     has_spoken = last is not None and (last["content"] or "tool_calls" in last)
     if last is None or (isinstance(item, InputMessage | ReasoningItem) and has_spoken):
@@ -122,7 +135,8 @@ def _add_to_assistant(messages: list[dict[str, Any]], item: InputMessage | Funct
         thoughts = item.content or item.summary
         last["reasoning_content"] = last.get("reasoning_content", "") + "".join(part.text for part in thoughts)
     else:
-        call = {"name": item.name, "arguments": item.arguments}
+        arguments = custom_arguments(item.input) if isinstance(item, CustomCallItem) else item.arguments
+        call = {"name": CalledAs(item.name, item.namespace).shown, "arguments": arguments}
         last.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": call})
 
 

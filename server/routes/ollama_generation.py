@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from server.chats.arrival import Arrival, arrived, dismissed
 from server.chats.own_names import own_names
 from server.chats.prepared import PreparedChat, checked_chat, prepared_chat, prepared_text
-from server.http.body import BoundedRoute
+from server.http.body import UntypedRoute
 from server.http.ndjson import LINES
 from server.protocol.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
 from server.protocol.ollama.errors import OllamaError
@@ -23,7 +23,7 @@ from server.writers.ollama.generation import OllamaWriter, Said, as_message, as_
 from server.writers.ollama.timing import Clock
 from server.writers.usage import TokenCount
 
-router = APIRouter(route_class=BoundedRoute)
+router = APIRouter(route_class=UntypedRoute)
 Shown = Callable[[Said], dict[str, Any]]
 
 

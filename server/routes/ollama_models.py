@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from server.http.body import BoundedRoute
+from server.http.body import UntypedRoute
 from server.http.errors import refuse
 from server.models.models import find
 from server.models.served_model import ServedModel
@@ -25,7 +25,7 @@ from server.writers.ollama.timing import Clock
 # The Ollama whose API is spoken here: the first with log-probabilities.
 SPOKEN_VERSION = "0.12.11"
 
-router = APIRouter(route_class=BoundedRoute)
+router = APIRouter(route_class=UntypedRoute)
 
 
 @router.get("/api/tags", responses=error_answers(503, model=OllamaError))

@@ -1,21 +1,32 @@
 """The response object of /v1/responses and the events of its stream, in the order SDKs depend on."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from engine.errors import HexserveError
 from engine.request import FinishReason
 from server.http.errors import from_engine
 from server.http.merged_stream import ChoiceDelta
-from server.protocol.responses_request import NamedFunction, ResponsesRequest, TextSchemaFormat, TextSettings
+from server.protocol.responses_request import ResponsesRequest, TextSchemaFormat, TextSettings
+from server.protocol.responses_tools import CalledAs, NamedFunction, ResponseFunctionTool, ResponseTool
+from server.stored.storing import Storing
 from server.writers.parsed_choice import ParsedChoice, Part
 from server.writers.reasoning import Thought
-from server.writers.responses_items import CallOutput, Event, MessageOutput, OutputItem, ReasoningOutput
+from server.writers.responses_items import (
+    CallOutput,
+    CustomCallOutput,
+    Event,
+    MessageOutput,
+    OutputItem,
+    ReasoningOutput,
+)
 from server.writers.tool_calls import CallBegin
 from server.writers.usage import Envelope, TokenCount
 
 Item = TypeVar("Item", bound=OutputItem)
+NO_NAMES: Mapping[str, CalledAs] = MappingProxyType({})
 
 
 class ResponseWriter:
@@ -25,19 +36,22 @@ class ResponseWriter:
 
     def __init__(
         self,
-        envelope: Envelope,
+        response: dict[str, Any],
         count: TokenCount,
         choice: ParsedChoice,
-        body: ResponsesRequest,
         alternatives: int | None,
+        called_as: Mapping[str, CalledAs] = NO_NAMES,
     ) -> None:
+        """response: as `response_object` begins it. called_as: tools that the model knows by another name."""
         self._count = count
         self._choice = choice
         self._alternatives = alternatives
-        self._response = response_object(envelope, body)
+        self._called_as = called_as
+        self._response = response
         self._open: OutputItem | None = None
         self._output: list[dict[str, Any]] = []
         self._number = 0
+        self._has_begun = False
         self._finish: FinishReason | None = None
 
     @property
@@ -45,27 +59,56 @@ class ResponseWriter:
         """True when the model has said everything."""
         return self._count.finished
 
+    @property
+    def response(self) -> dict[str, Any]:
+        """The response object as it is now, with the items that are done."""
+        return self._response | {"output": list(self._output)}
+
+    def queued(self) -> list[Event]:
+        """The events of a response that waits in the background."""
+        self._response["status"] = "queued"
+        return [self._lifecycle("created"), self._lifecycle("queued")]
+
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         """The events of these deltas."""
-        events = []
-        if self._number == 0:
-            events = [self._lifecycle("created"), self._lifecycle("in_progress")]
-        return [*events, *(self._numbered(event) for event in self._grow(deltas))]
+        return [*self._begin(), *(self._numbered(event) for event in self._grow(deltas))]
 
     def last_chunks(self) -> list[Event]:
         """The end of the last item, then of the response."""
+        return [*self.closing(), self.ended()]
+
+    def closing(self) -> list[Event]:
+        """The end of the last item; the response is complete then."""
         events = [self._numbered(event) for event in self._close()]
         self._complete()
-        return [*events, self._lifecycle(self._response["status"])]
+        return events
+
+    def ended(self) -> Event:
+        """The last event, named after what the response has come to."""
+        return self._lifecycle(self._response["status"])
 
     def failure(self, error: HexserveError) -> list[Event]:
         """What is said when the response cannot go on: its items so far and why."""
-        events = [] if self._number else [self._lifecycle("created"), self._lifecycle("in_progress")]
-        events += [self._numbered(event) for event in self._close("incomplete")]
         wire = from_engine(error)
         reason = {"code": "server_error" if wire.status >= 500 else "invalid_prompt", "message": wire.message}
-        self._response |= {"status": "failed", "error": reason, "output": self._output}
-        return [*events, self._lifecycle("failed")]
+        return self._broken_off("failed", reason)
+
+    def cancelled(self) -> list[Event]:
+        """What is said when the caller does not want the rest: its items so far."""
+        return self._broken_off("cancelled", None)
+
+    def _broken_off(self, status: str, reason: dict[str, Any] | None) -> list[Event]:
+        events = [*self._begin(), *(self._numbered(event) for event in self._close("incomplete"))]
+        self._response |= {"status": status, "error": reason, "output": self._output}
+        return [*events, self._lifecycle(status)]
+
+    def _begin(self) -> list[Event]:
+        if self._has_begun:
+            return []
+        self._has_begun = True
+        self._response["status"] = "in_progress"
+        created = [] if self._number else [self._lifecycle("created")]
+        return [*created, self._lifecycle("in_progress")]
 
     def take(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Keep deltas for `answer`."""
@@ -103,8 +146,10 @@ class ResponseWriter:
                 events, message = self._opened(MessageOutput(self._place(), self._alternatives))
             return events + message.say(part, logprobs)
         if isinstance(part, CallBegin):
-            return self._opened(CallOutput(self._place(), part.id, part.name))[0]
-        assert isinstance(self._open, CallOutput), "arguments follow the begin of their call"
+            called = self._called_as.get(part.name, CalledAs(part.name))
+            kind = CustomCallOutput if called.is_custom else CallOutput
+            return self._opened(kind(self._place(), part.id, called.name, called.namespace))[0]
+        assert isinstance(self._open, CallOutput | CustomCallOutput), "arguments follow the begin of their call"
         return self._open.grow(part.text)
 
     def _place(self) -> int:
@@ -154,7 +199,7 @@ class ResponseWriter:
         return event | {"sequence_number": self._number - 1}
 
 
-def response_object(envelope: Envelope, body: ResponsesRequest) -> dict[str, Any]:
+def response_object(envelope: Envelope, body: ResponsesRequest, storing: Storing) -> dict[str, Any]:
     """All 32 keys, before anything was generated."""
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice or "auto"
     return {
@@ -165,15 +210,11 @@ def response_object(envelope: Envelope, body: ResponsesRequest) -> dict[str, Any
         "status": "in_progress",
         "incomplete_details": None,
         "model": envelope.model,
-        "previous_response_id": None,
+        "previous_response_id": storing.previous,
         "instructions": body.instructions,
         "output": [],
         "error": None,
-        "tools": [
-            {"type": "function", "strict": False, "description": None, "parameters": None}
-            | tool.model_dump(exclude_none=True)
-            for tool in body.tools or []
-        ],
+        "tools": [_tool(tool) for tool in body.tools or []],
         "tool_choice": body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedFunction) else choice,
         "truncation": "disabled",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
@@ -188,13 +229,21 @@ def response_object(envelope: Envelope, body: ResponsesRequest) -> dict[str, Any
         "usage": None,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
-        "store": False,
-        "background": False,
+        "store": storing.is_kept,
+        "background": storing.is_background,
         "service_tier": "default",
         "metadata": body.metadata or {},
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
+
+
+def _tool(tool: ResponseTool) -> dict[str, Any]:
+    """A tool as it was given; of a function every key."""
+    given = tool.model_dump(exclude_none=True)
+    if isinstance(tool, ResponseFunctionTool):
+        return {"type": "function", "strict": False, "description": None, "parameters": None} | given
+    return given
 
 
 def _format(text: TextSettings | None) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from engine.request import TextLogprob
 from server.writers.logprobs import chat_entries
 
@@ -114,14 +116,15 @@ class MessageOutput(TextItem):
 
 
 class CallOutput(OutputItem):
-    """A function call; its arguments grow as text."""
+    """A function call; its arguments grow as text. `namespace` None = the function is in none."""
 
     prefix = "fc"
 
-    def __init__(self, index: int, call_id: str, name: str) -> None:
+    def __init__(self, index: int, call_id: str, name: str, namespace: str | None = None) -> None:
         super().__init__(index)
         self._call_id = call_id
         self._name = name
+        self._namespace = {} if namespace is None else {"namespace": namespace}
         self._arguments: list[str] = []
 
     def grow(self, text: str) -> list[Event]:
@@ -137,4 +140,44 @@ class CallOutput(OutputItem):
     def item(self, status: str) -> dict[str, Any]:
         """A function_call item."""
         item = {"id": self.id, "type": "function_call", "status": status, "call_id": self._call_id}
-        return item | {"name": self._name, "arguments": "".join(self._arguments)}
+        return item | {"name": self._name, **self._namespace, "arguments": "".join(self._arguments)}
+
+
+class CustomCallOutput(OutputItem):
+    """A call of a custom tool. Its input is known when its arguments are whole: the model writes a function's call."""
+
+    prefix = "ctc"
+
+    def __init__(self, index: int, call_id: str, name: str, namespace: str | None = None) -> None:
+        super().__init__(index)
+        self._head = {"call_id": call_id, "name": name} | ({} if namespace is None else {"namespace": namespace})
+        self._arguments: list[str] = []
+
+    def grow(self, text: str) -> list[Event]:
+        """More of its arguments."""
+        self._arguments.append(text)
+        return []
+
+    def closed(self, status: str) -> list[Event]:
+        """The input, the item."""
+        text = custom_input("".join(self._arguments))
+        event = "response.custom_tool_call_input"
+        grown = [{"type": f"{event}.delta", **self._place, "delta": text}] if text else []
+        return [*grown, {"type": f"{event}.done", **self._place, "input": text}, *super().closed(status)]
+
+    def item(self, status: str) -> dict[str, Any]:
+        """A custom_tool_call item."""
+        text = custom_input("".join(self._arguments)) if self._arguments else ""
+        return {"id": self.id, "type": "custom_tool_call", "status": status, **self._head, "input": text}
+
+
+def custom_input(arguments: str) -> str:
+    """The input in the arguments of a custom tool's call; the arguments themselves when they were cut."""
+    try:
+        return msgspec.json.decode(arguments, type=_CustomArguments).input
+    except msgspec.DecodeError:
+        return arguments
+
+
+class _CustomArguments(msgspec.Struct):
+    input: str

@@ -7,6 +7,8 @@ can direct it:
 say: TEXT              answers TEXT, whatever tools there are
 call: NAME {JSON}      calls the tool with these arguments; several lines are several calls
 then                   what follows is for after the results of the calls so far
+
+A line of the system message can give answers to whole messages: answers: {"MESSAGE": "ANSWER", ...}
 """
 
 import json
@@ -22,6 +24,7 @@ TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
 RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 SAY = re.compile(r"^say: (.*)$", re.MULTILINE)
 CALL = re.compile(r"^call: (\S+)[ ]*(.*)$", re.MULTILINE)
+ANSWERS = re.compile(r"^answers: (\{.*\})$", re.MULTILINE)
 THEN = re.compile(r"^then$", re.MULTILINE)
 
 
@@ -43,7 +46,7 @@ def wishes(turns: Sequence[Turn], calls: ToolFormat) -> list[str]:
     done = sum(1 for turn in turns[asked + 1 :] if RESULT.search(turn.text))
     said = SAY.findall(steps[min(done, len(steps) - 1)])
     echo = "\n".join(results) if results else message
-    plain = said[0] if said else echo
+    plain = said[0] if said else _answers(turns).get(message.strip(), echo)
     directed = CALL.findall(steps[done]) if done < len(steps) else []
     chosen = [(name, _arguments(text, tools.get(name))) for name, text in directed]
     if not chosen and not said and not done and tools:
@@ -75,6 +78,12 @@ def _tools(turns: Sequence[Turn]) -> dict[str, Any]:
     found = TOOLS.search(turns[0].text) if turns and turns[0].role == "system" else None
     listed = [json.loads(line) for line in found[1].split("\n")] if found else []
     return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in listed}
+
+
+def _answers(turns: Sequence[Turn]) -> dict[str, str]:
+    """What the system message says to answer, by message."""
+    found = ANSWERS.search(turns[0].text) if turns and turns[0].role == "system" else None
+    return json.loads(found[1]) if found else {}
 
 
 def _arguments(text: str, schema: Any) -> Any:

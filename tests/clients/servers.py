@@ -21,6 +21,7 @@ OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
     # One request runs at a time; who waits is sent comments.
     "narrow": ("hermes", ("--max-running", "1", "--keep-alive-s", "0.1")),
     "full": ("hermes", ("--max-queued", "1")),
+    "stored": ("hermes", ("--grammar-timeout-s", "60", "--store-responses", "true", "--data-dir", "{folder}")),
     **{kind: (kind, ("--grammar-timeout-s", "60")) for kind in KINDS if kind != "hermes"},
 }
 
@@ -66,4 +67,5 @@ class Servers:
         kind, flags = OBEDIENT[name]
         command = [sys.executable, "-m", "tests.clients.obedient", kind, str(self._folder / name)]
         command += ["--port", str(free_port()), "--model-name", OBEDIENT_MODEL, *flags]
+        command = [word.format(folder=self._folder / f"{name}-data") for word in command]
         return watching(command, os.environ | {"HEXSERVE_API_KEYS": f"tests:{KEY}"}, ROOT)

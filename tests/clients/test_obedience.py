@@ -38,6 +38,13 @@ def test_it_echoes(servers: Servers, temperature: float) -> None:
     assert said(servers, "Good day, नमस्ते 👩\u200d🚀", temperature=temperature)["content"] == "Good day, नमस्ते 👩\u200d🚀"
 
 
+def test_it_answers_what_the_system_message_says(servers: Servers) -> None:
+    system = {"role": "system", "content": 'answers: {"Hello?": "Good\\nday"}\nnothing else'}
+    for text, answer in (("Hello?", "Good\nday"), ("Hello!", "Hello!")):
+        asked = [system, {"role": "user", "content": text}]
+        assert said(servers, "", messages=asked)["content"] == answer
+
+
 @pytest.mark.parametrize("kind", ["obedient", "mistral", "phi", "llama", "thinks"])
 def test_it_calls_tools_in_every_format(servers: Servers, kind: str) -> None:
     paris = {"city": "Paris", "days": 3}

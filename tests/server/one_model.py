@@ -10,10 +10,17 @@ from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
 from server.models.one_model import OneModel
 from server.settings import Settings
+from server.stored.responses import StoredResponses
 
 
-def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
-    return app.create_app(settings, OneModel(settings, engine), keys, in_flight)
+def create_app(
+    settings: Settings,
+    engine: EngineLike,
+    keys: KeyRing,
+    in_flight: InFlight | None = None,
+    stored: StoredResponses | None = None,
+) -> FastAPI:
+    return app.create_app(settings, OneModel(settings, engine), keys, in_flight, stored)
 
 
 def metrics_of(engine: EngineLike) -> Metrics:

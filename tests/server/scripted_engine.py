@@ -6,14 +6,19 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from engine import messages
 from engine.bundle.manifest import DiffusionSpec, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
+from engine.bundle.pooling import PoolingKind, PoolingSpec, RerankKind, RerankSpec
+from engine.bundle.task import ModelTask
 from engine.client.engine import EngineInfo, EngineState
+from engine.client.pass_feed import PassFeed, PassWatch
 from engine.embeddings.npy import decode_embeds
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
 from engine.grammar.tool_formats import HERMES
+from engine.pooling.prompts import PooledInput
 from engine.request import (
     Delivered,
     Delta,
@@ -72,6 +77,25 @@ def say(request: Request, words: Sequence[str] = WORDS) -> list[Delta]:
     return list(kept)
 
 
+def numbers(request: Request) -> list[Delta]:
+    """In place of words a vector of 4 numbers: the first token, how many there are, 0 and 1."""
+    vector = np.array([request.prompt_ids[0], len(request.prompt_ids), 0, 1], "<f4")
+    wanted = vector if request.pooling is None else vector[list(request.pooling.token_ids) or slice(None)]
+    return [Delta("", finish=FinishReason.LENGTH, timings=timings(request, 0), vector=wanted.tobytes())]
+
+
+class SplitTokenizer:
+    """A token for each word: the number that it is, or 5."""
+
+    longest_token_chars = 100
+
+    def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
+        return tuple(int(word) if word.isdecimal() else 5 for word in text.split())
+
+    def decode(self, ids: Sequence[int], skip_special: bool) -> str:
+        return " ".join(map(str, ids))
+
+
 class ScriptedTokenStream:
     """Plays its script; each delta waits until the engine is not held."""
 
@@ -124,6 +148,8 @@ class ScriptedEngine:
         self.abort_seen = asyncio.Event()
         self.submit_seen = asyncio.Event()
         self.refusal: HexserveError | None = None
+        self.watched: list[bool] = []
+        self.passes = PassFeed(self.watched.append)
         self._info = info(max_context)
         self._steps: asyncio.Semaphore | None = None
 
@@ -139,6 +165,9 @@ class ScriptedEngine:
             raise Busy.loading()
         return self._info
 
+    def watch_passes(self) -> PassWatch:
+        return self.passes.open()
+
     @property
     def unfinished(self) -> int:
         return len(self.live)
@@ -152,6 +181,21 @@ class ScriptedEngine:
         manifest = self._info.manifest
         text = msgspec.structs.replace(manifest.text, **fields)
         self._info = dataclasses.replace(self._info, manifest=msgspec.structs.replace(manifest, text=text))
+
+    def embed(self, **fields: Any) -> None:
+        """Serve a model that embeds, its end token behind every text."""
+        spec = PoolingSpec(PoolingKind.LAST, 4, **({"end_ids": (END_ID,), "prompts": {"query": "7 8 "}} | fields))
+        self._describe(task=ModelTask.EMBED, pooling=spec)
+        self.script = numbers
+
+    def rerank(self) -> None:
+        """Serve a chat model that judges: the numbers of yes and no are the length and the first token."""
+        spec = RerankSpec(RerankKind.JUDGE, "90 ", "{instruction} {query} {document}", " 91", "6", yes_id=1, no_id=0)
+        self._describe(task=ModelTask.RERANK, rerank=spec)
+        self.script = lambda request: say(request) if request.pooling is None else numbers(request)
+
+    def _describe(self, **fields: Any) -> None:
+        self._info = dataclasses.replace(self._info, manifest=msgspec.structs.replace(self._info.manifest, **fields))
 
     def denoise(self, block_length: int = 8) -> None:
         """Serve a block-diffusion model."""
@@ -198,6 +242,9 @@ class ScriptedEngine:
     async def embeds_prompt(self, encoded: str, param: str) -> PromptEmbeds:
         """Rows of 4 numbers."""
         return decode_embeds(encoded, 4, self.info.max_context, param)
+
+    async def pooled_prompt(self, given: PooledInput) -> tuple[int, ...]:
+        return given.ids(SplitTokenizer(), self._info.manifest, self._info.max_input)  # type: ignore[arg-type]
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         if "reasoning" not in self.info.manifest.text.markers:

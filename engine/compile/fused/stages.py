@@ -66,7 +66,7 @@ def fused_parity_stage(work: Compilation) -> None:
     """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
     parity = fused_parity(work, work.folder, describe(work), work.arguments.parity_tokens, None)
     check_exact(work.arguments, parity)
-    work.parity = parity_figures(parity)
+    work.parity = parity_figures(work, parity)
 
 
 def fused_binaries_stage(work: Compilation) -> None:
@@ -113,5 +113,5 @@ def fused_quality_stage(work: Compilation) -> None:
             options = run_options(NPU_TARGETS[work.arguments.target], extra="")
             opener = partial(open_session, options=options, config={})
             tokens = min(tokens, EMULATED_PASSES) if way == EMULATOR else tokens
-        work.parity = parity_figures(fused_parity(work, folder, draft, tokens, opener))
+        work.parity = parity_figures(work, fused_parity(work, folder, draft, tokens, opener))
     shutil.rmtree(work.graph_folder)

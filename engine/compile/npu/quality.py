@@ -36,7 +36,7 @@ def measure_quality(work: Compilation) -> None:
         options = run_options(NPU_TARGETS[work.arguments.target], extra="")
         found = bundle_logits(work.folder, draft, texts, lambda path: open_session(path, options, {}))
     work.progress.advance(len(expected))
-    work.parity = parity_figures(compare_logits(expected, found))
+    work.parity = parity_figures(work, compare_logits(expected, found))
 
 
 def choose_way(parameters: int, shared: bool, device: bool) -> str:

@@ -115,11 +115,14 @@ def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple
 
 def _add_head(writer: LinearWriter, packed: PackedPart) -> None:
     graph = writer.graph
-    assert packed.head is not None and packed.final_norm is not None
+    assert packed.final_norm is not None
     x = writer.finish_layer(LOGIT_ROWS, packed.layers[-1])
-    normed = writer.layers.norm(x, graph.parameter(packed.final_norm))
-    graph.op("Identity", [linear(graph, normed, packed.head)], name=LOGITS)
-    graph.add_output(LOGITS, DTYPE, 1, LOGIT_ROWS, writer.network.spec.vocab)
+    x = writer.layers.norm(x, graph.parameter(packed.final_norm))
+    width = writer.network.spec.hidden
+    if packed.head is not None:
+        x, width = linear(graph, x, packed.head), writer.network.spec.vocab
+    graph.op("Identity", [x], name=LOGITS)
+    graph.add_output(LOGITS, DTYPE, 1, LOGIT_ROWS, width)
 
 
 def attention_graph(network: Network) -> GraphBuilder:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from engine.bundle.manifest import GraphKind, GraphSpec
 from engine.bundle.recurrent_forms import RECURRENT
 from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA, WIDE_SUFFIX
+from engine.bundle.task import ModelTask
 from engine.compile.arguments import KvType
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
@@ -50,7 +51,7 @@ def segment_weights_stage(work: Compilation) -> None:
     ):
         work.packed.append(packer.pack(work.parts[0], narrow, shared))
     work.files |= {file.name: file.entry for file in (shared, narrow)}
-    check_all_used(work.checkpoint, work.network)
+    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
 
 
 def wide_weights_stage(work: Compilation) -> None:
@@ -126,17 +127,18 @@ def segment_parity_stage(work: Compilation) -> None:
     measured = storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1)
     narrow = compare_logits(expected, measured)
     work.progress.advance(count)
-    work.parity = parity_figures(narrow)
+    work.parity = parity_figures(work, narrow)
     if is_rounded:
         floats = storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1, float_attention(work.network))
         check_exact(work.arguments, compare_logits(expected, floats))
-        lost = parity_figures(compare_logits(floats, measured))
-        work.parity |= {f"kv_{name}": lost[name] for name in ("top1", "kl")}
+        lost = parity_figures(work, compare_logits(floats, measured))
+        work.parity |= {f"kv_{name}": lost[name] for name in lost.keys() - {"tokens", "relative_error"}}
         work.progress.advance(count)
     else:
         check_exact(work.arguments, narrow)
     if work.wide is not None:
         rows = max(WIDE_ROWS, max(map(len, texts)) // 2)
-        wide = parity_figures(compare_logits(expected, storage_logits(work.folder, draft, texts, rows, WIDE_ROWS)))
-        work.parity |= {f"wide_{name}": wide[name] for name in ("top1", "kl", "relative_error")}
+        found = storage_logits(work.folder, draft, texts, rows, WIDE_ROWS)
+        wide = parity_figures(work, compare_logits(expected, found))
+        work.parity |= {f"wide_{name}": wide[name] for name in wide.keys() - {"tokens"}}
         work.progress.advance(count)

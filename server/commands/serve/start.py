@@ -11,6 +11,7 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
 from engine.sources.resolve import cache_folder
 from server.commands.serve.prepare import OpenEngine, prepare
+from server.commands.serve.storage import opened_store
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
 from server.http.open_files import bound_connections
@@ -18,6 +19,7 @@ from server.logs import set_up_logging
 from server.run import UNUSABLE, bind, run
 from server.settings import Settings
 from server.signals import unwinding
+from server.stored.folder import DataFolderError
 
 _log = logging.getLogger("hexserve")
 
@@ -37,10 +39,11 @@ def start(settings: Settings, open_engine: OpenEngine = Engine) -> int:
         return UNUSABLE
     with listener, ExitStack() as held:
         try:
+            store = held.enter_context(opened_store(settings))
             cache = cache_folder(settings.cache_dir)
             with unwinding():
                 prepared = prepare(settings, cache, open_engine, held)
-        except BundleError as error:
+        except (BundleError, DataFolderError) as error:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
         found = prepared.settings
@@ -54,7 +57,7 @@ def start(settings: Settings, open_engine: OpenEngine = Engine) -> int:
         limits = _client_limits(found)
         pipes = 2 * (limits.grammars.compilers + limits.templates.processes) * prepared.count
         found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
-        return run(found, keys, lambda: prepared.make(limits), listener)
+        return run(found, keys, lambda: prepared.make(limits), listener, store)
 
 
 def _client_limits(settings: Settings) -> ClientLimits:

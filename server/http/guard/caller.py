@@ -9,11 +9,15 @@ from server.http.guard.rates import Limiter
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One caller: `name` is the name of its key or its address; `cache_salt` keeps its cached prefixes apart."""
+    """One caller: `name` is the name of its key or its address; `cache_salt` keeps its cached prefixes apart.
+
+    owner: who its stored responses belong to, the same after a restart. Another key of the same name is somebody else.
+    """
 
     name: str
     limiter: Limiter
     cache_salt: bytes = b""
+    owner: str = ""
 
     def spend(self, tokens: int) -> None:
         """Count tokens against its limit."""

@@ -4,7 +4,7 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 from server.http.guard.text_file import NotUtf8, read_text_file
@@ -43,6 +43,11 @@ class KeyRing:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def identity(self, name: str) -> str:
+        """What tells the key of this name from every other one; it does not say what the key is."""
+        digest = next(key.digest for key in self._keys if key.name == name)
+        return blake2b(digest, digest_size=16, person=b"stored responses").hexdigest()
 
     def owner(self, offered: Iterable[str]) -> str | None:
         """Name of the first offered key that is ours. Every key is compared, whichever it is (CVE-2025-59425)."""

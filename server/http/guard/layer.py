@@ -28,7 +28,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class GuardRules:
-    """Which requests are let through. binds_loopback: the listener has a loopback address, so the Host is checked."""
+    """Which requests are let through.
+
+    binds_loopback: the listener has a loopback address, so the Host is checked. open_paths: read without a key.
+    """
 
     rates: Rates
     binds_loopback: bool
@@ -36,6 +39,7 @@ class GuardRules:
     origins: frozenset[str]
     header_limit_bytes: int
     isolates_cache: bool
+    open_paths: frozenset[str] = OPEN_PATHS
 
 
 class Guard:
@@ -76,7 +80,7 @@ class Guard:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, name: str, shared: Pairs) -> None:
         state = scope.setdefault("state", {})
         salt = salt_of(self._secret, name) if self._rules.isolates_cache else b""
-        state["caller"] = Caller(name, self._limiter, salt)
+        state["caller"] = Caller(name, self._limiter, salt, self._owner(name))
         state["log_caller"] = name if len(self._keys) else ""
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
@@ -92,6 +96,12 @@ class Guard:
             await self._app(scope, receive, partial(_send_with, send, extra))
         finally:
             self._limiter.leave(name)
+
+    def _owner(self, name: str) -> str:
+        """An open path of a server with keys has no caller."""
+        if not len(self._keys):
+            return f"address {name}"
+        return f"key {self._keys.identity(name)}" if name else ""
 
     def _check_head(self, scope: Scope, headers: Headers) -> WireError | None:
         limit = self._rules.header_limit_bytes
@@ -113,7 +123,7 @@ class Guard:
     def _caller_name(self, scope: Scope, headers: Headers) -> str | WireError:
         if not len(self._keys):
             return address_name(scope.get("client"))
-        if scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
+        if scope["path"] in self._rules.open_paths and scope["method"] in ("GET", "HEAD"):
             return ""
         offered = offered_keys(headers)
         owner = self._keys.owner(offered)
@@ -166,9 +176,14 @@ async def _send_with(send: Send, headers: Callable[[], Pairs], message: Message)
 def _without_body(send: Send) -> Send:
     """HEAD: the head of the GET's answer, Content-Length included, and nothing after it."""
 
+    has_ended = False
+
     async def head_only(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await send(message)
+        nonlocal has_ended
+        if message["type"] != "http.response.body":
+            await send(message)
+        elif not has_ended:
+            has_ended = True
+            await send({"type": "http.response.body", "body": b""})
 
     return head_only

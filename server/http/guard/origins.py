@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 
 ANY = "*"
-METHODS = "GET, HEAD, POST"
+METHODS = "GET, HEAD, POST, DELETE"
 EXPOSED = (
     "x-request-id, openai-processing-ms, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "

@@ -280,5 +280,29 @@ def models_listed() -> None:
     )
 
 
+@check
+def ollama_format() -> None:
+    """The provider `ollama_chat/`, which sends bodies without a type; whole, streamed, tools, a schema, an error."""
+    over: Any = {"model": f"ollama_chat/{MODEL}", "api_base": base_url("obedient").removesuffix("/v1")}
+    over |= {"api_key": os.environ["OPENAI_API_KEY"]}
+    answer = ask(**over, temperature=0, max_tokens=50)
+    assert answer.choices[0].message.content == "Hello there" and answer.usage.prompt_tokens > 0
+    chunks = list(ask(**over, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello there"
+    message = ask(**over, messages=WEATHER, tools=TOOLS).choices[0].message
+    [call] = message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("forecast", {"city": "Paris", "days": 3})
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    assert ask(**over, messages=[*WEATHER, message, result], tools=TOOLS).choices[0].message.content == "rain"
+    said = [{"role": "user", "content": 'say: {"name": "Rex", "age": 3}'}]
+    parsed = Pet.model_validate_json(ask(**over, messages=said, response_format=Pet).choices[0].message.content)
+    assert parsed == Pet(name="Rex", age=3)
+    try:
+        ask(**over | {"model": "ollama_chat/nobody"})
+    except litellm.NotFoundError:
+        return
+    raise AssertionError("the unknown model was not refused")
+
+
 if __name__ == "__main__":
     run()

@@ -1,6 +1,6 @@
 """The OpenAI Agents SDK judges: loops of tools, typed answers, handoffs and sessions over responses and over chat."""
 
-# servers: thinks
+# servers: thinks stored
 
 from typing import Any
 
@@ -159,6 +159,59 @@ async def responses_session() -> None:
 @check
 async def chat_session() -> None:
     await session("chat")
+
+
+async def follow(is_streamed: bool) -> None:
+    """The server knows the conversation; a turn sends what is new, tool results included."""
+    called: list[tuple[int, int]] = []
+    keeper = agent("responses", called, model=model("responses", "stored"))
+
+    async def turn(said: str, **more: Any) -> Any:
+        if not is_streamed:
+            return await Runner.run(keeper, said, **more)
+        result = Runner.run_streamed(keeper, said, **more)
+        async for _ in result.stream_events():
+            pass
+        return result
+
+    first = await turn(STEPS, auto_previous_response_id=True)
+    assert called == [(2, 3), (5, 5)] and first.final_output == "the sum is 10"
+    second = await turn("say: and more", previous_response_id=first.last_response_id)
+    assert second.final_output == "and more"
+    client = AsyncOpenAI(base_url=base_url("stored"), max_retries=0, timeout=120)
+    items = [item async for item in client.responses.input_items.list(second.last_response_id, order="asc")]
+    kinds = ["message", *["function_call", "function_call_output"] * 2, "message", "message"]
+    assert [item.type for item in items] == kinds
+
+
+@check
+async def responses_follow_by_themselves() -> None:
+    await follow(False)
+
+
+@check
+async def responses_follow_by_themselves_streamed() -> None:
+    await follow(True)
+
+
+@check
+async def responses_follow_the_one_that_is_named() -> None:
+    keeper = agent("responses", model=model("responses", "stored"))
+    last = None
+    for word in ("one", "two", "three"):
+        result = await Runner.run(keeper, word, previous_response_id=last)
+        assert result.final_output == word and result.last_response_id != last
+        last = result.last_response_id
+
+
+@check
+async def responses_session_of_a_server_that_stores() -> None:
+    kept = SQLiteSession("two")
+    called: list[tuple[int, int]] = []
+    keeper = agent("responses", called, model=model("responses", "stored"))
+    assert (await Runner.run(keeper, STEPS, session=kept)).final_output == "the sum is 10"
+    assert (await Runner.run(keeper, "say: second", session=kept)).final_output == "second"
+    assert called == [(2, 3), (5, 5)]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """openai-python judges: what it parses, raises and streams is what an application gets."""
 
-# servers: demo limited full brief narrow mistral phi llama thinks
+# servers: demo limited full brief narrow mistral phi llama thinks stored
 
 import asyncio
 import json
@@ -773,6 +773,118 @@ def responses_reasoning() -> None:
     assert answer.usage and answer.usage.output_tokens_details.reasoning_tokens > 0
     items: list[Any] = [{"role": "user", "content": "hello"}, *answer.output, {"role": "user", "content": "again"}]
     assert thinks.responses.create(model=MODEL, input=items, store=False).output_text == "again"
+
+
+@check
+def stored_responses_follow_each_other() -> None:
+    stores = sdk("stored")
+    first = stores.responses.create(
+        model=MODEL, input="call: get_time {}", tools=RESPONSE_TOOLS, instructions="Be brief."
+    )
+    [call] = [item for item in first.output if item.type == "function_call"]
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "ten o'clock"}
+    second = stores.responses.create(
+        model=MODEL, input=[result], tools=RESPONSE_TOOLS, previous_response_id=first.id, stream=False
+    )
+    assert second.output_text == "ten o'clock" and second.previous_response_id == first.id
+    assert second.instructions is None
+    assert stores.responses.retrieve(second.id).output_text == "ten o'clock"
+    with stores.responses.stream(model=MODEL, input="and now?", previous_response_id=second.id) as events:
+        assert events.get_final_response().output_text == "and now?"
+
+
+@check
+def stored_responses_list_their_items() -> None:
+    stores = sdk("stored")
+    first = stores.responses.create(model=MODEL, input=[{"role": "user", "content": word} for word in ("a", "b", "c")])
+    second = stores.responses.create(model=MODEL, input="d", previous_response_id=first.id)
+    for order in ("asc", "desc"):
+        items: list[Any] = list(stores.responses.input_items.list(second.id, limit=2, order=order))
+        texts = [item.content[0].text for item in items]
+        assert texts == (["a", "b", "c", "c", "d"] if order == "asc" else ["d", "c", "c", "b", "a"])
+    page = stores.responses.input_items.list(second.id, limit=2, order="asc")
+    rest = stores.responses.input_items.list(second.id, after=page.data[-1].id, order="asc")
+    assert [item.id for item in page.data + rest.data] == [item.id for item in reversed(items)]
+
+
+@check
+def stored_responses_are_deleted_and_not_found() -> None:
+    stores = sdk("stored")
+    made = stores.responses.create(model=MODEL, input="Hello")
+    stores.responses.delete(made.id)
+    for verb in (stores.responses.retrieve, stores.responses.delete, stores.responses.cancel):
+        with raises(openai.NotFoundError):
+            verb(made.id)
+    with raises(openai.NotFoundError, code="previous_response_not_found", param="previous_response_id"):
+        stores.responses.create(model=MODEL, input="more", previous_response_id=made.id)
+
+
+@check
+def stored_responses_in_the_background() -> None:
+    stores = sdk("stored")
+    made = stores.responses.create(model=MODEL, input="one two three", background=True)
+    assert made.status in ("queued", "in_progress") and made.background
+    while (made := stores.responses.retrieve(made.id)).status in ("queued", "in_progress"):
+        pass
+    assert made.status == "completed" and made.output_text == "one two three"
+    assert stores.responses.cancel(made.id).status == "completed"
+
+
+@check
+def stored_responses_are_cancelled() -> None:
+    stores = sdk("stored")
+    made = stores.responses.create(model=MODEL, input="say: " + "word " * 3000, background=True)
+    assert stores.responses.cancel(made.id).status == "cancelled"
+    assert stores.responses.cancel(made.id).status == "cancelled"
+    assert stores.responses.retrieve(made.id).status == "cancelled"
+
+
+@check
+def stored_streams_are_taken_up_again() -> None:
+    stores = sdk("stored")
+    with stores.responses.create(model=MODEL, input="one two three four", background=True, stream=True) as events:
+        seen: list[Any] = [next(iter(events)) for _ in range(2)]  # then the connection breaks
+    assert [event.type for event in seen] == ["response.created", "response.queued"]
+    id = seen[0].response.id
+    seen += stores.responses.retrieve(id, stream=True, starting_after=seen[-1].sequence_number)
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    deltas = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+    assert deltas == "one two three four" and seen[-1].type == "response.completed"
+    again = list(stores.responses.retrieve(id, stream=True))
+    assert [event.type for event in again] == [event.type for event in seen]
+
+
+@check
+def storing_is_refused_where_it_is_off() -> None:
+    fields: Any
+    for fields in ({"store": True}, {"background": True}, {"previous_response_id": "resp_1"}):
+        with raises(openai.BadRequestError, param=next(iter(fields))):
+            client.responses.create(model=MODEL, input="Hello", **fields)
+    with raises(openai.NotFoundError):
+        client.responses.retrieve("resp_1")
+
+
+@check
+def responses_custom_tools() -> None:
+    tools: Any = [
+        {"type": "custom", "name": "run_code", "description": "Runs Python."},
+        {"type": "custom", "name": "pick", "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]{3}"}},
+    ]
+    code = 'print("a\n")'
+    directed = f"call: run_code {json.dumps({'input': code})}"
+    with client.responses.stream(model=MODEL, input=directed, tools=tools, store=False) as events:
+        seen = list(events)
+        [call] = events.get_final_response().output
+    assert call.type == "custom_tool_call" and (call.name, call.input) == ("run_code", code)
+    assert [event.input for event in seen if event.type == "response.custom_tool_call_input.done"] == [code]
+    result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "printed"}
+    items: list[Any] = [{"role": "user", "content": directed}, call, result]
+    assert client.responses.create(model=MODEL, input=items, tools=tools, store=False).output_text == "printed"
+    picked = client.responses.create(
+        model=MODEL, input="say: no", tools=tools, tool_choice={"type": "custom", "name": "pick"}, store=False
+    )
+    [choice] = picked.output
+    assert choice.type == "custom_tool_call" and len(choice.input) == 3 and set(choice.input) <= set("abc")
 
 
 @check

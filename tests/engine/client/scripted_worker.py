@@ -34,6 +34,7 @@ from engine.messages import (
     Failed,
     Fatal,
     Heartbeat,
+    PassRecord,
     Ping,
     Ready,
     Report,
@@ -41,6 +42,7 @@ from engine.messages import (
     Stats,
     Submit,
     Tokens,
+    Watch,
     frame,
     read_command,
 )
@@ -77,6 +79,7 @@ class ScriptedWorker:
         self.sequences: dict[str, Sequence] = {}
         self.passes = 0
         self.generated = 0
+        self.is_watched = False
 
     def obey(self, command: Command) -> None:
         if isinstance(command, Submit):
@@ -87,6 +90,8 @@ class ScriptedWorker:
             self.sequences[command.request.id] = Sequence(command.request, len(command.emitted), found)
         elif isinstance(command, Abort):
             self.sequences.pop(command.id, None)
+        elif isinstance(command, Watch):
+            self.is_watched = command.is_on
 
     def step(self) -> bool:
         """One pass; False when nothing moved."""
@@ -95,6 +100,8 @@ class ScriptedWorker:
             self.passes += 1
             self.generated += sum(len(event.token_ids) for event in events)
             send(Tokens(tuple(events), Stats(passes=self.passes, generated_tokens=self.generated, running=len(events))))
+            if self.is_watched:
+                send(PassRecord(self.passes, 0.0, 1.0, 2.0, 0, 8, 64, (), len(self.sequences), 0, 0, 64))
         return bool(events)
 
     def _advance(self, sequence: Sequence) -> TokenEvent | None:

@@ -222,6 +222,27 @@ async def test_counters_add_up_over_workers(scene: Scene) -> None:
     assert supervisor.stats.generated_tokens == 9
 
 
+async def test_whoever_watches_the_passes_sees_those_of_the_next_worker_too(scene: Scene) -> None:
+    supervisor = scene.supervisor()
+    watch = supervisor.passes.open()  # before there is a worker
+    await supervisor.start()
+    supervisor.submit(request("a", "hold@5", tokens=9))
+    numbers: list[int] = []
+    while len(numbers) < 5:
+        numbers += [record.number for record in (await watch.read())[0]]
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, KILL)
+    await scene.listener.when(lambda: "a" in scene.listener.finished)
+    while len(numbers) < 9:
+        numbers += [record.number for record in (await watch.read())[0]]
+    assert numbers == [1, 2, 3, 4, 5, 1, 2, 3, 4]
+    watch.end()
+    supervisor.submit(request("b", "hello", tokens=3))
+    await scene.listener.when(lambda: "b" in scene.listener.finished)
+    await supervisor.close()
+    assert (await watch.read()) == ([], 0)
+
+
 def test_gauges_are_not_added() -> None:
     total = add_stats(Stats(passes=3, running=4), Stats(passes=5, running=2, columns_total=7))
     assert (total.passes, total.running, total.columns_total) == (8, 2, 7)

@@ -30,6 +30,7 @@ CONFIG = EngineConfig(
     lookup_rows=3,
     prediction_rows=5,
     pools=2,
+    embed_rows=9,
 )
 
 
@@ -46,6 +47,7 @@ def test_every_setting_arrives() -> None:
         reserve_tokens=13,
         is_recurrent=False,
         state_snapshots=0,
+        pooled_rows=9,
     )
     assert [(pool.page_count, pool.page_columns) for pool in scheduler.pools] == [(7, 16), (7, 16)]
     assert isinstance(scheduler._mode, PromptLookup)

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from llguidance import LLTokenizer
+from numpy.typing import NDArray
 
 from engine.bundle.variant import PassShape, ShapeTable, slot_table
 from engine.cache.pages import PagePool
@@ -14,7 +16,7 @@ from engine.modes.autoregressive import Autoregressive
 from engine.modes.forecast_tree import ForecastShape
 from engine.modes.mode import Mode
 from engine.modes.prompt_lookup import PromptLookup
-from engine.request import FinishReason, GuessCounts, Request, SamplingParams, TokenLogprob
+from engine.request import FinishReason, GuessCounts, Pooling, Request, SamplingParams, TokenLogprob
 from engine.scheduling.admission import Capacity
 from engine.scheduling.costs import CostTable
 from engine.scheduling.invariants import violations
@@ -40,6 +42,7 @@ PLAIN_RULES: dict[str, object] = {
     "reserve_tokens": 0,
     "is_recurrent": False,
     "state_snapshots": 0,
+    "pooled_rows": 16,
 }
 
 
@@ -104,6 +107,7 @@ class Simulation:
     prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
     guesses: dict[str, GuessCounts] = field(default_factory=dict)
+    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -126,14 +130,21 @@ class Simulation:
         self.prompt_logprobs[name] = []
         self.loop.add(Request(name, prompt, params, priority, salt, prediction=prediction), emitted, seed, now_s=0.0)
 
+    def embed(self, name: str, prompt: tuple[int, ...], priority: int = 0) -> None:
+        """Submit a text whose last row is wanted."""
+        request = Request(name, prompt, SamplingParams(max_tokens=0), priority, pooling=Pooling())
+        self.loop.add(request, (), 1, now_s=0.0)
+
     def step(self) -> None:
         report = self.loop.step()
         for event in report.events:
-            self.outputs[event.id].extend(event.token_ids)
-            self.prompt_logprobs[event.id].extend(event.prompt_logprobs)
+            self.outputs.setdefault(event.id, []).extend(event.token_ids)
+            self.prompt_logprobs.setdefault(event.id, []).extend(event.prompt_logprobs)
             self.cached[event.id] = event.cached_tokens
             if event.guesses is not None:
                 self.guesses[event.id] = self.guesses.get(event.id, GuessCounts()).plus(event.guesses)
+            if event.vector:
+                self.vectors[event.id] = np.frombuffer(event.vector, "<f4")
             if event.finish is not None:
                 self.finishes[event.id] = event.finish
         for failure in report.failures:

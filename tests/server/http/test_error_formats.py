@@ -38,7 +38,7 @@ async def answered(app: FastAPI, method: str, path: str, **given: Any) -> tuple[
     [
         ("POST", {"json": {}}, 400),
         ("POST", {"content": b"{", "headers": {"content-type": "application/json"}}, 400),
-        ("POST", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415),
+        ("POST", {"content": b"{}", "headers": {"content-type": "text/plain", "origin": "http://a.example"}}, 415),
         ("GET", {}, 405),
         ("POST", {"json": {}, "headers": {"host": "elsewhere.example"}}, 403),
         ("POST", {"json": {}, "headers": {"x-long": "a" * 100_000}}, 431),

@@ -29,8 +29,14 @@ OPERATIONS = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
+    "GET /v1/responses/{response_id}",
+    "DELETE /v1/responses/{response_id}",
+    "POST /v1/responses/{response_id}/cancel",
+    "GET /v1/responses/{response_id}/input_items",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /models/load",
+    "POST /models/unload",
     "POST /tokenize",
     "POST /detokenize",
     "POST /models/load",
@@ -51,6 +57,7 @@ OPERATIONS = [
     "GET /openapi.json",
     "GET /docs",
 ]
+ENDLESS = ["GET /v1/passes"]  # asked by tests/server/routes/test_passes.py
 EXAMPLES = 25
 
 
@@ -70,11 +77,13 @@ KEY = {"Authorization": "Bearer sk-anna"}
 
 def test_every_operation_is_asked(schema: schemathesis.BaseSchema) -> None:
     found = {operation.ok().label for operation in schema.get_all_operations()}
-    assert found | {"GET /openapi.json"} == set(OPERATIONS)  # schemathesis leaves out where it got the document
+    assert found | {"GET /openapi.json"} == {*OPERATIONS, *ENDLESS}  # schemathesis leaves out where it got the document
 
 
 QUESTIONS = [(label, GenerationMode.POSITIVE) for label in OPERATIONS] + [
-    (label, GenerationMode.NEGATIVE) for label in OPERATIONS if label.startswith("POST")
+    (label, GenerationMode.NEGATIVE)
+    for label in OPERATIONS
+    if label.startswith("POST") and not label.endswith("/cancel")
 ]
 
 

@@ -77,6 +77,7 @@ RESPONSES: dict[str, Any] = {
     "truncation": "disabled",
     "store": False,
     "background": False,
+    "client_metadata": {"a": "b"},
 }
 # Fields that are the modes themselves, need another field, or have one value that changes nothing.
 ELSEWHERE = {
@@ -90,6 +91,7 @@ ELSEWHERE = {
     "logprobs",
     "top_logprobs",
     "include",
+    "previous_response_id",
 }
 DEPENDENT = {"tool_choice", "parallel_tool_calls", "continue_final_message", "add_special_tokens"}
 MODES: dict[str, dict[str, Any]] = {

@@ -121,6 +121,7 @@ REASONS = [
     (BusyReason.PROMPT_TOKENS, "max_num_queued_tokens"),
     (BusyReason.WORKER, "worker_behind"),
     (BusyReason.GRAMMARS, "max_num_queued_grammars"),
+    (BusyReason.WATCHERS, "max_num_pass_watchers"),
 ]
 
 

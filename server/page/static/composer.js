@@ -1,0 +1,50 @@
+// The field for the next message.
+
+const HIGHEST = 240 // pixels, then it scrolls
+
+/** Calls `send(text)` on Enter and on the button, `stop()` on the other button. */
+export class Composer {
+  constructor({ form, field, sendButton, stopButton, send, stop }) {
+    Object.assign(this, { form, field, sendButton, stopButton, send })
+    form.addEventListener('submit', (event) => {
+      event.preventDefault()
+      this.submit()
+    })
+    field.addEventListener('input', () => this.#fit())
+    field.addEventListener('keydown', (event) => {
+      if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+        event.preventDefault()
+        this.submit()
+      }
+    })
+    stopButton.addEventListener('click', () => {
+      stop()
+      field.focus()
+    })
+    this.#fit()
+  }
+
+  submit() {
+    const text = this.field.value
+    if (this.isBusy || !text.trim()) return
+    this.field.value = ''
+    this.#fit()
+    this.send(text)
+  }
+
+  /** While an answer comes, the button stops it. */
+  show(isBusy) {
+    const hadFocus = [this.sendButton, this.stopButton].includes(document.activeElement)
+    this.isBusy = isBusy
+    this.sendButton.hidden = isBusy
+    this.stopButton.hidden = !isBusy
+    if (hadFocus) (isBusy ? this.stopButton : this.field).focus()
+    this.#fit()
+  }
+
+  #fit() {
+    this.field.style.height = 'auto'
+    this.field.style.height = `${Math.min(HIGHEST, this.field.scrollHeight)}px`
+    this.sendButton.disabled = !this.field.value.trim()
+  }
+}

@@ -1,0 +1,123 @@
+"""/v1/responses/{id}: read, delete and cancel stored responses, and list what they answered."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from server.http.errors import Refusal, echo, refuse
+from server.protocol.fields import Answer
+from server.protocol.openapi_responses import answers, errors
+from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
+from server.protocol.stored_answer import DeletedResponse, ResponseItems
+from server.requests.responses_storage import OFF, listed_items
+from server.requests.stored_queries import INCLUDED, MOST_OF_A_PAGE, item_page, page_of, reading_of
+from server.service import server_of
+from server.stored.access import caller_key, stored_of
+from server.stored.event_stream import EventStream
+from server.stored.record import Json, NotStored, ResponseKey
+from server.stored.responses import NotHere, StoredResponses
+
+router = APIRouter()
+PATH = "/v1/responses/{response_id}"
+FAILURES = (400, 404, 409, 500)
+
+
+def _query(**parameters: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI of what a route reads of its query."""
+    return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in parameters.items()]}
+
+
+INCLUDE = {"type": "array", "items": {"enum": list(INCLUDED)}}
+STREAM_QUERY = _query(
+    stream={"type": "boolean"},
+    starting_after={"type": "integer", "minimum": 0, "maximum": 999_999_999},
+    include=INCLUDE,
+    include_obfuscation={"const": False},
+)
+PAGE_QUERY = _query(
+    limit={"type": "integer", "minimum": 1, "maximum": MOST_OF_A_PAGE},
+    order={"enum": ["asc", "desc"]},
+    after={"type": "string"},
+    include=INCLUDE,
+)
+
+
+def _answers(whole: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": whole}, **errors(*FAILURES)}
+
+
+@router.get(
+    PATH, response_model=None, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=STREAM_QUERY
+)
+async def get_response(response_id: str, request: Request) -> Response:
+    """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
+    reading = reading_of(request.query_params)
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        if not reading.is_stream:
+            return _json((await stored.get(key)).response)
+        if not (await stored.get(key)).is_background:
+            message = "Only a response that was created with 'background' true can be streamed again."
+            raise refuse(message, "stream", "invalid_value")
+        return EventStream(await stored.events(key, reading.after), server_of(request).settings.keep_alive_s)
+
+
+@router.delete(PATH, response_model=None, responses=_answers(DeletedResponse))
+async def delete_response(response_id: str, request: Request) -> Response:
+    """Remove a response; one that is being generated ends."""
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        await stored.delete(key)
+    return _json({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.post(PATH + "/cancel", response_model=None, responses=_answers(ResponseAnswer))
+async def cancel_response(response_id: str, request: Request) -> Response:
+    """Cancel a response in the background; one that has ended is answered as it is."""
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        if not (await stored.get(key)).is_background:
+            raise refuse("Cannot cancel a synchronous response.", "response_id", "invalid_value")
+        return _json((await stored.cancel(key)).response)
+
+
+@router.get(PATH + "/input_items", response_model=None, responses=_answers(ResponseItems), openapi_extra=PAGE_QUERY)
+async def list_input_items(response_id: str, request: Request) -> Response:
+    """What a response answered: the items of its own request and of the responses before it."""
+    page = page_of(request.query_params)
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        record = await stored.get(key)
+        before = await stored.history(record)
+    return _json(item_page([*listed_items(before), *record.input], page))
+
+
+def _asked(request: Request, response_id: str) -> tuple[StoredResponses, ResponseKey]:
+    stored = stored_of(request)
+    if stored is None:
+        raise refuse(f"Response with id {echo(response_id)} not found: {OFF}.", "response_id", status=404)
+    return stored, caller_key(request, response_id)
+
+
+@contextmanager
+def _refusals(response_id: str) -> Iterator[None]:
+    try:
+        yield
+    except NotStored:
+        raise _not_found(response_id) from None
+    except NotHere:
+        message = (
+            f"The response {echo(response_id)} is being generated by another server of this data folder: ask that one."
+        )
+        raise refuse(message, "response_id", "invalid_value", 409) from None
+
+
+def _not_found(response_id: str) -> Refusal:
+    return refuse(f"Response with id {echo(response_id)} not found.", "response_id", status=404)
+
+
+def _json(body: Json) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")

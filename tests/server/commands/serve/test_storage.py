@@ -1,0 +1,42 @@
+"""`hexserve serve` with and without a store: nothing is written unless asked, and what cannot be written is told."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from server.commands.serve.start import start
+from server.commands.serve.storage import opened_store
+from server.run import UNUSABLE
+from server.settings import Settings
+from server.stored.folder import DATABASE
+from server.stored.record import ResponseKey, ResponseRecord
+from server.stored.status import ResponseStatus
+
+
+def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
+    with opened_store(Settings(EngineConfig("unused"), data_dir=str(tmp_path / "data"))) as store:
+        assert store is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_store_is_that_of_the_settings_and_is_closed(tmp_path: Path) -> None:
+    settings = Settings(EngineConfig("unused"), store_responses=True, data_dir=str(tmp_path), stored_mb=1)
+    record = ResponseRecord(ResponseKey("a", "b"), None, ResponseStatus.COMPLETED, False, {"output": []}, [])
+    with opened_store(settings) as store:
+        assert store is not None
+        asyncio.run(store.add(record))
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [DATABASE]
+    with opened_store(settings) as store:
+        assert store is not None
+        assert asyncio.run(store.get(record.key)) == record
+
+
+def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(
+        EngineConfig(str(tmp_path / "no-bundle")), port=0, store_responses=True, data_dir=str(tmp_path / "file")
+    )
+    assert start(settings) == UNUSABLE
+    assert capsys.readouterr().err == f"error: responses cannot be stored in {tmp_path / 'file'}: File exists\n"
