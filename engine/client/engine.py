@@ -43,6 +43,7 @@ __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 
 _log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
+DEFAULT_LIMITS = ClientLimits()
 T = TypeVar("T")
 
 
@@ -52,7 +53,7 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        limits: ClientLimits = ClientLimits(),
+        limits: ClientLimits = DEFAULT_LIMITS,
         command: Sequence[str] | None = None,
     ) -> None:
         self._config = config
