@@ -43,6 +43,7 @@ __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 
 _log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
+DEFAULT_LIMITS = ClientLimits()
 T = TypeVar("T")
 
 
@@ -52,11 +53,11 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        limits: ClientLimits | None = None,
+        limits: ClientLimits = DEFAULT_LIMITS,
         command: Sequence[str] | None = None,
     ) -> None:
         self._config = config
-        self._limits = limits = limits or ClientLimits()
+        self._limits = limits
         self._supervisor = Supervisor(
             command or worker_command(config),
             self._deliver,

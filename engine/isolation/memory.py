@@ -2,21 +2,12 @@
 
 import ctypes
 import os
+import struct
 import sys
 from pathlib import Path
 
+STATUS_BYTES, TOTAL_OFFSET = 64, 8  # of MEMORYSTATUSEX: its own size, percent in use, then bytes of the machine
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-class WindowsMemory(ctypes.Structure):
-    """MEMORYSTATUSEX of Windows; `length` is its own size and has to be set before it is asked for."""
-
-    _fields_ = (
-        ("length", ctypes.c_uint32),
-        ("load", ctypes.c_uint32),
-        ("total", ctypes.c_uint64),
-        ("others", ctypes.c_uint64 * 6),
-    )
 
 
 def usable_memory() -> int:
@@ -35,6 +26,8 @@ def usable_memory() -> int:
 
 def windows_memory() -> int:
     """Bytes of the machine's main memory as Windows says it, which has no sysconf; 0 when it does not."""
-    status = WindowsMemory(length=ctypes.sizeof(WindowsMemory))
+    status = ctypes.create_string_buffer(STATUS_BYTES)
+    struct.pack_into("<I", status, 0, STATUS_BYTES)
     kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
-    return int(status.total) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+    answers = kernel.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(struct.unpack_from("<Q", status, TOTAL_OFFSET)[0]) if answers else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.isolation.memory import WindowsMemory, usable_memory, windows_memory
+from engine.isolation.memory import usable_memory, windows_memory
 
 
 def test_the_smaller_of_machine_and_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -26,9 +26,9 @@ def test_windows_fills_a_structure_that_knows_its_size(
     monkeypatch: pytest.MonkeyPatch, answers: int, expected: int
 ) -> None:
     def fill(reference: Any) -> int:
-        status = ctypes.cast(reference, ctypes.POINTER(WindowsMemory)).contents
-        assert status.length == ctypes.sizeof(WindowsMemory) == 64
-        status.total = 16 * 1024**3
+        words = ctypes.cast(reference, ctypes.POINTER(ctypes.c_uint32 * 16)).contents
+        assert words[0] == 64 == ctypes.sizeof(words)
+        words[2], words[3] = 0, 4  # 4 * 2**32, the lower half first
         return answers
 
     kernel = SimpleNamespace(GlobalMemoryStatusEx=fill)

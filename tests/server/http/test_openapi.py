@@ -39,6 +39,8 @@ OPERATIONS = [
     "POST /models/unload",
     "POST /tokenize",
     "POST /detokenize",
+    "POST /models/load",
+    "POST /models/unload",
     "GET /tokenizer_info",
     "POST /api/chat",
     "POST /api/generate",
