@@ -31,6 +31,7 @@ from server.routes import (
     docs,
     embeddings,
     loading,
+    ollama_embed,
     ollama_generation,
     ollama_models,
     page,
@@ -66,7 +67,7 @@ def create_app(
     routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
     app.state.stored = stored
     routers += [stored_responses.router, anthropic.router, ollama_generation.router, ollama_models.router]
-    routers += [embeddings.router, rerank.router]
+    routers += [embeddings.router, rerank.router, ollama_embed.router]
     if settings.docs:
         routers.append(docs.router)
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)

@@ -39,6 +39,11 @@ def answers(whole: type[Answer], chunk: type[Answer] | None = None, *statuses: i
     return _answers(whole, "text/event-stream", said, chunk) | error_answers(*statuses)
 
 
+def whole_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that answers `whole` as JSON, with errors of another format."""
+    return {200: {"model": whole, "description": "The answer."}} | error_answers(model=error)
+
+
 def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of a route in Anthropic's format: as `answers`, but for the end of a stream and the errors."""
     said = f"`data: ` events of {chunk.__name__}, the last one `message_stop` or `error`"

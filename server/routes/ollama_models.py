@@ -87,10 +87,3 @@ async def change_models() -> Response:
         "then serve it with `hexserve serve`."
     )
     raise refuse(message, status=501)
-
-
-@router.post("/api/embed", include_in_schema=False)
-@router.post("/api/embeddings", include_in_schema=False)
-async def embed() -> Response:
-    """No model that is served here makes embeddings."""
-    raise refuse("This model makes no embeddings.", status=501)

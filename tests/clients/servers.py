@@ -31,7 +31,7 @@ DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": 
 
 
 class Servers:
-    """Running servers by name: those of `OBEDIENT` and of `DEMO`."""
+    """Running servers by name: those of `OBEDIENT` and of `DEMO`, and `embeds`, which makes embeddings."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,8 +41,7 @@ class Servers:
     def __call__(self, name: str) -> LiveServer:
         """A server, started if need be."""
         if name not in self._running:
-            started = serving(*DEMO[name]) if name in DEMO else self._obedient(name)
-            self._running[name] = self._stack.enter_context(started)
+            self._running[name] = self._stack.enter_context(self._started(name))
         return self._running[name]
 
     def variables(self, names: tuple[str, ...]) -> dict[str, str]:
@@ -62,6 +61,14 @@ class Servers:
     def close(self) -> None:
         """Stop all."""
         self._stack.close()
+
+    def _started(self, name: str) -> AbstractContextManager[LiveServer]:
+        if name == "embeds":
+            from tests.embedders import write_embedder
+
+            checkpoint = write_embedder(self._folder / "embedder")
+            return serving(str(checkpoint), "--model-name", "embedder", cache=self._folder / "cache")
+        return serving(*DEMO[name]) if name in DEMO else self._obedient(name)
 
     def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
         kind, flags = OBEDIENT[name]

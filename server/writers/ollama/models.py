@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.bundle.manifest import Manifest
+from engine.bundle.task import ModelTask
 from server.writers.ollama.timing import SECOND_NS, rfc3339
 
 COUNT_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
@@ -81,6 +82,8 @@ class KnownModel:
 
     def _capabilities(self) -> list[str]:
         """Ollama's words for what a request may ask of it."""
+        if self.manifest is not None and self.manifest.task is ModelTask.EMBED:
+            return ["embedding"]
         markers = {} if self.manifest is None else self.manifest.text.markers
         words = (("tool_call", "tools"), ("reasoning", "thinking"))
         return ["completion", *(word for marker, word in words if marker in markers)]

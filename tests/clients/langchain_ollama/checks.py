@@ -1,6 +1,6 @@
 """langchain-ollama judges with langchain's own standard tests, `standard_suite.py`, and with what is Ollama's own."""
 
-# servers: thinks
+# servers: embeds thinks
 
 import json
 import os
@@ -11,7 +11,7 @@ import ollama
 from checking import MODEL, base_url, check, run
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
-from langchain_ollama import ChatOllama, OllamaLLM
+from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM
 from standard_tests import judge
 
 SUITE = Path(__file__).with_name("standard_suite.py")
@@ -73,6 +73,15 @@ def json_mode_and_schema() -> None:
         asked = chat().with_structured_output(schema, method=method)
         assert asked.invoke('say: {"city": "Oslo"}') == {"city": "Oslo"}
     assert json.loads(chat(format="json").invoke('say: {"a": 1}').text) == {"a": 1}
+
+
+@check
+def embeddings() -> None:
+    model = OllamaEmbeddings(model="embedder", base_url=base_url("embeds").removesuffix("/v1"))
+    vectors = model.embed_documents(["The cat sat", "on the mat"])
+    assert [len(vector) for vector in vectors] == [64, 64]
+    query = model.embed_query("The cat sat")
+    assert sum(a * b for a, b in zip(query, vectors[0], strict=True)) > 0.99999
 
 
 @check

@@ -1,5 +1,5 @@
 // The official `ollama` package for Node judges: what it parses, streams, throws and aborts.
-// servers: thinks narrow
+// servers: embeds thinks narrow
 
 import assert from 'node:assert/strict';
 import { Ollama } from 'ollama';
@@ -122,6 +122,16 @@ check('models', async () => {
   assert.deepEqual(shown.capabilities, ['completion', 'tools']);
   assert.equal(shown.model_info['qwen3.context_length'], 16384);
   assert.match((await client().version()).version, /^\d+\.\d+\.\d+$/);
+});
+
+check('embeddings', async () => {
+  const asked = client('embeds');
+  const { embeddings } = await asked.embed({ model: 'embedder', input: ['The cat sat', 'on the mat'] });
+  assert.deepEqual(embeddings.map((vector) => vector.length), [64, 64]);
+  const { embedding } = await asked.embeddings({ model: 'embedder:latest', prompt: 'The cat sat' });
+  const cosine = embedding.reduce((sum, number, place) => sum + number * embeddings[0][place], 0);
+  assert.ok(cosine > 0.99999);
+  await refused(() => client().embed({ model, input: 'The cat sat' }), 400, 'does not make embeddings');
 });
 
 // One request runs at a time there: the second is answered only because the first was given up.

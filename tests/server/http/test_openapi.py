@@ -44,6 +44,8 @@ OPERATIONS = [
     "GET /tokenizer_info",
     "POST /api/chat",
     "POST /api/generate",
+    "POST /api/embed",
+    "POST /api/embeddings",
     "POST /api/show",
     "GET /api/tags",
     "GET /api/ps",

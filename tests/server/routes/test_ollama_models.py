@@ -83,7 +83,6 @@ async def test_models_are_not_changed_over_http(client: httpx.AsyncClient, metho
     assert "`hexserve pull`" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
-async def test_no_model_makes_embeddings(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.post(path, json={"model": NAME, "input": "hello", "prompt": "hello"})
-    assert (answer.status_code, answer.json()) == (501, {"error": "This model makes no embeddings."})
+async def test_a_model_that_embeds_says_so(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.embed()
+    assert (await client.post("/api/show", json={"model": NAME})).json()["capabilities"] == ["embedding"]
