@@ -104,7 +104,7 @@ function isBelow(conversation, message, id) {
 }
 
 function titleOf(text) {
-  const line = text.trim().split('\n')[0].replace(/\s+/g, ' ')
+  const line = text.trim().split('\n')[0].replace(/^[#>*\-\s]+/, '').replace(/\s+/g, ' ') || 'Untitled'
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
 }
 

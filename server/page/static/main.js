@@ -38,7 +38,8 @@ class Page {
       refresh: () => this.show(),
     }
     const [root, scroll, latest] = [byId('thread'), byId('scroll'), byId('latest')]
-    this.thread = new Thread({ root, scroll, latest, does, ask: (text) => this.say(text) })
+    const [ask, lost] = [(text) => this.say(text), () => byId('prompt').focus({ preventScroll: true })]
+    this.thread = new Thread({ root, scroll, latest, does, ask, lost })
     this.composer = new Composer({
       form: byId('composer'),
       field: byId('prompt'),

@@ -69,7 +69,7 @@ export class PassPicture {
       pen.fillStyle = this.inks.bar
       pen.fillRect(x, height - 2 - tall, COLUMN - GAP, tall)
     })
-    this.#note(`${slowest < 10 ? slowest.toFixed(1) : Math.round(slowest)}`, height - TIMES + 24)
+    if (shown.length) this.#note(slowest < 10 ? slowest.toFixed(1) : String(Math.round(slowest)), height - TIMES + 24)
     this.#note('ms', height - 4)
     const at = selected - (passes.length - shown.length)
     if (at >= 0 && at < shown.length) this.#mark(this.#left(shown.length) + at * COLUMN, height)

@@ -7,14 +7,14 @@ import { MessageView } from './message.js'
 const NEAR_END = 80 // pixels: whoever is so near the end follows what comes
 const EXAMPLES = ['What is the capital of France?', 'Tell me a short story.', 'Name three fruits.']
 
-/** Shows one conversation. `does` are the actions of messages, `ask(text)` sends an example. */
+/** Shows one conversation. `does` are the actions of messages, `ask(text)` sends an example, `lost` takes the focus. */
 export class Thread {
   #views = new Map()
   #follows = true
   #frame = 0
 
-  constructor({ root, scroll, latest, does, ask }) {
-    Object.assign(this, { root, scroll, latest, does, ask })
+  constructor({ root, scroll, latest, does, ask, lost }) {
+    Object.assign(this, { root, scroll, latest, does, ask, lost })
     scroll.addEventListener('scroll', () => this.#noteScroll(), { passive: true })
     latest.addEventListener('click', () => this.toEnd())
     new ResizeObserver(() => this.#follow()).observe(root)
@@ -29,9 +29,10 @@ export class Thread {
     }
     this.conversation = conversation
     this.isBusy = isBusy
+    const focus = this.#focused()
     const shown = path(conversation)
     const kept = new Map(shown.map((message) => [message.id, this.#view(message)]))
-    for (const [id, view] of this.#views) if (!kept.has(id)) view.element.remove()
+    for (const [id, view] of this.#views) if (kept.get(id) !== view) view.element.remove()
     this.#views = kept
     this.root.querySelector('.welcome')?.remove()
     shown.forEach((message, place) => {
@@ -41,6 +42,23 @@ export class Thread {
     })
     if (!shown.length) this.root.append(this.#welcome())
     if (isOther) this.toEnd()
+    if (focus && !isOther) this.#focusAgain(focus)
+  }
+
+  /** Which button of which message has the focus: its message may be drawn anew, or be another version. */
+  #focused() {
+    const { activeElement } = document
+    const place = [...this.root.children].findIndex((article) => article.contains(activeElement))
+    return place < 0 ? null : { place, label: activeElement.ariaLabel }
+  }
+
+  #focusAgain({ place, label }) {
+    if (this.root.contains(document.activeElement)) return
+    const article = this.root.children[place]
+    const same = label && article?.querySelector(`.message-foot [aria-label="${label}"]:enabled`)
+    const near = same || article?.querySelector('.versions button:enabled')
+    if (near) near.focus()
+    else this.lost()
   }
 
   /** A message has grown; drawn once per frame, however many chunks come. */

@@ -112,7 +112,9 @@ def an_edit_branches_the_conversation() -> None:
         expect(it.answered(1)).to_contain_text("other")
         before = it.button("Version before")
         expect(it.page.get_by_role("group", name="Version 2 of 2")).to_be_visible()
-        before.click()
+        before.focus()
+        it.page.keyboard.press("Enter")
+        expect(it.button("Version after")).to_be_focused()
         expect(it.answers).to_have_count(2)
         expect(it.answers.first).to_contain_text("first")
         expect(it.last).to_contain_text("second")
@@ -128,9 +130,11 @@ def a_retry_is_another_version() -> None:
     with tab() as it:
         it.ask("say: again")
         it.answered()
-        it.button("Retry").click()
+        it.button("Retry").focus()
+        it.page.keyboard.press("Enter")
         expect(it.page.get_by_role("group", name="Version 2 of 2")).to_be_visible()
         expect(it.answered()).to_contain_text("again")
+        expect(it.prompt).to_be_focused()
         it.button("Version before").click()
         expect(it.page.get_by_role("group", name="Version 1 of 2")).to_be_visible()
 
@@ -167,6 +171,23 @@ def two_conversations_survive_a_reload() -> None:
         it.page.reload()
         it.ready()
         assert chats(it) == ["say: pear"]
+
+
+@check
+def another_tab_follows() -> None:
+    with tab() as it:
+        it.ask("say: here")
+        it.answered()
+        other = Tab(it.page.context.new_page(), it.origin)
+        other.page.goto(f"{it.origin}/")
+        other.ready()
+        expect(other.last).to_contain_text("here")
+        other.ask("say: there")
+        other.answered(2)
+        expect(it.answers).to_have_count(2)
+        expect(it.last).to_contain_text("there")
+        expect(it.page.locator("article")).to_have_count(4)
+        assert not other.faults, other.faults
 
 
 @check

@@ -18,6 +18,9 @@ test('the first thing said is the title', () => {
   assert.equal(talk().title, 'One?')
   const long = tree.newConversation('c', 'm', 1)
   tree.append(long, '', { id: 'q', role: 'user', content: ` many  words ${'word '.repeat(40)}\nsecond line` }, 2)
+  const marked = tree.newConversation('c', 'm', 1)
+  tree.append(marked, '', { id: 'q', role: 'user', content: '## - Title' }, 2)
+  assert.equal(marked.title, 'Title')
   assert.ok(long.title.length <= 60 && long.title.startsWith('many words word') && long.title.endsWith('…'))
 })
 
