@@ -81,15 +81,20 @@ class StoredResponses:
         await self.store.delete(key)
 
     async def events(self, key: ResponseKey, after: int) -> AsyncIterator[Sequence[Json]]:
-        """The events of a response in the background behind a sequence number. NotHere."""
+        """The events of a response in the background behind a sequence number. NotHere.
+
+        Of one whose server is gone no events are known: only its end is told.
+        """
         run = self._run(key)
         if run is not None:
             return run.events(after)
         record = await self.store.get(key)
         said = await self.store.events(key)
-        if said is None and _is_unfinished(record):
+        if said is not None:
+            return _once(said[after + 1 :])
+        if _is_unfinished(record):
             raise NotHere
-        return _once(said if said is not None else [], after)
+        return _once([{"type": f"response.{record.status}", "response": record.response, "sequence_number": after + 1}])
 
     async def settle(self) -> None:
         """Wait until what runs has ended and is stored; `InFlight.end` has failed its streams."""
@@ -129,6 +134,6 @@ def _is_unfinished(record: ResponseRecord) -> bool:
     return record.status in (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
-async def _once(events: Sequence[Json], after: int) -> AsyncIterator[Sequence[Json]]:
-    if events[after + 1 :]:
-        yield events[after + 1 :]
+async def _once(events: Sequence[Json]) -> AsyncIterator[Sequence[Json]]:
+    if events:
+        yield events

@@ -54,6 +54,9 @@ def test_what_a_killed_server_was_generating_has_failed_and_the_rest_is_there(tm
             "message": "The server ended while it generated this response.",
         }
         assert any("because their server ended while it generated them: 1 responses" in line for line in second.lines)
+        last = httpx.get(f"{second.url}/v1/responses/{running['id']}", params={"stream": "true", "starting_after": "7"})
+        assert last.text.startswith("event: response.failed\n") and '"sequence_number":8' in last.text
+        assert last.text.count("event: ") == 1
         assert state(second, done["id"]) == done
         assert respond(second, input="again", previous_response_id=done["id"])["status"] == "completed"
 

@@ -256,7 +256,7 @@ async def test_a_model_stays_loaded_for_what_runs_in_the_background(
 ) -> None:
     engine.hold()
     await respond(client, background=True)
-    model = app.state.server.models.first
+    [model] = app.state.server.models.models
     assert model.pins == 1
     engine.release(9)
     await stored.settle()
