@@ -48,7 +48,10 @@ def encoder_pooling(tokenizer: Tokenizer, files: SentenceFiles, details: Encoder
             raise UnsupportedModel(f"{MODULES}: module {brief(name)} is not supported, it would change the vectors")
     config = files.config_of("Pooling")
     kind = PoolingKind.MEAN if config is None else read_pooling(ConfigFields(config, "the pooling's config.json"))
+    usual = dict(details.prompts)
     prompts, default = read_prompts(ConfigFields(files.prompts, PROMPTS))
+    # Saving writes empty prompts for names that nobody set.
+    prompts = usual | {name: prompt for name, prompt in prompts.items() if prompt or name not in usual}
     begin, end = added_ids(tokenizer)
     return PoolingSpec(
         kind,
@@ -56,7 +59,7 @@ def encoder_pooling(tokenizer: Tokenizer, files: SentenceFiles, details: Encoder
         normalise=not files.modules or files.config_of("Normalize") is not None,
         begin_ids=begin,
         end_ids=end,
-        prompts=prompts or dict(details.prompts),
+        prompts=prompts,
         default_prompt=default,
     )
 

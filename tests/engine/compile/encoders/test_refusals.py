@@ -93,6 +93,21 @@ def test_files_beside_the_checkpoint(source: Path) -> None:
     assert manifest.text.stop_ids == ()
 
 
+def test_empty_prompts_of_a_file_leave_those_of_the_family(tmp_path: Path) -> None:
+    """As sentence-transformers saves a model whose prompts nobody has set."""
+    write_encoder(tmp_path / "nomic", "NomicBert")
+    write_pooling(tmp_path / "nomic", "mean_tokens", query="", document="doc: ", other="")
+    spec = build(tmp_path / "nomic").pooling
+    assert spec is not None
+    assert spec.prompts == {
+        "query": "search_query: ",
+        "document": "doc: ",
+        "classification": "classification: ",
+        "clustering": "clustering: ",
+        "other": "",
+    }
+
+
 def test_without_such_files(source: Path) -> None:
     manifest = build(source, max_context=50)
     spec = manifest.pooling
