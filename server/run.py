@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -27,6 +27,7 @@ from server.http.uvicorn_protocol import protocol_factory
 from server.logs import flush_logs
 from server.models.models import Models
 from server.settings import Settings, listed
+from server.tracing.wanted import Layer
 
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
@@ -44,17 +45,27 @@ def bind(host: str, port: int) -> socket.socket:
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 
 
-def run(settings: Settings, keys: KeyRing, make_models: Callable[[], Models], listener: socket.socket) -> int:
+def run(
+    settings: Settings,
+    keys: KeyRing,
+    make_models: Callable[[], Models],
+    listener: socket.socket,
+    layers: Sequence[Layer] = (),
+) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    code = asyncio.run(_serve_once(settings, keys, make_models, listener))
+    code = asyncio.run(_serve_once(settings, keys, make_models, listener, layers))
     signals.ignore()
     return code
 
 
 async def _serve_once(
-    settings: Settings, keys: KeyRing, make_models: Callable[[], Models], listener: socket.socket
+    settings: Settings,
+    keys: KeyRing,
+    make_models: Callable[[], Models],
+    listener: socket.socket,
+    layers: Sequence[Layer],
 ) -> int:
-    code = await _serve(settings, keys, make_models, listener, is_last=True)
+    code = await _serve(settings, keys, make_models, listener, layers, is_last=True)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
     return code
 
@@ -64,6 +75,7 @@ async def _serve(
     keys: KeyRing,
     make_models: Callable[[], Models],
     listener: socket.socket,
+    layers: Sequence[Layer] = (),
     is_last: bool = False,
 ) -> int:
     """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
@@ -71,7 +83,7 @@ async def _serve(
     models = make_models()
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
-    server = DrainingServer(create_app(settings, models, keys, in_flight), in_flight, settings)
+    server = DrainingServer(create_app(settings, models, keys, in_flight, layers), in_flight, settings)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
         return await _until_ended(server, models, listener)
 
