@@ -1,5 +1,7 @@
 """The app of a server with one model."""
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
@@ -10,10 +12,17 @@ from server.http.in_flight import InFlight
 from server.http.metrics import Metrics
 from server.models.one_model import OneModel
 from server.settings import Settings
+from server.tracing.wanted import Layer
 
 
-def create_app(settings: Settings, engine: EngineLike, keys: KeyRing, in_flight: InFlight | None = None) -> FastAPI:
-    return app.create_app(settings, OneModel(settings, engine), keys, in_flight)
+def create_app(
+    settings: Settings,
+    engine: EngineLike,
+    keys: KeyRing,
+    in_flight: InFlight | None = None,
+    layers: Sequence[Layer] = (),
+) -> FastAPI:
+    return app.create_app(settings, OneModel(settings, engine), keys, in_flight, layers)
 
 
 def metrics_of(engine: EngineLike) -> Metrics:

@@ -15,11 +15,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from engine.config import EngineConfig
 from engine.errors import EngineFailure
-from server.app import create_app
 from server.http.access_record import ACCESS_LOGGER
 from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from server.tracing.export import Tracing
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 SECRET = "xyzzy"
