@@ -1,6 +1,7 @@
 """The page: which files are served and how, and that none of them could run or load what is not its own."""
 
 import re
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -78,6 +79,11 @@ async def test_nothing_else_is_served(client: httpx.AsyncClient, path: str) -> N
 
 def test_every_file_of_the_folder_is_listed_once() -> None:
     assert sorted(name for name, _ in LISTED.values()) == sorted(path.name for path in FOLDER.iterdir())
+
+
+def test_the_files_are_part_of_the_package() -> None:
+    project = tomllib.loads((FOLDER.parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["setuptools"]["package-data"]["server.page"] == ["static/*"]
 
 
 async def test_it_can_be_turned_off(engine: ScriptedEngine) -> None:
