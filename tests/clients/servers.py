@@ -30,7 +30,7 @@ DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": 
 
 
 class Servers:
-    """Running servers by name: those of `OBEDIENT` and of `DEMO`."""
+    """Running servers by name: those of `OBEDIENT` and of `DEMO`, and tiny models `embedder` and `reranker`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,8 +40,7 @@ class Servers:
     def __call__(self, name: str) -> LiveServer:
         """A server, started if need be."""
         if name not in self._running:
-            started = serving(*DEMO[name]) if name in DEMO else self._obedient(name)
-            self._running[name] = self._stack.enter_context(started)
+            self._running[name] = self._stack.enter_context(self._started(name))
         return self._running[name]
 
     def variables(self, names: tuple[str, ...]) -> dict[str, str]:
@@ -61,6 +60,14 @@ class Servers:
     def close(self) -> None:
         """Stop all."""
         self._stack.close()
+
+    def _started(self, name: str) -> AbstractContextManager[LiveServer]:
+        if name in ("embedder", "reranker"):
+            # Only those who ask for it wait for torch.
+            from tests.embedders import compiled
+
+            return serving("--bundle", str(compiled(name, self._folder)))
+        return serving(*DEMO[name]) if name in DEMO else self._obedient(name)
 
     def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
         kind, flags = OBEDIENT[name]

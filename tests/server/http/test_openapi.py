@@ -31,6 +31,8 @@ OPERATIONS = [
     "POST /v1/responses",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /v1/embeddings",
+    "POST /v1/rerank",
     "POST /tokenize",
     "POST /detokenize",
     "GET /tokenizer_info",
