@@ -42,8 +42,6 @@ OPERATIONS = [
     "POST /v1/embeddings",
     "POST /v1/rerank",
     "GET /tokenizer_info",
-    "POST /v1/embeddings",
-    "POST /v1/rerank",
     "POST /api/chat",
     "POST /api/generate",
     "POST /api/embed",
