@@ -1,5 +1,6 @@
 """create_app: the only place where the parts of the server are wired together."""
 
+from collections.abc import Sequence
 from typing import cast
 
 from fastapi import FastAPI, Request, Response
@@ -9,6 +10,7 @@ from starlette.routing import Route
 
 from engine.errors import Busy, HexserveError
 from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
+from server.http.access_record import WRITERS
 from server.http.body import BodyLimits
 from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
@@ -44,6 +46,7 @@ from server.routes import (
 from server.service import Server
 from server.settings import Settings, listed
 from server.stored.responses import StoredResponses
+from server.tracing.wanted import Layer
 
 
 def create_app(
@@ -52,13 +55,20 @@ def create_app(
     keys: KeyRing,
     in_flight: InFlight | None = None,
     stored: StoredResponses | None = None,
+    layers: Sequence[Layer] = (),
 ) -> FastAPI:
-    """The app that serves `models` to callers with one of `keys` (all callers if it has none).
+    """The app that serves `models` to callers with one of `keys` (all callers if it has none), `layers` around it.
 
     The caller starts and closes the models, drains or ends requests through `in_flight`, and settles `stored`; without
     it no response is stored.
     """
-    app = FastAPI(title="hexserve", openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="hexserve",
+        openapi_url=None,
+        redirect_slashes=False,
+        # FastAPI's own would tell what refused bodies hold, wherever a provider is set for the whole process.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
     metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
@@ -78,7 +88,10 @@ def create_app(
     app.add_middleware(HeldUntilAnswered)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
-    app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, logs_access=settings.access_log)
+    write = WRITERS[settings.access_log_format] if settings.access_log else None
+    app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, write=write)
+    for layer in layers:
+        app.add_middleware(layer)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HexserveError, _engine_error)

@@ -12,21 +12,26 @@ _CONTROL_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class CleanFormatter(logging.Formatter):
-    """A formatter that writes one line per record, and after it its traceback."""
+    """A formatter that writes one line per record, and after it its traceback. bare: a logger without time and name."""
+
+    def __init__(self, text: str, bare: str = "") -> None:
+        super().__init__(text)
+        self._bare = bare
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """The line, each run of control characters in it replaced by a space."""
-        return _CONTROL.sub(" ", super().formatMessage(record))
+        line = record.message if record.name == self._bare else super().formatMessage(record)
+        return _CONTROL.sub(" ", line)
 
     def format(self, record: logging.LogRecord) -> str:
         """The line and the traceback, if there is one."""
         return _CONTROL_IN_LINES.sub(" ", super().format(record))
 
 
-def set_up_logging(level: str) -> None:
-    """Configure the root logger; `level` is one of settings.LOG_LEVELS."""
+def set_up_logging(level: str, bare: str = "") -> None:
+    """Configure the root logger; `level` is one of settings.LOG_LEVELS, `bare` a logger whose lines stand alone."""
     handler = DroppingHandler(standard_error())
-    handler.setFormatter(CleanFormatter(FORMAT))
+    handler.setFormatter(CleanFormatter(FORMAT, bare))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
     logging.getLogger("asyncio").setLevel(logging.WARNING)

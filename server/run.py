@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -29,6 +29,7 @@ from server.models.models import Models
 from server.settings import Settings, listed
 from server.stored.responses import StoredResponses
 from server.stored.store import ResponseStore
+from server.tracing.wanted import Layer
 
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
@@ -52,9 +53,10 @@ def run(
     make_models: Callable[[], Models],
     listener: socket.socket,
     store: ResponseStore | None = None,
+    layers: Sequence[Layer] = (),
 ) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    code = asyncio.run(_serve_once(settings, keys, make_models, listener, store))
+    code = asyncio.run(_serve_once(settings, keys, make_models, listener, store, layers))
     signals.ignore()
     return code
 
@@ -65,8 +67,9 @@ async def _serve_once(
     make_models: Callable[[], Models],
     listener: socket.socket,
     store: ResponseStore | None,
+    layers: Sequence[Layer],
 ) -> int:
-    code = await _serve(settings, keys, make_models, listener, is_last=True, store=store)
+    code = await _serve(settings, keys, make_models, listener, is_last=True, store=store, layers=layers)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
     return code
 
@@ -78,6 +81,7 @@ async def _serve(
     listener: socket.socket,
     is_last: bool = False,
     store: ResponseStore | None = None,
+    layers: Sequence[Layer] = (),
 ) -> int:
     """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
@@ -85,7 +89,7 @@ async def _serve(
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
     stored = None if store is None else StoredResponses(store)
-    server = DrainingServer(create_app(settings, models, keys, in_flight, stored), in_flight, settings)
+    server = DrainingServer(create_app(settings, models, keys, in_flight, stored, layers), in_flight, settings)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
         try:
             return await _until_ended(server, models, listener)

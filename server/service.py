@@ -24,6 +24,7 @@ from server.http.in_flight import InFlight
 from server.http.merged_stream import ChoiceDelta, MergedStream
 from server.http.metrics import Metrics
 from server.http.pooled_run import InputSlots, PooledRun
+from server.http.request_facts import Launched, RequestFacts, facts_of
 from server.http.resumption import Resumption
 from server.http.sse import EVENTS, ChunkWriter, Framing, StreamResponse, deltas_within
 from server.models.models import Models, find
@@ -79,6 +80,7 @@ class Service:
     pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
     waited_s: float = 0.0  # until the model was loaded
     resumption: Resumption | None = None  # of a request that comes from a front
+    facts: RequestFacts | None = None  # what is logged and traced of the request
 
     @property
     def tool_format(self) -> ToolFormat | None:
@@ -155,6 +157,10 @@ class Service:
         if self.caller is not None:
             self.caller.spend(sum(map(len, prompts)))
             watch.spend = self.caller.spend
+        if self.facts is not None:
+            tokens, first = sum(map(len, prompts)), params.sampling(0, limit)
+            self.facts.launched = Launched(envelope.id, envelope.model, len(streams), tokens, first, watch.submitted_at)
+            watch.facts = self.facts
         return MergedStream(streams, self.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
 
     async def pooled(
@@ -238,6 +244,7 @@ async def take_model(request: Request, name: str | None) -> Service:
         pinned=model.pinned,
         waited_s=time.monotonic() - began_s,
         resumption=resumption_of(request),
+        facts=facts_of(request.scope),
     )
 
 

@@ -69,6 +69,8 @@ class Settings(ModelsSettings, StorageSettings):
     keep_alive_s: float = _setting(15.0, "Interval of comment lines in streams, from the beginning; 0 = none.", 0)
     drain_s: float = _setting(30.0, "Time running requests may take to finish after SIGTERM.", 0)
     access_log: bool = _setting(True, "Write one line per request.")
+    access_log_format: str = _chosen("text", "Form of these lines; json: one object a line.", ("text", "json"))
+    otel: str = _setting("", "OpenTelemetry collector for traces (OTLP over HTTP), such as http://localhost:4318.")
     template_timeout_s: float = _setting(2.0, "Longest rendering of the chat template; longer is 400.", 0.05)
     grammar_timeout_s: float = _setting(2.0, "Longest compilation of the form of an answer; longer is 400.", 0.05)
     grammar_limit_bytes: int = _setting(1024 * 1024, "Largest form of an answer, schemas of tools included.", 1024)

@@ -10,12 +10,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.http.access_record import ACCESS_LOGGER, AccessRecord
 from server.http.error_formats import ANTHROPIC_FORMAT, request_format
 from server.http.errors import INTERNAL, bounded
 from server.http.guard.layer import send_error
+from server.http.request_facts import watched
 
 _log = logging.getLogger("hexserve")
-_access = logging.getLogger("hexserve.access")
+_access = logging.getLogger(ACCESS_LOGGER)
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
 LOGGED_PATH = 200
@@ -23,16 +25,20 @@ METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 
 Answered = Callable[[str, str, int], None]
+Write = Callable[[AccessRecord], str]
 
 
 class AccessLog:
-    """ASGI layer around the whole app. Neither prompts nor control characters reach the log."""
+    """ASGI layer around the whole app. Neither prompts nor control characters reach the log.
 
-    def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], logs_access: bool = True) -> None:
+    write: the line of a request, None to write none.
+    """
+
+    def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], write: Write | None) -> None:
         self._app = app
         self._answered = answered
         self._routes = routes
-        self._logs_access = logs_access
+        self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -49,8 +55,8 @@ class AccessLog:
             await logged.send_internal_error()
         finally:
             self._answered(*logged.label(self._routes))
-            if self._logs_access:
-                _access.info("%s", logged.line())
+            if self._write is not None:
+                _access.info("%s", self._write(logged.record()))
 
 
 class _RequestLog:
@@ -61,7 +67,7 @@ class _RequestLog:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._started_at = time.perf_counter()
+        self._facts = watched(scope)
         self._has_ended = False
         self._has_left = False
         headers = Headers(scope=scope)
@@ -95,31 +101,31 @@ class _RequestLog:
         """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""
         method, path = self._scope["method"], self._scope["path"]
         handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
-        return method if method in METHODS else "other", handler, self.status or CLIENT_LEFT_STATUS
+        self._facts.handler, self._facts.status = handler, self.status or CLIENT_LEFT_STATUS
+        return method if method in METHODS else "other", handler, self._facts.status
 
-    def line(self) -> str:
-        path = bounded(self._scope["path"], LOGGED_PATH)
-        text = f"{self._scope['method']} {path} {self.status} {self._milliseconds():.1f}ms {self.request_id}"
+    def record(self) -> AccessRecord:
+        """What is written of it."""
         state = self._scope.get("state", {})
-        caller = state.get("log_caller", "")
-        if caller:
-            text += f" key={caller}"
-        accepted, drafted = state.get("log_guesses", _no_guesses)()
-        if drafted:
-            text += f" guesses={accepted}/{drafted}"
-        if self._retry:
-            text += f" retry={self._retry}"
-        return text + " client left" if self._has_left else text
+        return AccessRecord(
+            at=time.time(),
+            method=self._scope["method"],
+            path=bounded(self._scope["path"], LOGGED_PATH),
+            status=self.status,
+            milliseconds=self._milliseconds(),
+            request_id=self.request_id,
+            key=state.get("log_caller", ""),
+            retry=self._retry,
+            has_left=self._has_left,
+            trace_id=state.get("trace_id", ""),
+            facts=self._facts,
+        )
 
     def _milliseconds(self) -> float:
-        return 1000 * (time.perf_counter() - self._started_at)
+        return 1000 * (time.perf_counter() - self._facts.started_at)
 
 
 def request_id(headers: Mapping[str, str]) -> str:
     """The caller's own id when it is harmless, else a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
-
-
-def _no_guesses() -> tuple[int, int]:
-    return 0, 0

@@ -37,7 +37,6 @@ class MergedStream:
     ) -> None:
         self.prompt_tokens = tuple(stream.prompt_tokens for stream in streams)
         self._unfinished = dict(enumerate(streams))
-        self.drafted = self.accepted = 0  # guesses of the choices that have finished, and those that were right
         self._in_flight = in_flight
         self._watch = watch
         self._deltas: deque[ChoiceDelta] = deque()
@@ -92,9 +91,6 @@ class MergedStream:
             if delta.finish is not None:
                 del self._unfinished[index]
                 self._watch.finished(delta.finish.value, delta.timings)
-                if delta.timings is not None:
-                    self.drafted += delta.timings.drafted_tokens
-                    self.accepted += delta.timings.accepted_tokens
             while len(self._deltas) >= DELTAS_AHEAD:
                 self._room.clear()
                 await self._room.wait()

@@ -16,6 +16,7 @@ from engine.client.engine import EngineInfo, EngineState
 from engine.errors import BusyReason
 from engine.messages import Stats
 from engine.request import RequestTimings
+from server.http.request_facts import RequestFacts, SequenceEnd
 
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
@@ -228,6 +229,7 @@ class RequestWatch:
     def __init__(self, metrics: Metrics, model_name: str, choices: int, max_tokens: int) -> None:
         self.submitted_at = time.perf_counter()
         self.spend: Callable[[int], None] | None = None  # counts tokens against the caller's limit
+        self.facts = RequestFacts()  # of the HTTP request, once it is known
         self._model_name = model_name
         self._metrics = metrics
         self._histograms = {name: child.labels(model_name) for name, child in metrics.histograms.items()}
@@ -240,6 +242,7 @@ class RequestWatch:
             return previous
         if self.spend is not None:
             self.spend(count)
+        self.facts.first_token()
         now = time.perf_counter()
         if previous == self.submitted_at:
             self._histograms["time_to_first_token_seconds"].observe(now - previous)
@@ -250,6 +253,7 @@ class RequestWatch:
     def finished(self, reason: str, timings: RequestTimings | None) -> None:
         """One sequence ended: stop, length, abort or error."""
         self._metrics.success.labels(self._model_name, reason).inc()
+        self.facts.ended.append(SequenceEnd(reason, timings))
         if timings is None:
             return
         seen = self._histograms

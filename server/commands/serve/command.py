@@ -26,8 +26,15 @@ def _serve(sources: list[str] | None = None, config: Path | None = None, **given
     except SettingsError as error:
         refuse(error)
     from server.commands.serve.start import start
+    from server.commands.version import version_text
+    from server.tracing.wanted import TracingError, tracing_layers
 
-    raise typer.Exit(start(settings))
+    try:
+        with tracing_layers(settings.otel, version_text()) as layers:
+            code = start(settings, layers=layers)
+    except TracingError as error:
+        refuse(error)
+    raise typer.Exit(code)
 
 
 def _take_sources(sources: list[str], flags: dict[str, Value | None]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from engine.isolation.helper_pool import HelperLimits
 from engine.sources.resolve import cache_folder
 from server.commands.serve.prepare import OpenEngine, prepare
 from server.commands.serve.storage import opened_store
+from server.http.access_record import ACCESS_LOGGER
 from server.http.guard.hosts import is_loopback
 from server.http.guard.keys import KeyFileError, read_keys
 from server.http.open_files import bound_connections
@@ -20,11 +22,12 @@ from server.run import UNUSABLE, bind, run
 from server.settings import Settings
 from server.signals import unwinding
 from server.stored.folder import DataFolderError
+from server.tracing.wanted import Layer
 
 _log = logging.getLogger("hexserve")
 
 
-def start(settings: Settings, open_engine: OpenEngine = Engine) -> int:
+def start(settings: Settings, open_engine: OpenEngine = Engine, layers: Sequence[Layer] = ()) -> int:
     """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow."""
     try:
         keys = read_keys(settings.api_keys, settings.api_key_file)
@@ -47,7 +50,7 @@ def start(settings: Settings, open_engine: OpenEngine = Engine) -> int:
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
         found = prepared.settings
-        set_up_logging(found.log_level)
+        set_up_logging(found.log_level, ACCESS_LOGGER if found.access_log_format == "json" else "")
         for remark in prepared.remarks:
             _log.warning("%s", remark)
         if found.engine.paced:
@@ -57,7 +60,7 @@ def start(settings: Settings, open_engine: OpenEngine = Engine) -> int:
         limits = _client_limits(found)
         pipes = 2 * (limits.grammars.compilers + limits.templates.processes) * prepared.count
         found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
-        return run(found, keys, lambda: prepared.make(limits), listener, store)
+        return run(found, keys, lambda: prepared.make(limits), listener, store, layers)
 
 
 def _client_limits(settings: Settings) -> ClientLimits:
