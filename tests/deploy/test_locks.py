@@ -15,7 +15,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "deploy" / "locks"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-EXTRAS = {"serve": [], "qnn": ["qnn"], "compile": ["compile"], "dev": ["compile", "bench", "qnn", "dev"]}
+EXTRAS = {"serve": [], "qnn": ["qnn"], "compile": ["compile"], "dev": ["compile", "bench", "otel", "qnn", "dev"]}
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = (("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("win32", "Windows", "ARM64"))
 PINNED = re.compile(r"^(?P<requirement>\S+==[^\\]+?) \\$", re.MULTILINE)
