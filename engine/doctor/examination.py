@@ -3,18 +3,19 @@
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from engine.bundle.manifest import load_manifest
-from engine.doctor.machine import X_ELITE, chip_name, chip_of, driver, environment, versions
+from engine.doctor.check import Check, CheckStatus
+from engine.doctor.chips import X_ELITE, chip_of
+from engine.doctor.machine import environment, machine_facts, versions
+from engine.doctor.machine_checks import machine_checks
 from engine.doctor.small_graph import example, expected, small_graph
 from engine.errors import BundleError
-from engine.graphs.onnx_qnn import device_name
+from engine.graphs.onnx_qnn import HtpTarget, device_name
 from engine.graphs.onnx_qnn_probe import STEPS, ProbeStep
 from engine.graphs.onnx_qnn_trial import check_bundle, read_binaries
 from engine.processes import child_environment, module_command
@@ -29,28 +30,6 @@ _ERROR_TEXT = 400
 _SAID = 4000
 
 
-class CheckStatus(StrEnum):
-    """How a check ended."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report. advice: what to do about a failure, '' when nothing is known.
-
-    said: the last of what the libraries wrote before they failed; for the file only.
-    """
-
-    name: str
-    status: CheckStatus
-    text: str
-    advice: str = ""
-    said: str = ""
-
-
 def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     """All checks. probe: what tries the providers, () = `python -m engine.graphs.onnx_qnn_probe`."""
     found = versions()
@@ -59,23 +38,18 @@ def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
         yield Check(
             "environment", CheckStatus.PASS, ", ".join(f"{key}={value}" for key, value in environment().items())
         )
-    yield _chip()
-    there, text = driver()
-    yield Check("NPU driver", {True: CheckStatus.PASS, False: CheckStatus.FAIL, None: CheckStatus.SKIP}[there], text)
+    facts = machine_facts()
+    checks = tuple(machine_checks(facts))
+    yield from checks
     libraries = _libraries()
     yield libraries
-    command = probe or module_command("engine.graphs.onnx_qnn_probe")
-    yield from try_providers(command, STEPS if libraries.status is CheckStatus.PASS else STEPS[:1])
+    is_npu_well = not any(check.status is CheckStatus.FAIL for check in checks)
+    steps = STEPS if is_npu_well and libraries.status is CheckStatus.PASS else STEPS[:1]
+    yield from try_providers(probe or module_command("engine.graphs.onnx_qnn_probe"), steps, chip_of(facts.chip))
+    if not is_npu_well:
+        yield Check("NPU", CheckStatus.SKIP, "not tried: it would fail for the reason above")
     if bundle is not None:
         yield from examine_bundle(bundle)
-
-
-def _chip() -> Check:
-    name = chip_name()
-    chip = chip_of(name)
-    if chip is None:
-        return Check("chip", CheckStatus.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
-    return Check("chip", CheckStatus.PASS, f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}")
 
 
 def _libraries() -> Check:
@@ -88,9 +62,12 @@ def _libraries() -> Check:
         return Check(name, CheckStatus.FAIL, str(error))
 
 
-def try_providers(command: Sequence[str], steps: Sequence[str]) -> Iterator[Check]:
-    """Compile a small graph, run it and compare with the definition, in another process; one check for each step."""
-    chip = chip_of(chip_name()) or X_ELITE
+def try_providers(command: Sequence[str], steps: Sequence[str], chip: HtpTarget | None = None) -> Iterator[Check]:
+    """Compile a small graph, run it and compare with the definition, in another process; one check for each step.
+
+    chip: None for one that is not known, taken for an X Elite.
+    """
+    chip = chip or X_ELITE
     with tempfile.TemporaryDirectory(prefix="hexserve-doctor-") as name:
         folder = Path(name)
         (folder / "small.onnx").write_bytes(small_graph())

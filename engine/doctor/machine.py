@@ -1,32 +1,28 @@
 """Facts about the machine: chip, driver, device nodes, versions. Windows and Linux differ here and nowhere else."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
+import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.graphs.onnx_qnn import HtpTarget, is_device
+from engine.doctor.facts import Accelerator, DeviceNode, MachineFacts
+from engine.errors import BundleError
+from engine.qnn.environment import FOLDER_VARIABLE
 from engine.qnn.environment import VARIABLES as QNN_VARIABLES
+from engine.qnn.library import library_folder
 
 PACKAGES = ("hexserve", "onnxruntime", "onnxruntime-qnn", "numpy", "tokenizers", "onnx")
 VARIABLES = ("ADSP_LIBRARY_PATH", *QNN_VARIABLES, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")
-# The part of the chip's name that tells its generation; the first match counts. Chips: soc_model, Hexagon version.
-CHIPS = (
-    (("x2e", "x2 elite", "x2p", "x2 plus", "sc8480"), HtpTarget(88, 81)),
-    (("x1e", "x elite", "x1p", "x plus", "x126", "sc8380", "sc8340"), HtpTarget(60, 73)),
-    (("sm8850",), HtpTarget(87, 81)),
-    (("sm8750",), HtpTarget(69, 79)),
-    (("sm8650",), HtpTarget(57, 75)),
-    (("sm8550", "qcs8550"), HtpTarget(43, 73)),
-)
-X_ELITE = HtpTarget(60, 73)
 # Windows' device class "ComputeAccelerator", which NPU drivers belong to.
 ACCELERATORS = r"SYSTEM\CurrentControlSet\Control\Class\{f01a9d53-3ff6-48d2-9f97-c8a7004be10c}"
 PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
-DEVICE_NODES = ("/dev/fastrpc*", "/dev/adsprpc*")
+DEVICE_NODES = ("/dev/fastrpc*", "/dev/adsprpc*", "/dev/dma_heap/system")
+SYSTEM_ENVIRONMENT = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
 
 
 def versions() -> dict[str, str]:
@@ -55,65 +51,83 @@ def chip_name() -> str:
     """What the system calls its processor, '' when it does not tell."""
     if sys.platform == "win32":
         return _registry_text(PROCESSOR, "ProcessorNameString")
-    for path in ("/sys/devices/soc0/machine", "/proc/device-tree/model"):
+    found = []
+    for path in ("/sys/devices/soc0/machine", "/proc/device-tree/model", "/proc/device-tree/compatible"):
+        with contextlib.suppress(OSError):
+            found.append(Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n ").replace("\0", " "))
+    return ", ".join(filter(None, found)) or platform.processor()
+
+
+def machine_facts() -> MachineFacts:
+    """All that the checks want to know of this machine."""
+    machine = platform.machine()
+    try:
+        folder: Path | None = library_folder()
+    except BundleError:  # the check of the libraries says so
+        folder = None
+    return MachineFacts(
+        system=sys.platform,
+        machine=machine,
+        native_machine=_native_machine(machine),
+        kernel=platform.release(),
+        chip=chip_name(),
+        nodes=tuple(_nodes()) if sys.platform == "linux" else (),
+        accelerators=tuple(_accelerators()) if sys.platform == "win32" else (),
+        library_folder=str(folder or ""),
+        library_files=_file_names([folder] if folder else []),
+        library_variable=FOLDER_VARIABLE if os.environ.get(FOLDER_VARIABLE) else "",
+        adsp_files=_file_names(part for part in _adsp_folders() if part != folder),
+    )
+
+
+def _adsp_folders() -> Iterator[Path]:
+    """The parts of ADSP_LIBRARY_PATH, which has semicolons on every system."""
+    yield from (Path(part) for part in os.environ.get("ADSP_LIBRARY_PATH", "").split(";") if part)
+
+
+def _native_machine(machine: str) -> str:
+    """An emulated x64 Python is told AMD64 everywhere but in the system's own environment."""
+    if sys.platform != "win32":
+        return machine
+    return _registry_text(SYSTEM_ENVIRONMENT, "PROCESSOR_ARCHITECTURE") or machine
+
+
+def _file_names(folders: Iterable[Path]) -> tuple[str, ...]:
+    """Of what lies in them; of one that cannot be read nothing."""
+    return tuple(sorted({name for folder in folders for _, _, names in os.walk(folder) for name in names}))
+
+
+def _nodes() -> Iterator[DeviceNode]:
+    for path in sorted(found for pattern in DEVICE_NODES for found in Path("/").glob(pattern.lstrip("/"))):
         try:
-            return Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+            known = path.stat()
         except OSError:
             continue
-    return platform.processor()
+        may_open = os.access(path, os.R_OK | os.W_OK)
+        yield DeviceNode(str(path), stat.filemode(known.st_mode), *_names_of(path), may_open)
 
 
-def chip_of(name: str) -> HtpTarget | None:
-    """The chip behind a processor's name, None when it is none that is known."""
-    lowered = name.lower()
-    return next((chip for marks, chip in CHIPS if any(mark in lowered for mark in marks)), None)
+def _names_of(path: Path) -> tuple[str, str]:
+    """User and group; a container may not know theirs by name."""
+    try:
+        return path.owner(), path.group()
+    except (KeyError, OSError):
+        known = path.stat()
+        return str(known.st_uid), str(known.st_gid)
 
 
-def driver(system: str = sys.platform, machine: str | None = None) -> tuple[bool | None, str]:
-    """Whether an NPU driver is there, and what is known of it. None: there is nothing to look for on this machine."""
-    if not is_device(machine):
-        return None, "no NPU in this machine: graphs run in the HTP emulator"
-    if system == "win32":
-        return judge_accelerators(_accelerators())
-    nodes = sorted(str(path) for pattern in DEVICE_NODES for path in Path("/").glob(pattern.lstrip("/")))
-    return judge_nodes(nodes, lambda node: os.access(node, os.R_OK | os.W_OK))
-
-
-def judge_nodes(nodes: Iterable[str], may_open: Callable[[str], bool]) -> tuple[bool, str]:
-    """Linux: the compute DSP's fastrpc node must exist and be ours to open."""
-    listed = list(nodes)
-    compute = [node for node in listed if "cdsp" in node or "adsprpc" in node]
-    if not compute:
-        return False, f"no fastrpc node of the compute DSP (found: {', '.join(listed) or 'none'}); see docs/npu.md"
-    closed = [node for node in compute if not may_open(node)]
-    if len(closed) == len(compute):
-        return False, f"{closed[0]} cannot be opened by this user; see docs/npu.md"
-    return True, ", ".join(compute)
-
-
-def judge_accelerators(found: Iterable[tuple[str, str]]) -> tuple[bool, str]:
-    """Windows: (description, driver version) of the compute accelerators."""
-    listed = list(found)
-    npus = [f"{name} {version}" for name, version in listed if "hexagon" in name.lower() or "npu" in name.lower()]
-    if npus:
-        return True, ", ".join(npus)
-    return False, "Windows lists no Hexagon NPU under Compute Accelerators: install the NPU driver (Windows Update)"
-
-
-def _accelerators() -> list[tuple[str, str]]:
+def _accelerators() -> Iterator[Accelerator]:
     winreg: Any = __import__("winreg")
-    found = []
     try:
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, ACCELERATORS) as key:
             names = [winreg.EnumKey(key, index) for index in range(winreg.QueryInfoKey(key)[0])]
     except OSError:
-        return []
+        return
     for name in names:
         path = f"{ACCELERATORS}\\{name}"
         description = _registry_text(path, "DriverDesc")
         if description:
-            found.append((description, _registry_text(path, "DriverVersion")))
-    return found
+            yield Accelerator(description, _registry_text(path, "DriverVersion"))
 
 
 def _registry_text(path: str, name: str) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.doctor.examination import Check, CheckStatus, examine
+from engine.doctor.check import Check, CheckStatus
+from engine.doctor.examination import examine
 from engine.doctor.machine import environment, versions
 from server.commands.exit_codes import FAILED, UNUSABLE
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.doctor.examination import CheckStatus, examine, try_providers
+from engine.doctor.check import CheckStatus
+from engine.doctor.examination import examine, try_providers
 from engine.graphs.onnx_qnn_probe import STEPS
 from tests.engine.doctor.scripted_probe import scripted_probe
 

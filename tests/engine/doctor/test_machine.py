@@ -1,8 +1,13 @@
 """Chips and drivers, as machines that are not here would tell them."""
 
 import pytest
+from msgspec.structs import replace
 
-from engine.doctor.machine import HtpTarget, chip_of, judge_accelerators, judge_nodes
+from engine.doctor.check import CheckStatus
+from engine.doctor.chips import HtpTarget, chip_of
+from engine.doctor.facts import Accelerator, DeviceNode
+from engine.doctor.machine_checks import accelerator_check, node_check
+from tests.engine.doctor.machines import WINDOWS
 
 
 @pytest.mark.parametrize(
@@ -21,11 +26,14 @@ def test_chips_by_name(name: str, chip: HtpTarget | None) -> None:
 
 
 def test_drivers_on_linux_and_windows() -> None:
-    assert judge_nodes(["/dev/fastrpc-cdsp"], lambda _: True) == (True, "/dev/fastrpc-cdsp")
-    assert "cannot be opened by this user" in judge_nodes(["/dev/fastrpc-cdsp"], lambda _: False)[1]
+    here = node_check((DeviceNode("/dev/fastrpc-cdsp"),))
+    assert (here.status, here.text) == (CheckStatus.PASS, "/dev/fastrpc-cdsp")
+    assert "cannot be opened by this user" in node_check((DeviceNode("/dev/fastrpc-cdsp", may_open=False),)).text
     assert (
-        "no fastrpc node of the compute DSP (found: /dev/fastrpc-adsp)" in judge_nodes(["/dev/fastrpc-adsp"], bool)[1]
+        "no fastrpc node of the compute DSP (found: /dev/fastrpc-adsp)"
+        in node_check((DeviceNode("/dev/fastrpc-adsp"),)).text
     )
     hexagon = ("Snapdragon(R) X Elite - X1E80100 - Qualcomm(R) Hexagon(TM) NPU", "30.0.140.1000")
-    assert judge_accelerators([hexagon]) == (True, " ".join(hexagon))
-    assert judge_accelerators([])[0] is False
+    listed = accelerator_check(replace(WINDOWS, accelerators=(Accelerator(*hexagon),)))
+    assert (listed.status, listed.text) == (CheckStatus.PASS, " ".join(hexagon))
+    assert accelerator_check(replace(WINDOWS, accelerators=())).status is CheckStatus.FAIL

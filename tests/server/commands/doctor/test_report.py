@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.doctor.examination import Check, CheckStatus, try_providers
+from engine.doctor.check import Check, CheckStatus
+from engine.doctor.examination import try_providers
 from engine.graphs.onnx_qnn_probe import STEPS
 from server.commands.doctor.report import line, write_report
 from tests.engine.doctor.scripted_probe import scripted_probe

@@ -1,0 +1,150 @@
+"""From the facts of a machine to one line for each problem, with the sentence that helps. Pure."""
+
+import re
+from collections.abc import Iterator
+
+from engine.doctor.check import Check, CheckStatus
+from engine.doctor.chips import X_ELITE, chip_of, is_snapdragon, is_too_old
+from engine.doctor.facts import Accelerator, DeviceNode, MachineFacts
+from engine.graphs.onnx_qnn import is_device
+
+DRIVER = "NPU driver"
+# What Microsoft's list of execution providers asks for on X Elite and X Plus; drivers of later chips are newer anyway.
+LEAST_DRIVER = (30, 0, 140, 0)
+UPDATE = (
+    "install the newest Qualcomm Hexagon NPU driver: Windows Update, 'Advanced options', 'Optional updates', or the "
+    "laptop maker's page"
+)
+ARM64_PYTHON = (
+    "install Python 3.12 or 3.13 from python.org with the 'Windows installer (ARM64)' and make the environment anew "
+    "with it: platform.machine() must say ARM64"
+)
+WINDOWS_ITSELF = (
+    "install and run hexserve in Windows itself; programs in WSL reach it at the address of the Windows host when it "
+    "is started with --host 0.0.0.0 and an API key"
+)
+
+
+def machine_checks(facts: MachineFacts) -> Iterator[Check]:
+    """The checks that need no library to be loaded: Python, chip, driver, libraries for the NPU."""
+    if is_emulated(facts):
+        text = (
+            f"this Python is made for {facts.machine} and emulated on {facts.native_machine}: it cannot reach the NPU"
+        )
+        yield Check("Python", CheckStatus.FAIL, text, ARM64_PYTHON)
+    yield chip_check(facts.chip)
+    yield driver_check(facts)
+    if is_device(facts.machine):
+        yield from skel_checks(facts)
+
+
+def is_emulated(facts: MachineFacts) -> bool:
+    """Whether an ARM64 Windows runs this Python as if on another processor."""
+    return facts.system == "win32" and is_device(facts.native_machine) and not is_device(facts.machine)
+
+
+def is_wsl(facts: MachineFacts) -> bool:
+    """Whether this Linux is a virtual machine of Windows, which passes no NPU on."""
+    return facts.system == "linux" and "microsoft" in facts.kernel.lower()
+
+
+def chip_check(name: str) -> Check:
+    """The chip by its name."""
+    chip = chip_of(name)
+    if chip is not None:
+        text = f"{name}: soc_model {chip.soc_model}, Hexagon v{chip.htp_arch}"
+        return Check("chip", CheckStatus.PASS, text)
+    if is_too_old(name):
+        text = f"{name}: its Hexagon is older than v73, the oldest that binaries are made for here"
+        return Check("chip", CheckStatus.FAIL, text, "serve bundles for the CPU on this machine (--target cpu)")
+    if is_snapdragon(name):
+        advice = "it is taken for an X Elite; please send this name with a bug report"
+        return Check("chip", CheckStatus.SKIP, f"{name}: a Snapdragon that is not known here", advice)
+    return Check("chip", CheckStatus.SKIP, f"{name or 'unknown'}: not a Snapdragon that is known here")
+
+
+def driver_check(facts: MachineFacts) -> Check:
+    """Whether an NPU driver is there and new enough; skipped where there is nothing to look for."""
+    if not (is_device(facts.machine) or is_emulated(facts)):
+        return Check(DRIVER, CheckStatus.SKIP, "no NPU in this machine: graphs run in the HTP emulator")
+    if is_wsl(facts):
+        text = "this is Linux inside Windows (WSL), which has no device node of the NPU and cannot be given one"
+        return Check(DRIVER, CheckStatus.FAIL, text, WINDOWS_ITSELF)
+    return accelerator_check(facts) if facts.system == "win32" else node_check(facts.nodes)
+
+
+def accelerator_check(facts: MachineFacts) -> Check:
+    """Windows: the device manager must list the NPU, with a driver that is not too old for the runtime."""
+    npus = [each for each in facts.accelerators if re.search("hexagon|npu", each.description, re.IGNORECASE)]
+    if not npus:
+        text = "Windows lists no Hexagon NPU under Compute Accelerators: its driver is not installed"
+        return Check(DRIVER, CheckStatus.FAIL, text, f"{UPDATE}; then restart")
+    listed = ", ".join(f"{each.description} {each.version}" for each in npus)
+    if chip_of(facts.chip) == X_ELITE and all(_is_old(each) for each in npus):
+        least = ".".join(map(str, LEAST_DRIVER))
+        return Check(DRIVER, CheckStatus.FAIL, f"{listed} is older than {least}", f"{UPDATE}; then restart")
+    return Check(DRIVER, CheckStatus.PASS, listed)
+
+
+def _is_old(accelerator: Accelerator) -> bool:
+    """A version that is no four numbers is not judged."""
+    parts = accelerator.version.split(".")
+    return len(parts) == 4 and all(map(str.isdecimal, parts)) and tuple(map(int, parts)) < LEAST_DRIVER
+
+
+def node_check(nodes: tuple[DeviceNode, ...]) -> Check:
+    """Linux: the compute DSP's fastrpc node must exist and be ours to open, and so must the heap of its buffers."""
+    fastrpc = [node for node in nodes if not node.path.startswith("/dev/dma_heap")]
+    compute = [node for node in fastrpc if "cdsp" in node.path or "adsprpc" in node.path]
+    if not compute:
+        listed = ", ".join(node.path for node in fastrpc) or "none"
+        text = f"no fastrpc node of the compute DSP (found: {listed})"
+        advice = (
+            "take a kernel with the fastrpc driver and the firmware of the compute DSP (linux-firmware, or your "
+            "board's), give the nodes to the container if this is one; see docs/npu.md"
+        )
+        return Check(DRIVER, CheckStatus.FAIL, text, advice)
+    if not any(node.may_open for node in compute):
+        return _closed(compute[0])
+    heap = next((node for node in nodes if node.path.startswith("/dev/dma_heap")), None)
+    if heap is not None and not heap.may_open:
+        return _closed(heap)
+    return Check(DRIVER, CheckStatus.PASS, ", ".join(node.path for node in compute))
+
+
+def _closed(node: DeviceNode) -> Check:
+    shown = f" ({node.mode} {node.owner}:{node.group})" if node.mode else ""
+    text = f"{node.path}{shown} cannot be opened by this user"
+    if node.group in ("", "root") or (node.mode and "rw" not in node.mode[4:6]):
+        advice = (
+            "install fastrpc's udev rules (package fastrpc 1.0.6 or newer), which give it to the group fastrpc, and "
+        )
+        return Check(DRIVER, CheckStatus.FAIL, text, advice + "add yourself: sudo usermod -aG fastrpc $USER")
+    advice = f"sudo usermod -aG {node.group} $USER, then log in again; in a container --group-add {node.group}"
+    return Check(DRIVER, CheckStatus.FAIL, text, advice)
+
+
+def skel_checks(facts: MachineFacts) -> Iterator[Check]:
+    """The library that the NPU itself loads, the skel: there, signed where Windows asks for it, and the right one.
+
+    Nothing is said of one that is well, of an unknown chip and without QNN libraries.
+    """
+    chip = chip_of(facts.chip)
+    if chip is None or not facts.library_folder:
+        return
+    skel, catalogue = f"libQnnHtpV{chip.htp_arch}Skel.so", f"libqnnhtpv{chip.htp_arch}.cat"
+    there = {name.lower() for name in facts.library_files}
+    mend = (
+        f"unset {facts.library_variable}" if facts.library_variable else "pip install --force-reinstall onnxruntime-qnn"
+    )
+    if skel.lower() not in there:
+        if facts.library_variable:  # the driver's own, or the SDK's in another folder
+            return
+        text = f"{facts.library_folder} has no {skel}, which a Hexagon v{chip.htp_arch} loads"
+        yield Check("skel", CheckStatus.FAIL, text, mend)
+    elif facts.system == "win32" and catalogue not in there:
+        text = f"{skel} in {facts.library_folder} is unsigned ({catalogue} is missing): Windows loads it into no NPU"
+        yield Check("skel", CheckStatus.FAIL, text, f"{mend}, so that the signed one of the package is taken")
+    elif skel.lower() in {name.lower() for name in facts.adsp_files}:
+        text = f"ADSP_LIBRARY_PATH leads to another {skel} than the one of {facts.library_folder}"
+        yield Check("skel", CheckStatus.FAIL, text, "unset ADSP_LIBRARY_PATH: the libraries find their own")
