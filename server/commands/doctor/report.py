@@ -8,7 +8,7 @@ import msgspec
 
 from engine.doctor.check import Check, CheckStatus
 from engine.doctor.examination import examine
-from engine.doctor.machine import environment, versions
+from engine.doctor.machine import environment, machine_facts, versions
 from server.commands.exit_codes import FAILED, UNUSABLE
 
 MARKS = {CheckStatus.PASS: "ok  ", CheckStatus.FAIL: "FAIL", CheckStatus.SKIP: "--  "}
@@ -46,6 +46,7 @@ def write_report(path: Path, checks: list[Check]) -> bool:
         "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
         "environment": environment(),
+        "machine": machine_facts(),
         "checks": checks,
     }
     try:

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.doctor.check import Check, CheckStatus
 from engine.doctor.examination import try_providers
+from engine.doctor.facts import MachineFacts
+from engine.doctor.machine import machine_facts
 from engine.graphs.onnx_qnn_probe import STEPS
 from server.commands.doctor.report import line, write_report
 from tests.engine.doctor.scripted_probe import scripted_probe
@@ -26,6 +29,7 @@ def test_everything_here_is_well_and_the_report_says_so(tmp_path: Path) -> None:
     status = {check["name"]: check["status"] for check in found["checks"]}
     assert {status[step] for step in STEPS} == {"pass"}
     assert found["versions"]["onnxruntime-qnn"] and found["versions"]["python"]
+    assert msgspec.convert(found["machine"], MachineFacts) == machine_facts()
 
 
 def test_what_the_libraries_said_before_an_unknown_crash_is_in_the_report(tmp_path: Path) -> None:
