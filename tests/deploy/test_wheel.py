@@ -15,7 +15,7 @@ from tests.deploy.built import build, tracked
 from tests.live import LiveServer, free_port, watching
 
 UV = "uv==0.13.9"
-ASK = '{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}'
+ASK = '{"model": "demo", "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}'
 
 
 @pytest.fixture(scope="module")
