@@ -105,13 +105,17 @@ def program_from_pypi(name: str, requirement: str) -> Path:
 
     Raises EnvironmentFailed.
     """
-    folder = _environment(name, requirement, _build_python)
-    return _python_of(folder).with_name(f"{name}.exe" if sys.platform == "win32" else name)
+    return python_with(name, requirement).with_name(f"{name}.exe" if sys.platform == "win32" else name)
+
+
+def python_with(name: str, requirements: str) -> Path:
+    """The Python that has these packages; built if need be. Raises EnvironmentFailed."""
+    return _python_of(_environment(name, requirements, _build_python))
 
 
 def run_module(name: str, requirement: str, arguments: list[str]) -> "Finished":
     """Run a module of a package in an environment of its own. Raises EnvironmentFailed."""
-    python = _python_of(_environment(name, requirement, _build_python))
+    python = python_with(name, requirement)
     return _run([str(python), "-m", name, *arguments], {}, CLIENTS)
 
 
