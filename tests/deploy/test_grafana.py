@@ -4,15 +4,22 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.config import EngineConfig
 from engine.errors import BusyReason
 from engine.messages import Stats
 from engine.request import RequestTimings
 from server.http.metrics import Metrics
+from server.models.collector import ResidenceCollector
+from server.models.models import Models
+from server.models.one_model import OneModel
+from server.models.states import ModelState
+from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "deploy" / "grafana" / "hexserve.json").read_text(encoding="utf-8"))
@@ -38,7 +45,11 @@ def exported() -> dict[str, tuple[str, str, frozenset[str]]]:
     """Of each sample: its family's name and kind, its labels. Everything has happened once."""
     engine = ScriptedEngine()
     engine.stats = Stats(stages={"plan": 1.0})
-    metrics = Metrics(engine)
+    coming = SimpleNamespace(
+        name="scripted", comes_and_goes=True, state=ModelState.READY, loads=2, unloads=1, size=9, pins=1
+    )
+    residence = ResidenceCollector(cast("Models", SimpleNamespace(models=[coming])))
+    metrics = Metrics(OneModel(Settings(EngineConfig("unused")), engine), [residence])
     metrics.answered("GET", "/metrics", 200)
     metrics.rejected(BusyReason.REQUESTS)
     watch = metrics.watch(1, 16)

@@ -1,5 +1,7 @@
 """The app of a server with one model."""
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
@@ -11,6 +13,7 @@ from server.http.metrics import Metrics
 from server.models.one_model import OneModel
 from server.settings import Settings
 from server.stored.responses import StoredResponses
+from server.tracing.wanted import Layer
 
 
 def create_app(
@@ -19,8 +22,9 @@ def create_app(
     keys: KeyRing,
     in_flight: InFlight | None = None,
     stored: StoredResponses | None = None,
+    layers: Sequence[Layer] = (),
 ) -> FastAPI:
-    return app.create_app(settings, OneModel(settings, engine), keys, in_flight, stored)
+    return app.create_app(settings, OneModel(settings, engine), keys, in_flight, stored, layers)
 
 
 def metrics_of(engine: EngineLike) -> Metrics:

@@ -13,12 +13,12 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.request import RequestTimings, SamplingParams
-from server.app import create_app
 from server.http.access_record import ACCESS_LOGGER, AccessRecord, json_line, text_line
 from server.http.guard.keys import read_keys
 from server.http.request_facts import Launched, RequestFacts, SequenceEnd
 from server.logs import FORMAT, CleanFormatter
 from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text(encoding="utf-8")

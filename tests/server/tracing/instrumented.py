@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 async def main() -> None:
     from engine.config import EngineConfig
-    from server.app import create_app
     from server.http.guard.keys import KeyRing
     from server.settings import Settings
+    from tests.server.one_model import create_app
     from tests.server.scripted_engine import ScriptedEngine
 
     spans, logs = InMemorySpanExporter(), InMemoryLogRecordExporter()

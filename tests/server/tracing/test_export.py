@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig
-from server.app import create_app
 from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from server.tracing import export
 from server.tracing.export import Tracing, to_collector
 from server.tracing.wanted import traces_url
 from tests.live import free_port
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 from tests.server.tracing.collector import Collector, collecting
 
@@ -39,7 +39,7 @@ def quiet() -> Iterator[None]:
 
 @asynccontextmanager
 async def client_of(tracing: Tracing) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(EngineConfig("unused")), ScriptedEngine(), KeyRing(), None, [tracing.layer])
+    app = create_app(Settings(EngineConfig("unused")), ScriptedEngine(), KeyRing(), layers=[tracing.layer])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         yield client
 

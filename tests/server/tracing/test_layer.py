@@ -15,11 +15,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from engine.config import EngineConfig
 from engine.errors import EngineFailure
-from server.app import create_app
 from server.http.access_record import ACCESS_LOGGER
 from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from server.tracing.export import Tracing
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 
 SECRET = "xyzzy"
@@ -43,7 +43,7 @@ def tracing(memory: InMemorySpanExporter) -> Iterator[Tracing]:
 @pytest.fixture
 async def traced(engine: ScriptedEngine, tracing: Tracing) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
-        Settings(EngineConfig("unused"), access_log_format="json"), engine, KeyRing(), None, [tracing.layer]
+        Settings(EngineConfig("unused"), access_log_format="json"), engine, KeyRing(), layers=[tracing.layer]
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         yield client
