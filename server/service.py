@@ -270,7 +270,6 @@ async def answer(
     request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool, framing: Framing = EVENTS
 ) -> Response:
     """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
-    log_guesses(request, stream)
     try:
         if is_stream:
             keep_alive_s = server_of(request).settings.keep_alive_s
@@ -286,10 +285,6 @@ async def answer(
     # Off the loop: the log-probabilities of a long prompt take a second.
     body = await asyncio.get_running_loop().run_in_executor(None, lambda: msgspec.json.encode(writer.answer()))
     return Response(body, media_type="application/json")
-
-
-def log_guesses(request: Request, stream: MergedStream) -> None:
-    """Have the access log tell how many guesses were right."""
 
 
 async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -12,7 +12,7 @@ from server.protocol.responses_request import ResponsesRequest
 from server.requests.responses_input import as_chat, given_items, own_name, response_options, template_items
 from server.requests.responses_storage import check_count, items_of, stored_items, storing
 from server.requests.responses_tools import tool_identities
-from server.service import answer, log_guesses, take_model, until_left
+from server.service import answer, take_model, until_left
 from server.stored.access import caller_key, previous_of, stored_of
 from server.stored.event_stream import EventStream
 from server.stored.record import ResponseRecord
@@ -50,7 +50,6 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     key, begun = caller_key(request, envelope.id), response | {"status": status}
     given = stored_items(given_items(body))
     record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, given)
-    log_guesses(request, stream)
     run = await stored.start(record, stream, writer, [one.key.id for one in before], service.pinned())
     return await _stored_answer(request, run, bool(body.stream), service.settings.keep_alive_s)
 
