@@ -39,7 +39,7 @@ def quiet() -> Iterator[None]:
 
 @asynccontextmanager
 async def client_of(tracing: Tracing) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(EngineConfig("unused")), ScriptedEngine(), KeyRing(), None, [tracing.layer])
+    app = create_app(Settings(EngineConfig("unused")), ScriptedEngine(), KeyRing(), layers=[tracing.layer])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         yield client
 
