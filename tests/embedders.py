@@ -10,6 +10,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer, processors
 
+from engine.bundle.task import ModelTask
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
 from engine.demo.location import demo_folder
 
 END = "<|endoftext|>"
@@ -67,6 +71,15 @@ def write_reranker(folder: Path) -> Path:
     _save(transformers.Qwen3ForCausalLM, folder, tokenizer)
     shutil.copy(demo_folder() / "tokenizer_config.json", folder)
     return folder
+
+
+def compiled(name: str, folder: Path) -> Path:
+    """A bundle of the `embedder` or the `reranker`, of that name, without rounding."""
+    write, task = (write_embedder, ModelTask.EMBED) if name == "embedder" else (write_reranker, ModelTask.RERANK)
+    source, bundle = write(folder / f"{name} checkpoint"), folder / f"{name} bundle"
+    arguments = CompileArguments(source, bundle, quant=Quant.FP32, task=task, name=name, parity_tokens=16)
+    compile_bundle(arguments, SilentProgress())
+    return bundle
 
 
 def tokenizer_of(folder: Path) -> Any:

@@ -31,7 +31,7 @@ DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": 
 
 
 class Servers:
-    """Running servers by name: those of `OBEDIENT` and of `DEMO`, and `embeds`, which makes embeddings."""
+    """Running servers by name: those of `OBEDIENT` and of `DEMO`, `embeds`, which makes embeddings, and `reranker`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,6 +68,10 @@ class Servers:
 
             checkpoint = write_embedder(self._folder / "embedder")
             return serving(str(checkpoint), "--model-name", "embedder", cache=self._folder / "cache")
+        if name == "reranker":
+            from tests.embedders import compiled  # noqa: PLC0415
+
+            return serving("--bundle", str(compiled(name, self._folder)))
         return serving(*DEMO[name]) if name in DEMO else self._obedient(name)
 
     def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:

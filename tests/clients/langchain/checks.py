@@ -1,6 +1,6 @@
 """langchain-openai judges with langchain's own standard tests: `standard_suite.py` run by pytest, a check per route."""
 
-# servers: demo thinks
+# servers: demo thinks embeds
 
 import os
 from pathlib import Path
@@ -48,6 +48,11 @@ def standard_chat_structured_by_calling() -> None:
 @check
 def standard_responses() -> None:
     standard("TestResponses")
+
+
+@check
+def standard_embeddings() -> None:
+    judge(SUITE, "TestEmbeddings", set(), least=4)
 
 
 def chat(server: str = "obedient", **given: Any) -> ChatOpenAI:

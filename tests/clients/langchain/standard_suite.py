@@ -9,8 +9,8 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
-from langchain_openai import ChatOpenAI
-from langchain_tests.integration_tests import ChatModelIntegrationTests
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 
 # Several pages of the prefix cache, so that the second request finds the first one's.
 LONG_PROMPT = "The cat sat on the mat and looked at the moon. " * 40
@@ -87,6 +87,23 @@ class TestResponses(Declared):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {**super().chat_model_params, "use_responses_api": True, "store": False}
+
+
+class TestEmbeddings(EmbeddingsIntegrationTests):
+    """/v1/embeddings."""
+
+    @property
+    def embeddings_class(self) -> type[OpenAIEmbeddings]:
+        return OpenAIEmbeddings
+
+    @property
+    def embedding_model_params(self) -> dict[str, Any]:
+        return {
+            "model": "embedder",
+            "base_url": os.environ["EMBEDS_URL"],
+            "max_retries": 0,
+            "check_embedding_ctx_length": False,  # else it sends the token ids of another model
+        }
 
 
 def _whole(model: BaseChatModel, prompt: str, stream: bool) -> AIMessage:

@@ -1,6 +1,6 @@
 """openai-python judges: what it parses, raises and streams is what an application gets."""
 
-# servers: demo limited full brief narrow mistral phi llama thinks stored
+# servers: demo limited full brief narrow mistral phi llama thinks stored embeds
 
 import asyncio
 import json
@@ -1154,6 +1154,89 @@ async def async_cancelled_task() -> None:
         await stream.close()
         after = await many.chat.completions.create(model="demo", messages=user("Hello"), max_tokens=4)
     assert after.choices
+
+
+def embedder() -> OpenAI:
+    """A client of the server that embeds."""
+    return OpenAI(base_url=base_url("embeds"), max_retries=0, timeout=PATIENCE_S)
+
+
+def length(vector: list[float]) -> float:
+    """Of a vector."""
+    return sum(number * number for number in vector) ** 0.5
+
+
+@check
+def embeddings() -> None:
+    """The client asks for base64 unless told otherwise, and decodes it; both must be the same numbers."""
+    texts = ["The capital of China is Beijing.", "gravity", "The capital of China is Beijing."]
+    found = embedder().embeddings.create(model="embedder", input=texts)
+    plain = embedder().embeddings.create(model="embedder", input=texts, encoding_format="float", user="me")
+    assert [entry.index for entry in found.data] == [0, 1, 2] and found.model == "embedder"
+    assert all(abs(length(entry.embedding) - 1) < 1e-5 for entry in found.data)
+    first, other, again = (entry.embedding for entry in found.data)
+    for near in (again, plain.data[0].embedding):
+        assert len(near) == len(first) == 64
+        assert max(abs(a - b) for a, b in zip(first, near, strict=True)) < 1e-5
+    assert sum(a * b for a, b in zip(first, other, strict=True)) < 0.99
+    assert found.usage.prompt_tokens == found.usage.total_tokens > 10
+
+
+@check
+def embeddings_of_fewer_dimensions() -> None:
+    [whole] = embedder().embeddings.create(model="embedder", input="gravity").data
+    [cut] = embedder().embeddings.create(model="embedder", input="gravity", dimensions=16).data
+    scale = length(whole.embedding[:16])
+    assert len(cut.embedding) == 16
+    assert max(abs(a - b / scale) for a, b in zip(cut.embedding, whole.embedding, strict=False)) < 1e-5
+
+
+@check
+def embeddings_of_tokens_and_of_many() -> None:
+    one = embedder().embeddings.create(model="embedder", input=[5, 6, 7])
+    two = embedder().embeddings.create(model="embedder", input=[[5, 6, 7], [8]])
+    assert one.usage.prompt_tokens == 3 and two.usage.prompt_tokens == 4
+    near = zip(one.data[0].embedding, two.data[0].embedding, strict=True)
+    assert max(abs(a - b) for a, b in near) < 1e-5
+    many = embedder().embeddings.create(model="embedder", input=[f"text {number}" for number in range(600)])
+    assert [entry.index for entry in many.data] == list(range(600))
+
+
+@check
+def embeddings_that_are_refused() -> None:
+    wrong: list[dict[str, Any]] = [
+        {"input": ["fine", "far too long " * 300]},
+        {"input": "fine", "dimensions": 65},
+        {"input": []},
+    ]
+    named = []
+    for given in wrong:
+        try:
+            embedder().embeddings.create(model="embedder", **given)
+        except openai.BadRequestError as error:
+            named.append(error.param)
+    assert named == ["input[1]", "dimensions", "input"], named
+    for call in (
+        lambda: embedder().chat.completions.create(model="embedder", messages=user("hi")),
+        lambda: client.embeddings.create(model=MODEL, input="hi"),
+    ):
+        try:
+            call()
+        except openai.BadRequestError as error:
+            assert error.code == "model_not_supported"
+            continue
+        raise AssertionError("not refused")
+
+
+@check
+async def async_embeddings_and_one_that_leaves() -> None:
+    async with AsyncOpenAI(base_url=base_url("embeds"), max_retries=0, timeout=PATIENCE_S) as many:
+        bulk = ["a text that is thrown away " * 20] * 2000
+        leaving = asyncio.create_task(many.embeddings.create(model="embedder", input=bulk))
+        answers = await asyncio.gather(*(many.embeddings.create(model="embedder", input=f"{n}") for n in range(8)))
+        leaving.cancel()
+        after = await many.embeddings.create(model="embedder", input="after")
+    assert all(len(answer.data) == 1 for answer in (*answers, after))
 
 
 if __name__ == "__main__":
