@@ -69,7 +69,7 @@ class Servers:
             checkpoint = write_embedder(self._folder / "embedder")
             return serving(str(checkpoint), "--model-name", "embedder", cache=self._folder / "cache")
         if name == "reranker":
-            from tests.embedders import compiled  # noqa: PLC0415
+            from tests.embedders import compiled
 
             return serving("--bundle", str(compiled(name, self._folder)))
         return serving(*DEMO[name]) if name in DEMO else self._obedient(name)

@@ -52,7 +52,7 @@ def standard_responses() -> None:
 
 @check
 def standard_embeddings() -> None:
-    judge(SUITE, "TestEmbeddings", set(), least=4)
+    judge(SUITE, "TestEmbeddings", set(), least=5)
 
 
 def chat(server: str = "obedient", **given: Any) -> ChatOpenAI:
