@@ -82,10 +82,10 @@ class PooledRun:
             done.result()
         finally:
             done.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            self._failed.cancel()
+            await asyncio.gather(done, self._failed, *workers, return_exceptions=True)
             self._in_flight.leave(self)
             self._slots.leave()
-            self._failed.cancel()
         return [vector for vector in self._vectors if vector is not None]
 
     async def _work(self) -> None:

@@ -31,7 +31,7 @@ DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": 
 
 
 class Servers:
-    """Running servers by name: those of `OBEDIENT` and `DEMO`, and tiny models `embedder`, `reranker`, `embeds`."""
+    """Running servers by name: those of `OBEDIENT` and of `DEMO`, `embeds`, which makes embeddings, and `reranker`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,8 +68,7 @@ class Servers:
 
             checkpoint = write_embedder(self._folder / "embedder")
             return serving(str(checkpoint), "--model-name", "embedder", cache=self._folder / "cache")
-        if name in ("embedder", "reranker"):
-            # Only those who ask for it wait for torch.
+        if name == "reranker":
             from tests.embedders import compiled
 
             return serving("--bundle", str(compiled(name, self._folder)))

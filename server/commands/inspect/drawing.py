@@ -10,6 +10,7 @@ from rich.text import Text
 
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
+from engine.bundle.task import ModelTask
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
 from server.commands.inspect.encoders import encoder_facts
@@ -70,6 +71,7 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("cache", _cache_text(manifest)),
         *([("fused", _fused_text(manifest.fused))] if manifest.fused is not None else []),
         *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
+        *([("task", _task_text(manifest))] if manifest.task is not ModelTask.GENERATE else []),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
         ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
     ]
@@ -89,16 +91,27 @@ def _blocks_text(diffusion: DiffusionSpec) -> str:
     return f"denoised {diffusion.block_length} tokens at a time, mask token {diffusion.mask_token}"
 
 
+def _task_text(manifest: Manifest) -> str:
+    """What it is for beside chats, or instead of them."""
+    pooling = manifest.pooling
+    if pooling is None:
+        return f"{manifest.task.value}, and chats"
+    return f"{manifest.task.value}, {pooling.dimensions} dimensions by the {pooling.kind.value} token"
+
+
 def _parity_text(parity: dict[str, float]) -> str:
     if not parity:
         return "not measured"
-    wide = f"; wide: {_figures_text(parity, 'wide_')}" if "wide_top1" in parity else ""
+    has_wide = {"wide_top1", "wide_cosine"} & parity.keys()
+    wide = f"; wide: {_figures_text(parity, 'wide_')}" if has_wide else ""
     return f"{_figures_text(parity, '')}{wide} over {parity.get('tokens', 0.0):.0f} tokens"
 
 
 def _cache_text(manifest: Manifest) -> str:
     """Bytes a token, type, and what rounding costs where parity was told."""
     text, parity = f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", manifest.parity
+    if "kv_cosine" in parity:
+        return f"{text}; against float32: cosine {parity['kv_cosine']:.6f}"
     if "kv_kl" not in parity:
         return text
     return f"{text}; against float32: top-1 {100 * parity.get('kv_top1', 0.0):.1f} %, KL {parity['kv_kl']:.1e}"

@@ -100,7 +100,7 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
     def embedding_model_params(self) -> dict[str, Any]:
         return {
             "model": "embedder",
-            "base_url": os.environ["EMBEDDER_URL"],
+            "base_url": os.environ["EMBEDS_URL"],
             "max_retries": 0,
             "check_embedding_ctx_length": False,  # else it sends the token ids of another model
         }

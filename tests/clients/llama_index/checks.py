@@ -1,6 +1,6 @@
 """llama-index embeds, retrieves and reranks; Cohere's client judges the answers of /v2/rerank."""
 
-# servers: embedder reranker
+# servers: embeds reranker
 
 import os
 from typing import Any
@@ -19,7 +19,7 @@ KEY = os.environ["OPENAI_API_KEY"]
 def embedder(**given: Any) -> OpenAILikeEmbedding:
     """Embeddings of the live server."""
     return OpenAILikeEmbedding(
-        model_name="embedder", api_base=base_url("embedder"), api_key=KEY, max_retries=0, timeout=120, **given
+        model_name="embedder", api_base=base_url("embeds"), api_key=KEY, max_retries=0, timeout=120, **given
     )
 
 

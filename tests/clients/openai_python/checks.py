@@ -1,6 +1,6 @@
 """openai-python judges: what it parses, raises and streams is what an application gets."""
 
-# servers: demo limited full brief narrow mistral phi llama thinks stored embedder
+# servers: demo limited full brief narrow mistral phi llama thinks stored embeds
 
 import asyncio
 import json
@@ -1158,7 +1158,7 @@ async def async_cancelled_task() -> None:
 
 def embedder() -> OpenAI:
     """A client of the server that embeds."""
-    return OpenAI(base_url=base_url("embedder"), max_retries=0, timeout=PATIENCE_S)
+    return OpenAI(base_url=base_url("embeds"), max_retries=0, timeout=PATIENCE_S)
 
 
 def length(vector: list[float]) -> float:
@@ -1230,7 +1230,7 @@ def embeddings_that_are_refused() -> None:
 
 @check
 async def async_embeddings_and_one_that_leaves() -> None:
-    async with AsyncOpenAI(base_url=base_url("embedder"), max_retries=0, timeout=PATIENCE_S) as many:
+    async with AsyncOpenAI(base_url=base_url("embeds"), max_retries=0, timeout=PATIENCE_S) as many:
         bulk = ["a text that is thrown away " * 20] * 2000
         leaving = asyncio.create_task(many.embeddings.create(model="embedder", input=bulk))
         answers = await asyncio.gather(*(many.embeddings.create(model="embedder", input=f"{n}") for n in range(8)))

@@ -42,3 +42,12 @@ def test_the_cache_is_the_setting(monkeypatch: pytest.MonkeyPatch, free_bundle: 
     assert result.stderr == (
         "error: unknown environment variable HEXSERVE_CACHEDIR; the nearest one is HEXSERVE_CACHE_DIR\n"
     )
+
+
+def test_an_embedder_says_what_it_is(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    options = ["compile", str(tiny_checkpoint), "-o", str(tmp_path / "embedder"), "--task", "embed"]
+    made = CliRunner().invoke(app, [*options, "--parity-tokens", "16"])
+    assert made.exit_code == 0 and "cosine" in made.stderr + made.stdout
+    shown = inspect(str(tmp_path / "embedder")).stdout
+    assert "embed, 64 dimensions by the last token" in shown
+    assert shown.count("cosine 0.9") == 3  # of both storages of the weights, and of int8 caches
