@@ -183,6 +183,8 @@ class Service:
         if self.caller is not None:
             self.caller.spend(tokens)
         watch = self.metrics.watch(1, 0, envelope.model)
+        if self.facts is not None:
+            self.facts.launched = Launched(envelope.id, envelope.model, len(prompts), tokens, None, watch.submitted_at)
         limits = self.settings.request_timeout_s, self.waited_s
         run = PooledRun(submit, len(prompts), self.slots, self.in_flight, watch, *limits)
         return Pooled(await run.vectors(), tokens)

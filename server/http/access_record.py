@@ -1,5 +1,6 @@
 """One line of the access log, as text or as JSON. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,8 +76,9 @@ def generation_fields(facts: RequestFacts) -> dict[str, Any]:
         "id": launched.id,
         "choices": launched.choices,
         "prompt_tokens": launched.prompt_tokens,
-        "finish_reasons": [end.reason for end in facts.ended],
     }
+    if facts.ended:
+        fields["finish_reasons"] = dict(Counter(end.reason for end in facts.ended))
     if facts.first_token_at is not None:
         fields["first_token_ms"] = round(1000 * (facts.first_token_at - launched.at), 1)
     return fields | _timing_fields(facts)

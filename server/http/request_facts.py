@@ -12,13 +12,16 @@ _KEY = "hexserve_facts"  # in the state of an ASGI scope
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A generation as it was given to the engine. `params`: of its first choice; `at`: seconds of a monotonic clock."""
+    """What was given to the engine. `at`: seconds of a monotonic clock.
+
+    choices: sequences, of embeddings the inputs. params: of the first choice; None where vectors are wanted.
+    """
 
     id: str
     model: str
     choices: int
     prompt_tokens: int
-    params: SamplingParams
+    params: SamplingParams | None
     at: float
 
 

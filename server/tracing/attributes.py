@@ -10,8 +10,9 @@ from server.http.request_facts import Launched, RequestFacts
 
 Attribute = str | int | float | tuple[str, ...]
 PROVIDER = "hexserve"
-CHAT, TEXT_COMPLETION = "chat", "text_completion"
+CHAT, TEXT_COMPLETION, EMBEDDINGS, RERANK = "chat", "text_completion", "embeddings", "rerank"
 TEXT_PATHS = frozenset({"/v1/completions", "/api/generate"})
+MOST_CHOICES = 32  # told one by one: a request may have a hundred thousand
 
 
 def span_name(method: str, facts: RequestFacts) -> str:
@@ -23,6 +24,8 @@ def span_name(method: str, facts: RequestFacts) -> str:
 
 def operation(facts: RequestFacts) -> str:
     """The convention's word for what a generation's route does."""
+    if facts.launched is not None and facts.launched.params is None:
+        return RERANK if facts.handler.endswith("/rerank") else EMBEDDINGS
     return TEXT_COMPLETION if facts.handler in TEXT_PATHS else CHAT
 
 
@@ -43,8 +46,10 @@ def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]
         "gen_ai.response.id": facts.launched.id,
         "gen_ai.response.model": facts.launched.model,
         "gen_ai.usage.input_tokens": facts.launched.prompt_tokens,
-        "gen_ai.response.finish_reasons": tuple(end.reason for end in facts.ended),
     }
+    if facts.ended:
+        reasons = tuple(end.reason for end in facts.ended[:MOST_CHOICES])
+        found["gen_ai.response.finish_reasons"] = reasons
     if any(end.reason == "error" for end in facts.ended):
         found.setdefault("error.type", "generation")
     if facts.first_token_at is not None:
@@ -55,6 +60,8 @@ def request_attributes(method: str, facts: RequestFacts) -> dict[str, Attribute]
 def _asked(launched: Launched) -> dict[str, Attribute]:
     """Of the request; what the model is served as stands for what was asked, which may be any text."""
     params = launched.params
+    if params is None:
+        return {"gen_ai.request.model": launched.model}
     found: dict[str, Attribute] = {
         "gen_ai.request.model": launched.model,
         "gen_ai.request.choice.count": launched.choices,

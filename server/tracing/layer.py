@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.http.request_facts import RequestFacts, facts_of
-from server.tracing.attributes import phases, request_attributes, span_name
+from server.tracing.attributes import MOST_CHOICES, phases, request_attributes, span_name
 
 PREPARE = "prepare"  # body, chat template, tokenizer, grammar
 
@@ -56,7 +56,7 @@ class TraceLayer:
         submitted = clock.nanoseconds(facts.launched.at)
         prepare = self._tracer.start_span(PREPARE, below, start_time=clock.nanoseconds(facts.started_at))
         prepare.end(submitted)
-        for timings in facts.timings:
+        for timings in facts.timings[:MOST_CHOICES]:
             at = submitted
             for name, milliseconds, attributes in phases(timings):
                 child = self._tracer.start_span(name, below, attributes=attributes, start_time=at)

@@ -68,7 +68,7 @@ def test_one_object_of_json() -> None:
         "id": "chatcmpl-1",
         "choices": 2,
         "prompt_tokens": 7,
-        "finish_reasons": ["stop", "length"],
+        "finish_reasons": {"stop": 1, "length": 1},
         "first_token_ms": 20.0,
         "completion_tokens": 9,
         "cached_tokens": 6,
@@ -82,7 +82,7 @@ def test_one_object_of_json() -> None:
 
 
 def test_the_page_names_every_field_and_its_type() -> None:
-    kinds = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
+    kinds = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
     written = {name: kinds[type(value)] for name, value in json.loads(json_line(whole())).items()}
     assert documented() == written
 
@@ -108,8 +108,8 @@ async def test_what_requests_write(json_client: httpx.AsyncClient, caplog: pytes
     chat, stream, refused, evil = (json.loads(line) for line in lines)
     assert (chat["request_id"], chat["key"], chat["status"], chat["model"]) == ("mine", "anna", 200, "scripted")
     assert (chat["choices"], chat["prompt_tokens"], chat["completion_tokens"]) == (2, 1, 10)
-    assert chat["finish_reasons"] == ["stop", "stop"] and chat["prefill_ms"] == 20.0
-    assert (stream["choices"], stream["finish_reasons"], stream["client_left"]) == (1, ["stop"], False)
+    assert chat["finish_reasons"] == {"stop": 2} and chat["prefill_ms"] == 20.0
+    assert (stream["choices"], stream["finish_reasons"], stream["client_left"]) == (1, {"stop": 1}, False)
     assert stream["first_token_ms"] >= 0 and datetime.fromisoformat(stream["time"]).tzinfo is not None
     assert refused["status"] == 400 and "model" not in refused
     assert (evil["path"], evil["status"]) == ('/evil " ', 401) and "key" not in evil

@@ -18,6 +18,7 @@ from engine.errors import EngineFailure
 from server.http.access_record import ACCESS_LOGGER
 from server.http.guard.keys import KeyRing
 from server.settings import Settings
+from server.tracing.attributes import MOST_CHOICES
 from server.tracing.export import Tracing
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
@@ -169,3 +170,33 @@ async def test_no_span_for_scrapes_and_health_checks(traced: httpx.AsyncClient, 
     for path in ("/health", "/metrics", "/v1/models"):
         await traced.get(path)
     assert memory.get_finished_spans() == ()
+
+
+async def test_embeddings_are_told_without_what_only_generations_have(
+    traced: httpx.AsyncClient, memory: InMemorySpanExporter, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.embed()
+    with caplog.at_level(logging.INFO, ACCESS_LOGGER):
+        answer = await traced.post("/v1/embeddings", json={"model": "scripted", "input": ["3 4", "9"]})
+    assert answer.status_code == 200
+    assert [span.name for span in memory.get_finished_spans()] == ["prepare", "embeddings scripted"]
+    told = dict(by_name(memory)["embeddings scripted"].attributes or {})
+    assert (told["gen_ai.operation.name"], told["gen_ai.usage.input_tokens"]) == ("embeddings", 5)
+    assert not {name for name in told if "temperature" in name or "finish" in name}
+    (line,) = (record.getMessage() for record in caplog.records if record.name == ACCESS_LOGGER)
+    logged = json.loads(line)
+    assert (logged["model"], logged["choices"], logged["prompt_tokens"]) == ("scripted", 2, 5)
+    assert "finish_reasons" not in logged
+
+
+async def test_of_many_choices_only_some_are_told_one_by_one(
+    traced: httpx.AsyncClient, memory: InMemorySpanExporter, engine: ScriptedEngine
+) -> None:
+    engine.max_queued = 1000
+    asked = {"model": "scripted", "prompt": ["a"] * 40, "max_tokens": 9}
+    assert (await traced.post("/v1/completions", json=asked)).status_code == 200
+    spans = memory.get_finished_spans()
+    assert len(spans) == 2 + 3 * MOST_CHOICES < 2 + 3 * 40
+    told = dict(by_name(memory)["text_completion scripted"].attributes or {})
+    assert told["gen_ai.response.finish_reasons"] == ("stop",) * MOST_CHOICES
+    assert told["gen_ai.usage.output_tokens"] == 40 * 5
