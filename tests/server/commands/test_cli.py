@@ -155,7 +155,7 @@ def test_sources_are_the_first_model_and_more(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: tuple[str, str]
 ) -> None:
     seen: list[Settings] = []
-    monkeypatch.setattr("server.commands.serve.start.start", lambda settings: seen.append(settings) or 0)
+    monkeypatch.setattr("server.commands.serve.start.start", lambda settings, **_: seen.append(settings) or 0)
     assert CliRunner().invoke(app, ["serve", *arguments, "--idle-unload", "3"]).exit_code == 0
     assert [(each.engine.bundle, each.more_models, each.idle_unload_s) for each in seen] == [(*expected, 3.0)]
 
