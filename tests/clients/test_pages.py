@@ -32,7 +32,13 @@ def lines_of(page: str, program: str) -> list[list[str]]:
 def run_agent(command: list[str], home: Path) -> str:
     """What an agent printed, run in an empty folder with an empty home."""
     path = os.pathsep.join((str(node_program().parent), os.environ.get("PATH", "")))
-    quiet = {"CONTINUE_TELEMETRY_ENABLED": "0", "DO_NOT_TRACK": "1", "NO_UPDATE_NOTIFIER": "1"}
+    # Without the last one Cline leaves a daemon behind.
+    quiet = {
+        "CONTINUE_TELEMETRY_ENABLED": "0",
+        "DO_NOT_TRACK": "1",
+        "NO_UPDATE_NOTIFIER": "1",
+        "CLINE_SESSION_BACKEND_MODE": "local",
+    }
     environment = {"PATH": path, "HOME": str(home), "USERPROFILE": str(home), "TMPDIR": str(home), **quiet}
     done = subprocess.run(
         command,
