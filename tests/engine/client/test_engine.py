@@ -127,7 +127,7 @@ async def test_prompt_and_completion_must_fit(stage: Stage) -> None:
 async def test_a_request_without_a_seed_gets_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await stage.engine()
     submitted: list[Request] = []
-    monkeypatch.setattr(engine._supervisor, "submit", submitted.append)
+    monkeypatch.setattr(engine._supervisor, "submit", lambda request, emitted: submitted.append(request))
     streams = [engine.submit(request("a")), engine.submit(request("a", seed=7))]
     assert submitted[0].params.seed is not None
     assert submitted[1].params.seed == 7
