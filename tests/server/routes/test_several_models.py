@@ -59,6 +59,13 @@ async def test_who_names_no_model_gets_the_first(client: httpx.AsyncClient, stag
     assert stage.states == ["ready", "unloaded", "ready"]
 
 
+async def test_the_tokenizer_of_the_model_that_is_named(client: httpx.AsyncClient, stage: Stage) -> None:
+    assert (await client.get("/tokenizer_info", params={"model": "b"})).status_code == 200
+    assert stage.states == ["unloaded", "ready", "unloaded"]
+    unknown = await client.get("/tokenizer_info", params={"model": "d"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+
+
 async def test_an_unknown_model_is_the_404_of_today_with_all_names(client: httpx.AsyncClient, stage: Stage) -> None:
     for answer in (
         await client.post("/v1/chat/completions", json=HELLO | {"model": "d"}),
