@@ -52,6 +52,11 @@ async def test_a_request_loads_the_model_that_it_names_and_no_other(client: http
     assert len(stage.loaders[1].engines[0].submitted) == 3
 
 
+async def test_the_document_has_the_refusal_to_unload(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    assert "409" in paths["/models/unload"]["post"]["responses"]
+
+
 async def test_who_names_no_model_gets_the_first(client: httpx.AsyncClient, stage: Stage) -> None:
     assert (await client.post("/tokenize", json={"prompt": "a b"})).json()["count"] == 3
     assert (await client.post("/tokenize", json={"prompt": "a b", "model": "c"})).json()["count"] == 3
