@@ -89,6 +89,7 @@ def create_app(
     app.add_middleware(HeldUntilAnswered)
     app.add_middleware(Guard, rules=_rules(settings), keys=keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
+    app.state.routes = routes
     write = WRITERS[settings.access_log_format] if settings.access_log else None
     app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, write=write)
     for layer in layers:
@@ -124,7 +125,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = bounded(request.url.path, 200)
     texts = {404: f"Unknown path: {path}.", 405: f"The method {request.method} is not allowed for {path}."}
     message = texts.get(failure.status_code, bounded(str(failure.detail)))
-    return _response(request, WireError(failure.status_code, message, headers=tuple((failure.headers or {}).items())))
+    headers = dict(failure.headers or {}) | ({"Allow": _allowed(request)} if failure.status_code == 405 else {})
+    return _response(request, WireError(failure.status_code, message, headers=tuple(headers.items())))
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes of a path; Starlette tells those of the first. HEAD is asked as GET by the guard."""
+    known = [route for route in request.app.state.routes if route.path_regex.match(request.scope["path"])]
+    methods = {method for route in known for method in route.methods or ()}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

@@ -26,8 +26,11 @@ PREFIXES: Mapping[str, str] = MappingProxyType(
 _ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
 
 
-def storing(body: ResponsesRequest, is_on: bool) -> Storing:
-    """What to store; Refusal naming the field. is_on: responses are stored, also where `store` is absent."""
+def storing(body: ResponsesRequest, is_on: bool, is_from_front: bool = False) -> Storing:
+    """What to store; Refusal naming the field. is_on: responses are stored, also where `store` is absent.
+
+    is_from_front: the request comes with a resumption, whose id another response may have, perhaps of another caller.
+    """
     if not is_on:
         if body.previous_response_id is not None:
             message = f"Unsupported parameter: 'previous_response_id' is not supported: {OFF}."
@@ -39,6 +42,9 @@ def storing(body: ResponsesRequest, is_on: bool) -> Storing:
         return Storing()
     if body.background and body.store is False:
         raise refuse("'background' needs 'store' to be true.", "background", "invalid_value")
+    if is_from_front and body.store is not False:
+        message = "A response that comes with a 'resumption' cannot be stored: 'store' must be false."
+        raise refuse(message, "store", "invalid_value")
     return Storing(body.store is not False, bool(body.background), body.previous_response_id)
 
 

@@ -21,6 +21,7 @@ from server.requests.anthropic.chat_body import conversation_chat, message_chat,
 from server.requests.anthropic.checks import check_fields
 from server.requests.anthropic.thinking import shows_thoughts, thinking_options
 from server.requests.anthropic.turns import template_turns
+from server.requests.params import check_generates
 from server.requests.tools import chat_tools
 from server.service import answer, take_model, until_left
 from server.writers.anthropic.message import MessageTerms, MessageWriter
@@ -62,6 +63,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
 async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCountAnswer:
     """The tokens of the prompt that /v1/messages would make of the same fields."""
     service = await take_model(request, body.model)
+    check_generates(service.engine.info)
     with _own_words():
         tools = chat_tools(conversation_chat(body), service.tool_format)
         work = service.engine.chat_prompt(template_turns(body), tools, thinking_options(body))

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from server.http.body import BoundedRoute
 from server.models.models import find
-from server.protocol.openapi_responses import error_answers
+from server.protocol.openapi_responses import error_answers, errors
 from server.protocol.status import LoadRequest, ModelMoved
 from server.service import server_of, take_model
 
@@ -18,7 +18,7 @@ async def load(body: LoadRequest, request: Request) -> ModelMoved:
     return ModelMoved(success=True, model=service.model, state="ready")
 
 
-@router.post("/models/unload", responses=error_answers())
+@router.post("/models/unload", responses=error_answers() | errors(409))
 async def unload(body: LoadRequest, request: Request) -> ModelMoved:
     """Unload a model that no request uses, and answer when its memory is free; 409 while one does."""
     models = server_of(request).models

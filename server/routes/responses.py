@@ -12,7 +12,7 @@ from server.protocol.responses_request import ResponsesRequest
 from server.requests.responses_input import as_chat, given_items, own_name, response_options, template_items
 from server.requests.responses_storage import check_count, items_of, stored_items, storing
 from server.requests.responses_tools import tool_identities
-from server.service import answer, take_model, until_left
+from server.service import answer, resumption_of, take_model, until_left
 from server.stored.access import caller_key, previous_of, stored_of
 from server.stored.event_stream import EventStream
 from server.stored.record import ResponseRecord
@@ -28,7 +28,7 @@ router = APIRouter(route_class=BoundedRoute)
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer a list of input items with a list of output items, whole or as a stream of named events."""
     stored = stored_of(request)
-    wanted = storing(body, stored is not None)
+    wanted = storing(body, stored is not None, resumption_of(request) is not None)
     before = await previous_of(request, wanted.previous)
     items = [*items_of(before), *given_items(body)]
     check_count(items)

@@ -53,10 +53,10 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Detokenized:
     return Detokenized(prompt=await until_left(request, service.engine.detokenize(body.tokens)))
 
 
-@router.get("/tokenizer_info", responses=error_answers(503))
-async def tokenizer_info(request: Request) -> TokenizerInfo:
-    """Special tokens and chat template of the model."""
-    engine = (await take_model(request, None)).engine
+@router.get("/tokenizer_info", responses=error_answers(404, 503))
+async def tokenizer_info(request: Request, model: str | None = None) -> TokenizerInfo:
+    """Special tokens and chat template of the model; without a name, of the first."""
+    engine = (await take_model(request, model)).engine
     text, info = engine.text_facts, engine.info
     return TokenizerInfo(
         tokenizer_class="PreTrainedTokenizerFast",

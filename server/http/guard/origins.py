@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 ANY = "*"
 METHODS = "GET, HEAD, POST, DELETE"
 EXPOSED = (
-    "x-request-id, openai-processing-ms, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
+    "x-request-id, request-id, openai-processing-ms, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )

@@ -328,7 +328,7 @@ async def test_a_thousand_errors_are_one(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
         ("GET", "/v2/models", 404),
         ("GET", "/v1/responses", 405),
         ("GET", "/v1/responses/resp_1", 404),

@@ -196,6 +196,15 @@ async def test_tokens_are_counted_as_the_prompt_has_them(client: httpx.AsyncClie
     assert engine.options[-1] == engine.options[0]
 
 
+async def test_a_model_that_embeds_counts_no_messages(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.embed()
+    for path in (PATH, f"{PATH}/count_tokens"):
+        body = {key: value for key, value in HELLO.items() if path == PATH or key != "max_tokens"}
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["message"].startswith("This model makes embeddings and generates no text")
+
+
 async def test_models_in_anthropics_form(client: httpx.AsyncClient) -> None:
     listed = (await client.get("/v1/models", headers=VERSION)).json()
     AnthropicModelPage.model_validate(listed, strict=True)

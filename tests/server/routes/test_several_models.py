@@ -52,11 +52,23 @@ async def test_a_request_loads_the_model_that_it_names_and_no_other(client: http
     assert len(stage.loaders[1].engines[0].submitted) == 3
 
 
+async def test_the_document_has_the_refusal_to_unload(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    assert "409" in paths["/models/unload"]["post"]["responses"]
+
+
 async def test_who_names_no_model_gets_the_first(client: httpx.AsyncClient, stage: Stage) -> None:
     assert (await client.post("/tokenize", json={"prompt": "a b"})).json()["count"] == 3
     assert (await client.post("/tokenize", json={"prompt": "a b", "model": "c"})).json()["count"] == 3
     assert (await client.get("/tokenizer_info")).status_code == 200
     assert stage.states == ["ready", "unloaded", "ready"]
+
+
+async def test_the_tokenizer_of_the_model_that_is_named(client: httpx.AsyncClient, stage: Stage) -> None:
+    assert (await client.get("/tokenizer_info", params={"model": "b"})).status_code == 200
+    assert stage.states == ["unloaded", "ready", "unloaded"]
+    unknown = await client.get("/tokenizer_info", params={"model": "d"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
 
 
 async def test_an_unknown_model_is_the_404_of_today_with_all_names(client: httpx.AsyncClient, stage: Stage) -> None:

@@ -1,10 +1,12 @@
 """Stored responses over HTTP: follow, read, list, cancel, delete, in the background and not; openai-python judges."""
 
 import asyncio
+import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from engine.errors import PassFailed
 from engine.request import Delta
 from server.http.guard.keys import read_keys
 from server.http.in_flight import InFlight
+from server.http.resumption import RESUMABLE
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from server.protocol.stored_answer import DeletedResponse, ResponseItems
 from server.settings import Settings
@@ -98,6 +101,16 @@ async def test_what_is_not_to_be_stored_is_not(client: httpx.AsyncClient) -> Non
     assert said["store"] is False
     gone = await client.get(f"{PATH}/{said['id']}")
     assert (gone.status_code, gone.json()["error"]["message"]) == (404, f"Response with id '{said['id']}' not found.")
+
+
+async def test_nobody_chooses_the_id_of_what_is_stored(client: httpx.AsyncClient, app: FastAPI) -> None:
+    app.state.body_limits = replace(app.state.body_limits, takes_resumptions=True)
+    resumption = {"id": "known-to-others", "created": 1, "seed": 7}
+    for store, status in ((None, 400), (False, 200), (True, 400), (False, 200)):
+        body = {"request": HELLO | {"store": store}, "resumption": resumption}
+        answer = await client.post(PATH, content=json.dumps(body), headers={"content-type": RESUMABLE})
+        assert answer.status_code == status, answer.text
+        assert status == 200 or answer.json()["error"]["param"] == "store"
 
 
 async def test_a_response_follows_another(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:

@@ -267,6 +267,16 @@ async def test_head_of_a_post_route(serve: Serve) -> None:
     assert (head.status_code, head.content, head.headers["allow"]) == (405, b"", "POST")
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [(CHAT, "POST"), ("/v1/models", "GET, HEAD"), ("/v1/responses/resp_1", "DELETE, GET, HEAD")],
+)
+async def test_a_wrong_method_is_told_all_right_ones(serve: Serve, path: str, methods: str) -> None:
+    async with serve() as client:
+        answer = await client.request("PUT", path)
+    assert (answer.status_code, answer.headers.get_list("allow")) == (405, [methods])
+
+
 async def test_caches_are_kept_apart_on_request(serve: Serve, engine: ScriptedEngine) -> None:
     async with serve(api_keys=KEYS, isolate_prefix_cache=True) as client:
         for key in ("sk-anna", "sk-anna", "sk-ben"):

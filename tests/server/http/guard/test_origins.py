@@ -53,6 +53,8 @@ def test_a_preflight_names_what_was_asked() -> None:
 
 
 def test_answers_to_origins() -> None:
+    exposed = dict(answer_headers(ORIGIN, {"*"}))["Access-Control-Expose-Headers"].split(", ")
+    assert {"x-request-id", "request-id", "retry-after"} <= set(exposed), "both formats' name of a request's id"
     assert dict(answer_headers(ORIGIN, {"*"}))["Access-Control-Allow-Origin"] == "*"
     assert dict(answer_headers("https://evil.example", {ORIGIN})) == {"Vary": "Origin"}
     assert dict(answer_headers(None, {ORIGIN})) == {"Vary": "Origin"}
