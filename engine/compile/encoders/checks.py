@@ -3,13 +3,13 @@
 from dataclasses import fields, replace
 
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments, Layout, Quant, Split
+from engine.compile.arguments import CompileArguments, Layout, Split
 from engine.compile.checks import MAX_ROWS, check_numbers
+from engine.compile.quantization.table import FOR_ENCODERS
 from engine.errors import CompileError
 
 DEFAULT_ROWS = (32, 128, 512)
 LONGEST_DEFAULT = 2048  # rows of a variant that nobody asked for; attention grows with their square
-TAKEN = {False: (Quant.FP32, Quant.INT8, Quant.INT4), True: (Quant.FP16, Quant.W4)}
 # Options of graphs with caches, or of heads that give logits.
 FOREIGN = (
     *("context", "same_past", "whole_context", "split", "wide", "kv", "head", "calibration"),
@@ -25,7 +25,7 @@ def check_encoder_arguments(arguments: CompileArguments) -> None:
             raise CompileError(f"--{name.replace('_', '-')} is for models that generate; this checkpoint is an encoder")
     if arguments.layout not in (None, Layout.POOL):
         raise CompileError(f"--layout {arguments.layout} is for models that generate; this checkpoint is an encoder")
-    taken = TAKEN[arguments.is_npu]
+    taken = FOR_ENCODERS[arguments.is_npu]
     if arguments.quant not in taken:
         listed = ", ".join(item.value for item in taken)
         raise CompileError(f"an encoder for --target {arguments.target} takes --quant {listed}, not {arguments.quant}")
