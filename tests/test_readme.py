@@ -14,6 +14,7 @@ from engine.compile.checks import check_arguments, fixed_shapes
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from tests.command_line import compile_arguments
 from tests.live import LiveServer, serving
+from tests.tiny_encoder import write_encoder
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,15 +65,17 @@ def test_curl_and_sdk_examples(server: LiveServer) -> None:
     assert "Paris" in run([sys.executable, "-c", example.replace(BASE, server.url)])
 
 
-def test_curl_examples_of_the_pages(server: LiveServer) -> None:
+def test_curl_examples_of_the_pages(tmp_path: Path) -> None:
     pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
-    examples = re.findall(r"^curl .*?}'$", pages, re.MULTILINE | re.DOTALL)
-    assert len(examples) == len(re.findall(r"^curl ", pages, re.MULTILINE)) > 0
-    generating = [example for example in examples if "/v1/embeddings" not in example]
-    assert len(examples) - len(generating) == 1  # asked by tests/e2e/test_encoder_server.py
-    for example in generating:
-        curl = example.replace(BASE, server.url).replace("my-model", "demo")
-        assert '"content"' in run(["bash", "-c", f"curl --silent --fail {curl.removeprefix('curl')}"])
+    examples = re.findall(r"^curl (?:[^'\\\n]|\\\n|'[^']*')+$", pages, re.MULTILINE)
+    assert len(examples) == len(re.findall(r"^curl ", pages, re.MULTILINE)) >= 6
+    write_encoder(tmp_path / "all-MiniLM-L6-v2")
+    answers = {"/v1/embeddings": '"embedding"', "/v1/models": '"all-MiniLM-L6-v2"'}
+    with serving("--bundle", "demo", "--more-models", str(tmp_path / "all-MiniLM-L6-v2")) as live:
+        for example in examples:
+            curl = example.replace(BASE, live.url).replace("my-model", "demo")
+            answer = next((word for path, word in answers.items() if path in example), '"content"')
+            assert answer in run(["bash", "-c", f"curl --silent --fail {curl.removeprefix('curl')}"])
 
 
 def test_own_model_commands(tmp_path: Path) -> None:

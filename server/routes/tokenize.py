@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 
 from engine.errors import InvalidRequest
+from server.engine_seam import EngineLike
 from server.http.body import BoundedRoute
 from server.protocol.openapi_responses import error_answers
 from server.protocol.tokenize import (
@@ -28,7 +29,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeAnswer:
         options = {"add_generation_prompt": body.add_generation_prompt is not False}
         work = service.engine.chat_prompt(template_messages(body.messages), tools, options)
     else:
-        work = service.engine.tokenize(body.prompt, body.add_special_tokens is not False)
+        work = _text_tokens(service.engine, body.prompt, body.add_special_tokens is not False)
     ids = await until_left(request, work)
     names = await service.engine.token_names(ids) if body.return_token_strs else None
     return TokenizeAnswer(
@@ -37,6 +38,14 @@ async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeAnswer:
         tokens=list(ids),
         token_strs=None if names is None else list(names),
     )
+
+
+async def _text_tokens(engine: EngineLike, text: str, add_special: bool) -> tuple[int, ...]:
+    """The tokens that a prompt of this text has, or of a model that makes embeddings the input."""
+    spec = engine.info.manifest.pooling
+    if spec is None or not add_special:
+        return await engine.tokenize(text, add_special)
+    return (*spec.begin_ids, *await engine.tokenize(text, False), *spec.end_ids)
 
 
 @router.post("/detokenize", responses=error_answers())

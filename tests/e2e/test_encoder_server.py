@@ -1,10 +1,7 @@
 """`hexserve serve` of encoder bundles: the vectors are transformers' own, and everything else is refused by name."""
 
-import json
 import os
-import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -157,14 +154,3 @@ def test_an_encoder_beside_a_chat_model(made: tuple[Path, Any]) -> None:
         ]
         assert [chat.status_code for chat in chats] == [200, 400]
         assert "/v1/embeddings" in chats[1].json()["error"]["message"]
-
-
-def test_the_curl_example_of_the_page_is_answered(server: LiveServer) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^curl .*?}'$", page, re.MULTILINE | re.DOTALL)
-    served = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
-    curl = example.replace("http://127.0.0.1:8000", server.url).replace("all-MiniLM-L6-v2", served)
-    done = subprocess.run(
-        ["bash", "-c", f"curl --silent --fail {curl.removeprefix('curl')}"], capture_output=True, check=True
-    )
-    assert [len(each["embedding"]) > 0 for each in json.loads(done.stdout)["data"]] == [True, True]

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from engine.client.engine import EngineState
-from tests.server.scripted_engine import NAME, ScriptedEngine
+from tests.server.scripted_engine import END_ID, NAME, ScriptedEngine
 
 CHAT: Any = [{"role": "user", "content": "hello there"}]
 
@@ -22,6 +22,18 @@ async def test_a_text(client: httpx.AsyncClient) -> None:
         "token_strs": ["w5", "w5"],
     }
     assert (await client.post("/tokenize", json={"prompt": "", "add_special_tokens": False})).json()["tokens"] == []
+
+
+async def test_a_text_has_as_many_tokens_as_its_embedding_costs(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    engine.embed(begin_ids=(7,))
+    counted = (await client.post("/tokenize", json={"prompt": "a b c"})).json()
+    embedded = (await client.post("/v1/embeddings", json={"model": NAME, "input": "a b c"})).json()
+    assert counted["tokens"] == [7, 5, 5, 5, END_ID]
+    assert counted["count"] == embedded["usage"]["prompt_tokens"]
+    plain = await client.post("/tokenize", json={"prompt": "a b c", "add_special_tokens": False})
+    assert plain.json()["tokens"] == [5, 5, 5]
 
 
 async def test_a_chat(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
