@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from server.http.errors import Refusal, refuse
-from server.http.resumption import RESUMABLE, unwrapped
+from server.http.resumption import PATHS, RESUMABLE, unwrapped
 
 MAX_DEPTH = 64
 MAX_KEYS = 4096  # of one object: pydantic reports every unknown key
@@ -65,8 +65,8 @@ class BoundedRequest(Request):
     def _check_headers(self, limit: int) -> None:
         if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise refuse("Compressed request bodies are not accepted: leave out Content-Encoding.", status=415)
-        is_taken = self._media_type == RESUMABLE and self.app.state.body_limits.takes_resumptions
-        if self._media_type != "application/json" and not is_taken:
+        takes = self.app.state.body_limits.takes_resumptions and self.url.path in PATHS
+        if self._media_type != "application/json" and not (takes and self._media_type == RESUMABLE):
             raise refuse("The Content-Type must be application/json.", status=415)
         length = self.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):

@@ -18,6 +18,7 @@ from server.http.errors import refuse
 from server.http.merged_stream import ChoiceDelta
 
 RESUMABLE = "application/vnd.hexserve.resumable+json"
+PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})  # whose streams have the comments
 COMMENT = b": delivered "
 MOST_CHOICES, MOST_TOKENS = 1024, 1 << 20
 Word = Annotated[str, Meta(min_length=8, max_length=64, pattern="^[0-9a-zA-Z_-]+$")]

@@ -151,6 +151,16 @@ def test_what_no_server_can_go_on_with_is_refused_by_name(servers: tuple[LiveSer
         assert answer.json()["error"]["param"] == "resumption"
 
 
+def test_formats_without_the_comments_take_none(servers: tuple[LiveServer, LiveServer]) -> None:
+    wrapped = {
+        "request": {"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]},
+        "resumption": json.loads(_encoded(Resumption.new())),
+    }
+    headers = {"Content-Type": RESUMABLE}
+    answer = httpx.post(f"{servers[0].url}/v1/messages", content=json.dumps(wrapped), headers=headers)
+    assert answer.status_code == 415 and answer.json()["type"] == "error"
+
+
 def test_a_server_that_is_not_asked_to_takes_none() -> None:
     with serving("--bundle", "demo") as plain:
         wrapped = {"request": {"model": "demo", "prompt": "Hi"}, "resumption": {}}
