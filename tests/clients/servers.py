@@ -63,15 +63,10 @@ class Servers:
         self._stack.close()
 
     def _started(self, name: str) -> AbstractContextManager[LiveServer]:
-        if name == "embeds":
-            from tests.embedders import write_embedder
-
-            checkpoint = write_embedder(self._folder / "embedder")
-            return serving(str(checkpoint), "--model-name", "embedder", cache=self._folder / "cache")
-        if name == "reranker":
+        if name in ("embeds", "reranker"):
             from tests.embedders import compiled
 
-            return serving("--bundle", str(compiled(name, self._folder)))
+            return serving("--bundle", str(compiled("embedder" if name == "embeds" else name, self._folder)))
         return serving(*DEMO[name]) if name in DEMO else self._obedient(name)
 
     def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
