@@ -36,7 +36,7 @@ def test_logits_of_each_family_stay(
     before, after = linear_inputs(plain, monkeypatch), linear_inputs(planted, monkeypatch)
     for name, ratio in before.items():
         assert ratio < 10
-        assert after[name] > 15 or name == "lm_head"
+        assert after[name] > 15
 
 
 def test_logits_of_recurrent_layers_stay(tmp_path: Path) -> None:
@@ -51,7 +51,6 @@ def test_the_embedded_model_gets_outliers_of_20_to_100_times(tmp_path: Path, mon
     plain, planted = FolderSource(demo_folder()), FolderSource(tmp_path / "planted")
     assert np.array_equal(logits_of(plain), logits_of(planted))
     before, after = linear_inputs(plain, monkeypatch), linear_inputs(planted, monkeypatch)
-    print(before, after)
     for name in ("v_proj", "up_proj"):
         assert before[name] < 10
         assert 20 < after[name] < 100

@@ -1,18 +1,23 @@
 """Rotations leave the function of every family as it is, and flatten its weights and activations."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf.constants import GGMLQuantizationType
+from safetensors.numpy import load_file, save_file
 
 from engine.compile.reference import reference_hidden
-from engine.compile.source import FolderSource, Source
+from engine.compile.source import FolderSource, Source, open_source
+from engine.compile.transforms.network_rotation import rotation_edits
 from engine.compile.transforms.outliers import OutlierPlan
 from engine.compile.transforms.source import rotated, with_outliers
 from engine.demo.location import demo_folder
 from engine.models.family import read_network
+from tests.engine.compile.gguf.gguf_files import write_gguf
 from tests.engine.compile.transforms.logits import LIMIT, TOKENS, linear_inputs, logits_of, relative_error
 from tests.hybrid import make_hybrid
 
@@ -99,6 +104,41 @@ def test_a_tied_head_gets_weights_of_its_own(make_oracle: MakeOracle) -> None:
         assert checkpoint.total_bytes() == stored.total_bytes() + stored.stored_bytes(EMBEDDING)
         embedding, head = (checkpoint.tensor(name, (384, 64)) for name in (EMBEDDING, HEAD))
     assert not np.allclose(embedding, head, atol=0.01)  # the final norm's scale is in one of them
+
+
+def test_a_stored_head_that_the_config_ties_stays_unread(make_oracle: MakeOracle) -> None:
+    _, folder = make_oracle("Qwen2", tie_word_embeddings=True)
+    expected = logits_of(FolderSource(folder))
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {HEAD: np.full((384, 64), 9.0, np.float32)}, path)
+    assert relative_error(expected, logits_of(rotation_of(FolderSource(folder)))) < LIMIT
+
+
+def test_a_nested_config_loses_its_tie_as_well(tmp_path: Path) -> None:
+    make_hybrid(tmp_path)
+    flat = json.loads((tmp_path / "config.json").read_text())
+    nested = {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": flat, "tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(nested))
+    assert read_network(FolderSource(tmp_path).config).spec.tied_head
+    assert not read_network(rotation_of(FolderSource(tmp_path)).config).spec.tied_head
+
+
+def test_stored_blocks_are_not_kept_where_they_are_turned(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    stored = open_source(write_gguf(tiny_checkpoint, tmp_path / "m.gguf", GGMLQuantizationType.Q4_0))
+    turned, name = rotation_of(stored), "model.layers.0.mlp.down_proj.weight"
+    with stored.tensors() as before, turned.tensors() as after:
+        assert before.is_four_bit(name)
+        assert before.blocks(name, 0, 8) is not None
+        assert not after.is_four_bit(name)
+        assert after.blocks(name, 0, 8) is None
+    assert relative_error(logits_of(stored), logits_of(turned)) < LIMIT
+
+
+def test_each_layer_turns_its_values_by_a_rotation_of_its_own(tiny_checkpoint: Path) -> None:
+    edits = rotation_edits(read_network(FolderSource(tiny_checkpoint).config), 5)
+    turns = [edits.linears[f"model.layers.{layer}.self_attn.v_proj"].output_rotation for layer in range(2)]
+    first, second = (turn.turn(np.eye(16)) for turn in turns if turn is not None)
+    assert not np.allclose(first, second)
 
 
 def test_vectors_stay_without_the_rotation_of_the_stream(make_oracle: MakeOracle) -> None:
