@@ -64,7 +64,7 @@ def write_checkpoint(folder: Path, shape: Qwen3Shape, seed: int = 0) -> None:
         folder / "tokenizer_config.json",
         {"chat_template": CHAT_TEMPLATE, "eos_token": SPECIAL_TOKENS[2], "add_bos_token": False},
     )
-    _write_shards(folder, _tensors(shape, np.random.default_rng(seed)))
+    write_shards(folder, _tensors(shape, np.random.default_rng(seed)))
 
 
 def byte_tokenizer(size: int = 256 + len(SPECIAL_TOKENS)) -> Tokenizer:
@@ -142,7 +142,7 @@ def _tensors(shape: Qwen3Shape, generator: np.random.Generator) -> Iterator[tupl
         yield "lm_head.weight", matrix(shape.vocab, shape.hidden)
 
 
-def _write_shards(folder: Path, tensors: Iterator[tuple[str, NDArray[np.generic]]]) -> None:
+def write_shards(folder: Path, tensors: Iterator[tuple[str, NDArray[np.generic]]]) -> None:
     """Shards of about SHARD_BYTES and their index; one shard in memory at a time."""
     homes: dict[str, str] = {}
     shard: dict[str, NDArray[np.generic]] = {}
