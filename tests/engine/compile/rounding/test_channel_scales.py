@@ -51,6 +51,22 @@ def test_outlier_channels_gain() -> None:
     assert error(weights, x, scales) < 0.5 * error(weights, x, np.ones(64, np.float32))
 
 
+def test_large_alphas_are_tried_too() -> None:
+    weight = np.linspace(-1, 1, 32, dtype=np.float32)[None]
+    magnitudes = np.full(32, 0.1, np.float32)
+    magnitudes[18] = 1  # a small weight, which only a large scale puts on the last step
+    x = np.diag(magnitudes)
+    scales = searched_channel_scales([weight], x, magnitudes, 32, Coding.POSITIVE)
+    errors = []
+    for alpha in ALPHAS:
+        scaled = weight * channel_scales(magnitudes, alpha)
+        back = rounded(scaled, extreme_scales(scaled, 32, Coding.POSITIVE)).floats() / channel_scales(magnitudes, alpha)
+        errors.append(np.square((back - weight) * magnitudes).sum())
+    assert np.array_equal(scales, channel_scales(magnitudes, ALPHAS[int(np.argmin(errors))]))
+    assert np.argmin(errors) >= 10
+    assert ALPHAS[-1] == 0.95
+
+
 def test_a_factor_of_the_products_serves_in_place_of_the_inputs() -> None:
     weights, x = random_case(1)
     magnitudes = np.abs(x).mean(axis=0)
@@ -62,8 +78,8 @@ def test_a_factor_of_the_products_serves_in_place_of_the_inputs() -> None:
 
 
 def test_scales_are_centred_and_silent_channels_keep_one() -> None:
-    scales = channel_scales(np.array([4.0, 0.0, 1.0, 16.0]), 0.5)
-    np.testing.assert_allclose(scales, [1.0, 1.0, 0.5, 2.0])
+    scales = channel_scales(np.array([4.0, 0.0, 1.0, 64.0]), 0.5)
+    np.testing.assert_allclose(scales, [0.5**0.5, 1.0, 0.125**0.5, 8.0**0.5], rtol=1e-6)
     assert (channel_scales(np.zeros(3), 0.5) == 1).all()
     assert (channel_scales(np.array([1e-30, 1e30]), ALPHAS[-1]) == np.array([1e-4, 1e4], np.float32)).all()
 

@@ -39,6 +39,13 @@ def test_positive_scales_put_the_largest_magnitude_on_seven() -> None:
     assert pack_int4(integers).shape == (5 * 64 // 2,)
 
 
+def test_padding_is_not_among_the_integers() -> None:
+    weight = matrix(3, 80)
+    codes = rounded(weight, extreme_scales(weight, 32, Coding.POSITIVE))
+    assert codes.codes.shape == (3, 3, 32)
+    assert codes.integers().shape == codes.floats().shape == (3, 80)
+
+
 def test_codes_with_zero_points_are_no_signed_integers() -> None:
     codes = rounded(matrix(2, 32), extreme_scales(matrix(2, 32), 32, Coding.ASYMMETRIC))
     with pytest.raises(ValueError, match="zero points"):

@@ -91,6 +91,12 @@ def test_scales_searched_when_a_block_is_reached_give_the_codes_of_the_definitio
     assert np.array_equal(rounded(codes.floats(), codes.grid).codes, codes.codes)
 
 
+def test_columns_and_blocks_are_ordered_by_their_diagonals_and_padding_is_last() -> None:
+    hessian = np.diag([0.1, 0.3, 0.6, 0.2, 0.2])
+    orders = [list(factorised(hessian, 2, order=order).order) for order in ColumnOrder]
+    assert orders == [[0, 1, 2, 3, 4, 5], [2, 1, 3, 4, 0, 5], [2, 3, 1, 0, 4, 5]]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(Coding), st.sampled_from(ColumnOrder), st.sampled_from([64, 90, 128]), st.integers(0, 2**32 - 1))
 def test_the_output_error_is_below_that_of_rounding_to_nearest(

@@ -67,6 +67,18 @@ def test_searched_multiples_have_the_least_error_of_the_grid(block: int) -> None
     np.testing.assert_allclose(error(exact, weights, grid.scales.astype(np.float64)), best, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("outlier", "share"), [(7.0, 0.7), (7.4, 1.1)])
+def test_the_unit_moves_away_from_what_reaches_the_largest_weight(outlier: float, share: float) -> None:
+    """Two blocks of steps of 16 and 15 units, of another unit than their largest weight asks for."""
+    unit = outlier / 7 / 16 * share
+    steps = np.array([16, 15]) * unit
+    weight = (np.arange(64) % 7 * steps.repeat(32)).astype(np.float32)[None]
+    weight[0, 0] = outlier
+    importance = np.ones(64, np.float32)
+    importance[0] = 1e-6
+    np.testing.assert_allclose(searched_multiples(weight, 32, importance).scales[0], steps, rtol=1e-5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_searched_multiples_are_multiples_and_lose_no_more_than_the_nearest(seed: int) -> None:
