@@ -78,8 +78,8 @@ def test_a_factor_of_the_products_serves_in_place_of_the_inputs() -> None:
 
 
 def test_scales_are_centred_and_silent_channels_keep_one() -> None:
-    scales = channel_scales(np.array([4.0, 0.0, 1.0, 64.0]), 0.5)
-    np.testing.assert_allclose(scales, [0.5**0.5, 1.0, 0.125**0.5, 8.0**0.5], rtol=1e-6)
+    scales = channel_scales(np.array([4.0, 0.0, 16.0, 64.0]), 0.5)
+    np.testing.assert_allclose(scales, [0.5, 1.0, 1.0, 2.0], rtol=1e-6)
     assert (channel_scales(np.zeros(3), 0.5) == 1).all()
     assert (channel_scales(np.array([1e-30, 1e30]), ALPHAS[-1]) == np.array([1e-4, 1e4], np.float32)).all()
 
