@@ -1,0 +1,176 @@
+"""GPTQ: each column of a matrix is rounded so that the columns after it make good what its rounding lost.
+
+H = R Rᵀ, R upper triangular, gives what the method needs of the inverse: H⁻¹ = UᵀU with U = R⁻¹, whose blocks on the
+diagonal are the inverses of R's. So one Cholesky factorisation does, and H is never inverted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.quantization.blocks import INT4_MIDDLE, Bytes, Float32
+from engine.compile.rounding.codes import BlockCodes, BlockScales, Coding, Floats, in_blocks, levels
+from engine.compile.rounding.hessian import Float64, damped, output_errors
+from engine.compile.rounding.scale_search import search_block
+from engine.errors import CompileError
+
+# Scales [outputs] and zero points [outputs] of one block: values [block, outputs], importance [block].
+ChooseScales = Callable[[Floats, Floats], tuple[Float32, Float32]]
+
+
+class ColumnOrder(Enum):
+    """In which order columns are rounded; their place in the stored blocks stays the same."""
+
+    NATURAL = "natural"
+    COLUMNS = "columns"  # by descending diagonal of H; only with scales that are fixed before
+    BLOCKS = "blocks"  # whole blocks by descending sum of their diagonals, and each block's columns by descending one
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What all matrices that read the same inputs share. Rows and columns stand in the order of rounding.
+
+    upper [columns, columns]: R of the damped Hessian; columns = inputs padded to whole blocks. order [columns]: which
+    input is rounded when. importance [columns]: the damped diagonal.
+    """
+
+    upper: Floats
+    order: NDArray[np.intp]
+    importance: Floats
+    block: int
+    column_order: ColumnOrder
+
+
+def factorised(
+    hessian: Float64,
+    block: int,
+    *,
+    damping: float = 0.01,
+    order: ColumnOrder = ColumnOrder.NATURAL,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Factor:
+    """Of H [inputs, inputs]; damping as a share of its mean diagonal. dtype: of the factor, once computed in float64.
+
+    CompileError when H has no Cholesky factor."""
+    inputs = len(hessian)
+    matrix = damped(hessian, damping)
+    if inputs % block:  # Columns of padding hold zeros and are coupled to nothing.
+        matrix = np.pad(matrix, (0, -inputs % block))
+        matrix[range(inputs, len(matrix)), range(inputs, len(matrix))] = 1
+    diagonal = np.diagonal(matrix).copy()
+    columns = _ordered(np.where(np.arange(len(matrix)) < inputs, diagonal, 0), block, order)
+    backwards = columns[::-1]
+    # The lower factor of the reversed matrix, reversed, is the upper one of the matrix.
+    try:
+        lower = np.linalg.cholesky(matrix[np.ix_(backwards, backwards)])
+    except np.linalg.LinAlgError as error:
+        raise CompileError(f"the Hessian is not positive definite; raise the damping above {damping:g}") from error
+    return Factor(lower[::-1, ::-1].astype(dtype, order="C"), columns, diagonal[columns], block, order)
+
+
+def _ordered(diagonal: Float64, block: int, order: ColumnOrder) -> NDArray[np.intp]:
+    if order is ColumnOrder.NATURAL:
+        return np.arange(len(diagonal))
+    if order is ColumnOrder.COLUMNS:
+        return np.argsort(-diagonal, kind="stable")
+    blocks = diagonal.reshape(-1, block)
+    first = np.argsort(-blocks.sum(axis=1), kind="stable")
+    inside = np.argsort(-blocks, axis=1, kind="stable")
+    return (inside + np.arange(len(blocks))[:, None] * block)[first].reshape(-1)
+
+
+def searching(coding: Coding) -> ChooseScales:
+    """Scales searched by output error."""
+    return lambda values, importance: search_block(values, importance, coding)
+
+
+def compensated(weight: Floats, factor: Factor, grid: BlockScales) -> BlockCodes:
+    """[outputs, inputs] with scales fixed before. Rows do not know each other: a tall matrix may come in slices.
+
+    Computed in the type of `weight`.
+    """
+    if grid.block != factor.block:
+        raise ValueError(f"scales of blocks of {grid.block}, a factor of blocks of {factor.block}")
+    scales = np.ascontiguousarray(grid.scales.T)
+    zeros = np.full_like(scales, INT4_MIDDLE) if grid.zeros is None else grid.zeros.T.astype(np.float32)
+
+    def fixed(_: Floats, part: slice) -> tuple[Float32, Float32]:
+        blocks = factor.order[part] // factor.block
+        return scales[blocks], zeros[blocks]
+
+    return BlockCodes(_codes(weight, factor, fixed), grid, weight.shape[1])
+
+
+def compensated_searching(weight: Floats, factor: Factor, choose: ChooseScales, coding: Coding) -> BlockCodes:
+    """[outputs, inputs]; the scales of a block are chosen when it is reached, on its weights as compensated by then.
+
+    coding: with zero points or without. ValueError in the order COLUMNS, which scatters blocks.
+    """
+    if factor.column_order is ColumnOrder.COLUMNS:
+        raise ValueError("a block's scale must be known before the first of its columns is rounded")
+    block = factor.block
+    scales = np.empty((len(factor.order) // block, len(weight)), np.float32)
+    zeros = np.empty_like(scales)
+
+    def chosen(values: Floats, part: slice) -> tuple[Float32, Float32]:
+        index = factor.order[part.start] // block
+        scales[index], zeros[index] = choose(values, factor.importance[part].astype(values.dtype))
+        return np.broadcast_to(scales[index], values.shape), np.broadcast_to(zeros[index], values.shape)
+
+    codes = _codes(weight, factor, chosen)
+    points = np.ascontiguousarray(zeros.T).astype(np.uint8) if coding is Coding.ASYMMETRIC else None
+    return BlockCodes(codes, BlockScales(np.ascontiguousarray(scales.T), points, block), weight.shape[1])
+
+
+def _codes(weight: Floats, factor: Factor, scales_of: Callable[[Floats, slice], tuple[Float32, Float32]]) -> Bytes:
+    """[outputs, blocks, block]. scales_of(values [block, outputs], columns): a scale and zero point for each value."""
+    block = factor.block
+    shape = in_blocks(weight, block).shape
+    values = in_blocks(weight, block).reshape(len(weight), -1).T[factor.order]
+    upper = factor.upper.astype(weight.dtype, copy=False)
+    errors = np.empty_like(values)  # weight - rounded, of the columns done
+    codes = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), block):
+        part = slice(start, start + block)
+        inverse = np.linalg.inv(factor.upper[part, part].astype(np.float64)).astype(weight.dtype)
+        # What is best for these columns, given the errors of all columns before them, if the rest could be any number.
+        owed = upper[:start, part].T @ errors[:start]
+        target = values[part] + inverse.T @ owed
+        scales, zeros = scales_of(target, part)
+        block_codes = _block_codes(target, inverse, scales, zeros)
+        codes[factor.order[part]] = block_codes
+        errors[part] = values[part] - (block_codes - zeros) * scales
+    return np.ascontiguousarray(codes.T).reshape(shape)
+
+
+def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float32) -> Floats:
+    """Columns of one block, one after the other; inverse [block, block] is U's block on the diagonal."""
+    codes = np.empty_like(target)
+    shares = np.empty_like(target)  # each error divided by U's diagonal
+    for column in range(len(target)):
+        value = target[column] - inverse[:column, column] @ shares[:column]
+        codes[column] = levels(value, scales[column], zeros[column])
+        rounded = (codes[column] - zeros[column]) * scales[column]
+        shares[column] = (value - rounded) / inverse[column, column]
+    return codes
+
+
+def better_rows(weight: Floats, one: BlockCodes, other: BlockCodes, hessian: Float64) -> BlockCodes:
+    """Row by row the one of two results with the smaller output error, so that neither method can make a row worse.
+
+    ValueError when only one of them has zero points, or their blocks differ.
+    """
+    if one.grid.block != other.grid.block or (one.grid.zeros is None) != (other.grid.zeros is None):
+        raise ValueError("rows of one matrix have one layout")
+    first, second = (output_errors(weight, codes.floats(), hessian) for codes in (one, other))
+    keep = first <= second
+    zeros = None
+    if one.grid.zeros is not None and other.grid.zeros is not None:
+        zeros = np.where(keep[:, None], one.grid.zeros, other.grid.zeros)
+    scales = np.where(keep[:, None], one.grid.scales, other.grid.scales)
+    codes = np.where(keep[:, None, None], one.codes, other.codes)
+    return BlockCodes(codes, BlockScales(scales, zeros, one.grid.block), one.inputs)

@@ -1,0 +1,189 @@
+"""GPTQ against its definition: after each column the rest is set to its optimum by the inverse of its Hessian."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.compile.rounding.codes import BlockScales, Coding, extreme_scales, levels, rounded
+from engine.compile.rounding.gptq import (
+    ColumnOrder,
+    better_rows,
+    compensated,
+    compensated_searching,
+    factorised,
+    searching,
+)
+from engine.compile.rounding.hessian import InputStatistics, damped, output_errors
+from engine.compile.rounding.scale_search import search_block, searched_scales
+from engine.errors import CompileError
+
+EIGHT = np.float32(8)
+
+
+def random_case(outputs: int, inputs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix and the Hessian of inputs that are correlated and of very different sizes."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((4 * inputs, inputs)) + random.standard_normal((4 * inputs, 4)) @ random.standard_normal(
+        (4, inputs)
+    )
+    statistics = InputStatistics(inputs)
+    statistics.add((x * random.gamma(1.0, size=inputs)).astype(np.float32))
+    return random.standard_normal((outputs, inputs)), statistics.hessian
+
+
+def textbook(
+    weight: np.ndarray, hessian: np.ndarray, order: np.ndarray, block: int, grid: BlockScales | None, coding: Coding
+) -> np.ndarray:
+    """Codes [outputs, inputs]; grid None: the scales of a block are searched when its first column is reached."""
+    weight, codes = weight.copy(), np.zeros(weight.shape, np.uint8)
+    hessian = damped(hessian, 0.01)
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for step, column in enumerate(order):
+        index = int(column) // block
+        if index not in found and grid is None:
+            part = order[step : step + block]
+            found[index] = search_block(weight[:, part].T, np.diagonal(hessian)[part], coding)
+        elif index not in found and grid is not None:
+            zeros = np.full(len(weight), EIGHT) if grid.zeros is None else grid.zeros[:, index].astype(np.float32)
+            found[index] = grid.scales[:, index], zeros
+        scales, zeros = found[index]
+        code = levels(weight[:, column], scales, zeros)
+        codes[:, column] = code
+        error = weight[:, column] - (code - zeros) * scales
+        rest = order[step:]
+        inverse = np.linalg.inv(hessian[np.ix_(rest, rest)])
+        weight[:, rest] -= np.outer(error / inverse[0, 0], inverse[0])
+    return codes
+
+
+@pytest.mark.parametrize("coding", Coding)
+@pytest.mark.parametrize("order", [ColumnOrder.NATURAL, ColumnOrder.COLUMNS])
+@pytest.mark.parametrize(("inputs", "block"), [(96, 32), (128, 64), (128, 128)])
+def test_fixed_scales_give_the_codes_of_the_definition(
+    coding: Coding, order: ColumnOrder, inputs: int, block: int
+) -> None:
+    weight, hessian = random_case(9, inputs, inputs + block)
+    grid = extreme_scales(weight, block, coding)
+    factor = factorised(hessian, block, order=order, dtype=np.float64)
+    by_diagonal = np.argsort(-np.diagonal(hessian), kind="stable")
+    columns = np.arange(inputs) if order is ColumnOrder.NATURAL else by_diagonal
+    codes = compensated(weight, factor, grid)
+    assert np.array_equal(codes.codes.reshape(9, -1), textbook(weight, hessian, columns, block, grid, coding))
+
+
+@pytest.mark.parametrize("coding", Coding)
+@pytest.mark.parametrize("order", [ColumnOrder.NATURAL, ColumnOrder.BLOCKS])
+@pytest.mark.parametrize(("inputs", "block"), [(96, 32), (128, 64), (128, 128)])
+def test_scales_searched_when_a_block_is_reached_give_the_codes_of_the_definition(
+    coding: Coding, order: ColumnOrder, inputs: int, block: int
+) -> None:
+    weight, hessian = random_case(9, inputs, inputs + block)
+    factor = factorised(hessian, block, order=order, dtype=np.float64)
+    columns = np.arange(inputs)
+    if order is ColumnOrder.BLOCKS:
+        diagonal = np.diagonal(hessian).reshape(-1, block)
+        blocks = sorted(range(len(diagonal)), key=lambda index: -diagonal[index].sum())
+        columns = np.concatenate([np.argsort(-diagonal[index], kind="stable") + index * block for index in blocks])
+    codes = compensated_searching(weight, factor, searching(coding), coding)
+    assert np.array_equal(codes.codes.reshape(9, -1), textbook(weight, hessian, columns, block, None, coding))
+    assert (codes.grid.zeros is None) == (coding is not Coding.ASYMMETRIC)
+    assert np.array_equal(rounded(codes.floats(), codes.grid).codes, codes.codes)
+
+
+def test_columns_and_blocks_are_ordered_by_their_diagonals_and_padding_is_last() -> None:
+    hessian = np.diag([0.1, 0.3, 0.6, 0.2, 0.2])
+    orders = [list(factorised(hessian, 2, order=order).order) for order in ColumnOrder]
+    assert orders == [[0, 1, 2, 3, 4, 5], [2, 1, 3, 4, 0, 5], [2, 3, 1, 0, 4, 5]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(Coding), st.sampled_from(ColumnOrder), st.sampled_from([64, 90, 128]), st.integers(0, 2**32 - 1))
+def test_the_output_error_is_below_that_of_rounding_to_nearest(
+    coding: Coding, order: ColumnOrder, inputs: int, seed: int
+) -> None:
+    weight, hessian = random_case(24, inputs, seed)
+    weight = weight.astype(np.float32)
+    factor = factorised(hessian, 32, order=order)
+    grid = extreme_scales(weight, 32, coding)
+    nearest = output_errors(weight, rounded(weight, grid).floats(), hessian)
+    fixed = output_errors(weight, compensated(weight, factor, grid).floats(), hessian)
+    assert fixed.sum() <= nearest.sum()
+    if order is not ColumnOrder.COLUMNS:
+        codes = compensated_searching(weight, factor, searching(coding), coding)
+        assert output_errors(weight, codes.floats(), hessian).sum() <= nearest.sum()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(Coding), st.integers(0, 2**32 - 1))
+def test_better_rows_are_never_worse_than_either(coding: Coding, seed: int) -> None:
+    weight, hessian = random_case(8, 64, seed)
+    weight = weight.astype(np.float32)
+    nearest = rounded(weight, extreme_scales(weight, 32, coding))
+    searched = rounded(weight, searched_scales(weight, 32, coding, np.diagonal(hessian)))
+    best = output_errors(weight, better_rows(weight, nearest, searched, hessian).floats(), hessian)
+    both = [output_errors(weight, codes.floats(), hessian) for codes in (nearest, searched)]
+    np.testing.assert_allclose(best, np.minimum(*both), rtol=1e-6)
+
+
+def test_rows_of_different_layouts_are_not_mixed() -> None:
+    weight, hessian = random_case(2, 64, 0)
+    one, other = (rounded(weight, extreme_scales(weight, 32, c)) for c in (Coding.SYMMETRIC, Coding.ASYMMETRIC))
+    with pytest.raises(ValueError, match="one layout"):
+        better_rows(weight, one, other, hessian)
+
+
+def test_slices_of_rows_give_the_codes_of_the_whole() -> None:
+    weight, hessian = random_case(10, 64, 1)
+    factor = factorised(hessian, 32, dtype=np.float64)
+    whole = compensated_searching(weight, factor, searching(Coding.SYMMETRIC), Coding.SYMMETRIC)
+    part = compensated_searching(weight[6:], factor, searching(Coding.SYMMETRIC), Coding.SYMMETRIC)
+    assert np.array_equal(whole.codes[6:], part.codes)
+
+
+@pytest.mark.parametrize("order", [ColumnOrder.NATURAL, ColumnOrder.BLOCKS])
+def test_an_input_that_was_always_zero_is_rounded_to_nearest_and_moves_nothing(order: ColumnOrder) -> None:
+    weight, hessian = random_case(6, 64, 2)
+    hessian[[5, 40]] = 0
+    hessian[:, [5, 40]] = 0
+    factor = factorised(hessian, 32, order=order, dtype=np.float64)
+    grid = extreme_scales(weight, 32, Coding.SYMMETRIC)
+    codes = compensated(weight, factor, grid).codes.reshape(6, -1)
+    assert np.array_equal(codes[:, [5, 40]], rounded(weight, grid).codes.reshape(6, -1)[:, [5, 40]])
+    moved = weight.copy()
+    moved[:, [5, 40]] *= 0.5
+    others = np.delete(np.arange(64), [5, 40])
+    assert np.array_equal(compensated(moved, factor, grid).codes.reshape(6, -1)[:, others], codes[:, others])
+
+
+@pytest.mark.parametrize("order", ColumnOrder)
+def test_padding_holds_zeros_and_moves_nothing(order: ColumnOrder) -> None:
+    weight, hessian = random_case(6, 80, 3)
+    grid = extreme_scales(weight, 32, Coding.SYMMETRIC)
+    codes = compensated(weight, factorised(hessian, 32, order=order, dtype=np.float64), grid)
+    columns = np.argsort(-np.diagonal(hessian), kind="stable")
+    if order is not ColumnOrder.BLOCKS:
+        columns = np.arange(80) if order is ColumnOrder.NATURAL else columns
+        expected = textbook(weight, hessian, columns, 32, grid, Coding.SYMMETRIC)
+        assert np.array_equal(codes.codes.reshape(6, -1)[:, :80], expected)
+    assert (codes.codes.reshape(6, -1)[:, 80:] == 8).all()
+    assert codes.floats().shape == (6, 80)
+
+
+def test_without_calibration_everything_is_rounded_to_nearest() -> None:
+    weight, _ = random_case(4, 64, 4)
+    grid = extreme_scales(weight, 32, Coding.ASYMMETRIC)
+    codes = compensated(weight, factorised(np.zeros((64, 64)), 32), grid)
+    assert np.array_equal(codes.codes, rounded(weight, grid).codes)
+
+
+def test_scattered_blocks_other_blocks_and_matrices_without_a_factor_are_refused() -> None:
+    weight, hessian = random_case(2, 64, 5)
+    with pytest.raises(ValueError, match="before the first"):
+        compensated_searching(
+            weight, factorised(hessian, 32, order=ColumnOrder.COLUMNS), searching(Coding.POSITIVE), Coding.POSITIVE
+        )
+    with pytest.raises(ValueError, match="blocks of 64"):
+        compensated(weight, factorised(hessian, 32), extreme_scales(weight, 64, Coding.SYMMETRIC))
+    with pytest.raises(CompileError, match="raise the damping above"):
+        factorised(np.array([[1.0, 5.0], [5.0, 1.0]]), 2)
