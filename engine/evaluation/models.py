@@ -19,7 +19,7 @@ from engine.compile.layout import WIDE_ROWS
 from engine.compile.parity import Opener, Session, bundle_logits, widest_shape
 from engine.compile.segments.parity import storage_logits
 from engine.errors import BundleError
-from engine.evaluation.vocabulary import Vocabulary
+from engine.evaluation.vocabulary import TokenVocabulary
 from engine.files.opening import is_regular
 from engine.graphs.fused.runtime import FusedRuntime
 from engine.graphs.onnx_provider import checked_provider
@@ -43,7 +43,7 @@ class EvaluatedModel:
     size: int
     longest: int
     made_for: int
-    vocabulary: Vocabulary
+    vocabulary: TokenVocabulary
     logits: Callable[[Sequence[int]], Float32]
 
 
@@ -63,7 +63,7 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
         size=sum(entry.bytes for entry in manifest.files.values()),
         longest=_longest(manifest),
         made_for=manifest.max_context,
-        vocabulary=Vocabulary(folder, manifest.text, manifest.model.vocab),
+        vocabulary=TokenVocabulary(folder, manifest.text, manifest.model.vocab),
         logits=_logits(folder, manifest, provider, stack),
     )
 
@@ -108,7 +108,7 @@ def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) ->
         size=checkpoint.total_bytes(),
         longest=network.compiled_context,
         made_for=network.compiled_context,
-        vocabulary=Vocabulary(text_folder, text, network.spec.vocab),
+        vocabulary=TokenVocabulary(text_folder, text, network.spec.vocab),
         logits=logits,
     )
 

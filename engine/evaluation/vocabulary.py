@@ -11,7 +11,7 @@ MOST_TEXT_BYTES = 64 * 1024 * 1024
 CHARS_PER_TOKEN = 16  # more than any language has; what of a file is tokenised at first
 
 
-class Vocabulary:
+class TokenVocabulary:
     """How a model reads text. size: ids in its logits. bos: what every window begins with, () where it wants none."""
 
     def __init__(self, folder: Path, spec: TextSpec, size: int) -> None:

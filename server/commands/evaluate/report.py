@@ -78,7 +78,7 @@ def _cells(quality: Quality) -> list[str]:
 
 
 def _cell(figure: Interval, factor: float, form: str, bounds: str) -> str:
-    return f"{figure.value * factor:{form}}\n{figure.low * factor:{bounds}}-{figure.high * factor:{bounds}}"
+    return f"{figure.value * factor:{form}}\n{figure.low * factor:{bounds}}..{figure.high * factor:{bounds}}"
 
 
 def write_json(file: Path, found: Evaluation) -> None:

@@ -20,7 +20,7 @@ from engine.errors import BundleError, EngineFailure
 from engine.evaluation.evaluate import DEFAULT_CONTEXT, context_of, evaluate, windows_of
 from engine.evaluation.models import EvaluatedModel, open_bundle, open_reference
 from engine.evaluation.statistics import quality
-from engine.evaluation.vocabulary import Vocabulary, evaluated_text
+from engine.evaluation.vocabulary import TokenVocabulary, evaluated_text
 from engine.evaluation.windows import cut
 
 TEXT = (
@@ -46,7 +46,7 @@ def model(name: str = "m", longest: int = 100, size: int = 8, step: int = 0, of:
     def logits(tokens: Sequence[int]) -> np.ndarray:
         return cast(np.ndarray, of(tokens)) if of else np.zeros((len(tokens), size), np.float32)
 
-    words = cast(Vocabulary, SplitText(size, step))
+    words = cast(TokenVocabulary, SplitText(size, step))
     return EvaluatedModel(name, "fp32", "CPU", 1, longest, longest, words, logits)
 
 

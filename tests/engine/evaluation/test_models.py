@@ -18,6 +18,7 @@ from engine.errors import BundleError, CompileError
 from engine.evaluation.models import open_bundle, open_reference
 from tests.bundles import Bundles
 from tests.embedders import compiled
+from tests.engine.compile.gguf.gguf_files import write_gguf
 from tests.hybrid import Hybrid, text_of
 from tests.tiny_encoder import write_encoder
 
@@ -123,3 +124,11 @@ def test_a_reference_that_cannot_be_used(stack: ExitStack, tmp_path: Path) -> No
         open_reference("none", tmp_path / "none", 64, None, stack)
     with pytest.raises(CompileError, match=r"config\.json is missing"):
         open_reference("empty", tmp_path, 64, None, stack)
+
+
+def test_a_gguf_file_is_a_reference(tiny_checkpoint: Path, free_bundle: Path, stack: ExitStack, tmp_path: Path) -> None:
+    model = open_bundle("mine", free_bundle, None, stack)
+    folder = open_reference("folder", tiny_checkpoint, model.made_for, None, stack)
+    file = open_reference("file", write_gguf(tiny_checkpoint, tmp_path / "m.gguf"), model.made_for, None, stack)
+    assert file.vocabulary.tokens("count them twice", 0) == folder.vocabulary.tokens("count them twice", 0)
+    assert np.allclose(file.logits(WINDOWS[0]), folder.logits(WINDOWS[0]), atol=1e-4)
