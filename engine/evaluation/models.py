@@ -19,6 +19,7 @@ from engine.compile.layout import WIDE_ROWS
 from engine.compile.parity import Opener, Session, bundle_logits, widest_shape
 from engine.compile.segments.parity import storage_logits
 from engine.errors import BundleError
+from engine.evaluation.pool_logits import PoolReader, is_chained
 from engine.evaluation.vocabulary import TokenVocabulary
 from engine.files.opening import is_regular
 from engine.graphs.fused.runtime import FusedRuntime
@@ -142,6 +143,11 @@ def _logits(
     opener = _remembering(provider, stack)
     if manifest.is_segmented:  # the storage that decodes read
         return lambda tokens: storage_logits(folder, manifest, [tokens], WIDE_ROWS - 1, 1, opener=opener)
+    shape = widest_shape(manifest)
+    if shape is not None and shape.past and not is_chained(manifest, shape):
+        reader = PoolReader(folder, manifest, shape, provider)
+        stack.callback(reader.close)
+        return reader.logits
     return lambda tokens: bundle_logits(folder, manifest, [tokens], opener)
 
 
