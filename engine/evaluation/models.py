@@ -21,7 +21,7 @@ from engine.compile.segments.parity import storage_logits
 from engine.errors import BundleError
 from engine.evaluation.pool_logits import PoolReader, is_chained
 from engine.evaluation.vocabulary import TokenVocabulary
-from engine.files.opening import is_regular
+from engine.files.opening import is_regular, shown
 from engine.graphs.fused.runtime import FusedRuntime
 from engine.graphs.onnx_provider import checked_provider
 from engine.graphs.onnx_sessions import Provider
@@ -75,9 +75,13 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
     context: most tokens that the compared bundle was made for, on which some rotary embeddings depend. BundleError or
     CompileError when it cannot be used.
     """
-    if is_regular(source / MANIFEST_FILE):
+    try:
+        is_bundle, is_there = is_regular(source / MANIFEST_FILE), source.exists()
+    except OSError as error:
+        raise BundleError(f"--against {name} cannot be read: {shown(error)}") from error
+    if is_bundle:
         return open_bundle(name, source, memory, stack)
-    if not source.exists():
+    if not is_there:
         raise BundleError(f"--against {name} does not exist")
     if importlib.util.find_spec("safetensors") is None or importlib.util.find_spec("ml_dtypes") is None:
         raise BundleError("--against a checkpoint needs more packages: pip install 'hexserve[compile]'")

@@ -87,5 +87,8 @@ def _evaluated(wanted: EvaluationRequest) -> Evaluation:
 def _reference(against: str, context: int, memory: Path, stack: ExitStack) -> EvaluatedModel | None:
     if not against:
         return None
-    source = SHIPPED[against]() if against in SHIPPED else Path(against).expanduser()
+    try:
+        source = SHIPPED[against]() if against in SHIPPED else Path(against).expanduser()
+    except RuntimeError:
+        raise BundleError(f"--against {against} names a home folder that does not exist") from None
     return open_reference(against, source, context, memory, stack)

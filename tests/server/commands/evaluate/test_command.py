@@ -113,6 +113,14 @@ def test_a_users_mistake_is_one_sentence(bundles: Bundles, text: Path, tmp_path:
     assert missing.exit_code == 2
     assert missing.stderr.startswith(f"error: {none} does not exist")
     refused(run(tmp_path, bundle, "--against", none, "--text", text), f"--against {none} does not exist")
+    refused(
+        run(tmp_path, bundle, "--against", "~no-such-user/m", "--text", text),
+        "--against ~no-such-user/m names a home folder that does not exist",
+    )
+    refused(
+        run(tmp_path, bundle, "--against", "x" * 300, "--text", text),
+        f"--against {'x' * 300} cannot be read: File name too long",
+    )
     longest = load_manifest(bundle).max_context
     refused(
         run(tmp_path, bundle, "--text", text, "--context", longest + 1),
