@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.bundle.encoding import FLOATS, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.variant import PassShape, shape_of
+from engine.compile.divergence import divergences, log_softmax
 from engine.errors import CompileError
 from engine.graphs.onnx_library import ort
 
@@ -59,6 +60,8 @@ def graphs_of(manifest: Manifest, shape: PassShape | None) -> list[GraphSpec]:
     """The graph of every part for one shape, in order."""
     chosen: dict[int, GraphSpec] = {}
     for graph in manifest.graphs:
+        if graph.kind is GraphKind.DECODER_PREFILL:  # it gives no logits
+            continue
         fits = shape_of(graph) == shape if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT) else True
         if fits and graph.rows == (shape.rows if shape else None):
             chosen[graph.part] = graph
@@ -171,8 +174,7 @@ def compare_logits(reference: Float32, measured: Float32) -> Parity:
 
 
 def _compared(reference: Float32, measured: Float32) -> Parity:
-    expected, found = _log_softmax(reference), _log_softmax(measured)
-    divergence = np.sum(np.exp(expected) * (expected - found), axis=1)
+    divergence = divergences(log_softmax(reference), log_softmax(measured))
     return Parity(
         tokens=len(reference),
         top1=float(np.mean(reference.argmax(axis=1) == measured.argmax(axis=1))),
@@ -221,9 +223,3 @@ def widest_shape(manifest: Manifest) -> PassShape | None:
     """Of the fixed shapes with the most rows the one with the most columns; None when the graphs are free."""
     shapes = [shape_of(graph) for graph in manifest.graphs if graph.kind in (GraphKind.DECODER, GraphKind.DEFAULT)]
     return max((item for item in shapes if item is not None), default=None)
-
-
-def _log_softmax(logits: Float32) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result

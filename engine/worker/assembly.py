@@ -8,9 +8,7 @@ from pathlib import Path
 
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
-from engine.bundle.check import check_contract, check_listed
 from engine.bundle.forecast_prefix import read_forecast_prefix
-from engine.bundle.hashes import check_once
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
 from engine.bundle.variant import PassShape, ShapeTable, pin, shape_of, shape_table
 from engine.config import PAGE_COLUMNS, EngineConfig
@@ -23,11 +21,10 @@ from engine.files.opening import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
 from engine.graphs.fused.runtime import FusedRuntime
-from engine.graphs.onnx_qnn import qnn_provider
-from engine.graphs.onnx_qnn_trial import check_bundle
+from engine.graphs.onnx_provider import checked_provider
 from engine.graphs.onnx_runtime import OnnxRuntime
 from engine.graphs.onnx_segments import SegmentRuntime
-from engine.graphs.onnx_sessions import Provider, cpu_provider
+from engine.graphs.onnx_sessions import Provider
 from engine.graphs.paced_runtime import Pace, PacedRuntime
 from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.graphs.runtime import Runtime
@@ -213,18 +210,8 @@ def with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
 
 
 def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
-    """What runs the bundle's graphs: the CPU, or for an NPU bundle the QNN provider once its binaries were tried.
-
-    Either way the files are what was compiled: their hashes were compared, now or at an earlier start.
-    """
-    memory = Path(config.cost_cache) if config.cost_cache else None
-    if manifest.npu is None:
-        check_listed(manifest)
-        check_contract(manifest)
-        check_once(folder, manifest, memory)
-        return cpu_provider(config.threads)
-    check_bundle(folder, manifest, memory)
-    return qnn_provider(manifest)
+    """As `checked_provider`, by the settings."""
+    return checked_provider(folder, manifest, config.threads, Path(config.cost_cache) if config.cost_cache else None)
 
 
 def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:

@@ -8,6 +8,7 @@ from server.commands.bench.command import bench
 from server.commands.chat.command import chat
 from server.commands.compile import compile_command
 from server.commands.doctor.command import doctor
+from server.commands.evaluate.command import evaluate_command
 from server.commands.export_blocks import export_blocks_command
 from server.commands.inspect.command import inspect
 from server.commands.pull.command import pull
@@ -48,6 +49,7 @@ app.command("doctor")(doctor)
 app.command("pull")(pull)
 app.command("compile", context_settings={"help_option_names": ["--help", "-h"]})(compile_command)
 app.command("export-blocks")(export_blocks_command)
+app.command("eval")(evaluate_command)
 app.command("bench")(bench)
 app.command("simulate")(simulate)
 

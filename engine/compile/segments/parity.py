@@ -14,7 +14,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.recurrent import RecurrentSpec
 from engine.bundle.recurrent_forms import CONV_WEIGHT, GATE_IN, GATE_OUT, MEMORY, MEMORY_OUT, OUT, TAIL, TAIL_OUT
 from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS
-from engine.compile.parity import Session, open_session
+from engine.compile.parity import Opener, Session, open_session
 from engine.graphs.layout import linear_graphs
 
 Array = NDArray[np.generic]
@@ -34,11 +34,13 @@ class AttentionGraphs:
     scales: Float32 | None = None
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> "AttentionGraphs":
+    def of(cls, folder: Path, manifest: Manifest, opener: Opener | None = None) -> "AttentionGraphs":
         """Those of a bundle."""
         found = [graph for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION]
         scales = read_kv_scales(folder, manifest) if manifest.kv_dtype == ROUNDED else None
-        return cls({spec.name: (spec, open_session(folder / spec.file)) for spec in found}, manifest.kv_dtype, scales)
+        return cls(
+            {spec.name: (spec, open_session(folder / spec.file, opener)) for spec in found}, manifest.kv_dtype, scales
+        )
 
     def run(self, layer: int, rows: int, tensors: Mapping[str, Array], past: int) -> dict[str, Array]:
         """What the graph for so many rows gives. layer: counted among those with keys and values."""
@@ -72,13 +74,14 @@ class RecurrenceGraph:
         return outputs[OUT], {TAIL: outputs[TAIL_OUT], MEMORY: outputs[MEMORY_OUT]}
 
 
-def recurrence_of(folder: Path, manifest: Manifest) -> RecurrenceGraph | None:
+def recurrence_of(folder: Path, manifest: Manifest, opener: Opener | None = None) -> RecurrenceGraph | None:
     """That of a bundle, None where no layer is recurrent."""
     recurrent = manifest.model.recurrent
     if recurrent is None:
         return None
     (spec,) = (graph for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT)
-    return RecurrenceGraph(spec, open_session(folder / spec.file), recurrent, read_conv_weights(folder, manifest))
+    session = open_session(folder / spec.file, opener)
+    return RecurrenceGraph(spec, session, recurrent, read_conv_weights(folder, manifest))
 
 
 @dataclass(slots=True)
@@ -169,15 +172,17 @@ def storage_logits(
     rows: int,
     least_rows: int,
     attention: AttentionGraphs | None = None,
+    opener: Opener | None = None,
 ) -> Float32:
     """Logits [all tokens, vocab] of texts in passes of `rows`, through the storage for passes of `least_rows`.
 
-    attention: None = the bundle's own.
+    attention: None = the bundle's own. opener: None = each graph is opened for this call alone.
     """
     sequences = [SegmentedSequence.of(manifest, tokens, rows) for tokens in texts]
-    attention, recurrence = attention or AttentionGraphs.of(folder, manifest), recurrence_of(folder, manifest)
+    attention = attention or AttentionGraphs.of(folder, manifest, opener)
+    recurrence = recurrence_of(folder, manifest, opener)
     for layer, spec in enumerate(linear_graphs(manifest, least_rows)):
-        session = open_session(folder / spec.file)
+        session = open_session(folder / spec.file, opener)
         for sequence in sequences:
             sequence.run_linear(spec, session)
             if spec.part < spec.parts:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from server.commands.simulate.figures import Figures
+from server.commands.svg_text import add_text
 
 COLOURS = ("#9aa5b1", "#d9a441", "#2f6fde", "#3d9a6a", "#a355b3", "#c4573f")
 PANEL_HEIGHT, PLOT_TOP, PLOT_HEIGHT = 300, 64, 180
@@ -23,7 +24,7 @@ def drawing(panels: Sequence[tuple[str, str, Sequence[Figures]]]) -> str:
     for index, (name, source, found) in enumerate(panels):
         panel = SubElement(root, "g", transform=f"translate(0 {index * PANEL_HEIGHT})")
         _draw_panel(panel, name, found)
-        _text(panel, MARGIN, PLOT_TOP + PLOT_HEIGHT + 42, f"Pass times: {source}.", size=11, fill="#52606d")
+        add_text(panel, MARGIN, PLOT_TOP + PLOT_HEIGHT + 42, f"Pass times: {source}.", size=11, fill="#52606d")
     indent(root)
     return tostring(root, encoding="unicode") + "\n"
 
@@ -31,7 +32,7 @@ def drawing(panels: Sequence[tuple[str, str, Sequence[Figures]]]) -> str:
 def _draw_panel(panel: Element, title: str, found: Sequence[Figures]) -> None:
     policies = list(dict.fromkeys(each.policy for each in found))
     highest = max(each.tokens_per_second for each in found)
-    _text(panel, MARGIN, 24, f"{TITLE}: {title}", size=15, weight="600")
+    add_text(panel, MARGIN, 24, f"{TITLE}: {title}", size=15, weight="600")
     _legend(panel, policies)
     bottom = PLOT_TOP + PLOT_HEIGHT
     x = MARGIN
@@ -42,10 +43,10 @@ def _draw_panel(panel: Element, title: str, found: Sequence[Figures]) -> None:
             colour = COLOURS[policies.index(each.policy) % len(COLOURS)]
             place = {"x": str(x), "y": f"{bottom - high:.1f}", "width": str(BAR_WIDTH), "height": f"{high:.1f}"}
             SubElement(panel, "rect", {**place, "fill": colour, "rx": "2"})
-            _text(panel, x + BAR_WIDTH / 2, bottom - high - 5, f"{each.tokens_per_second:.0f}", anchor="middle")
+            add_text(panel, x + BAR_WIDTH / 2, bottom - high - 5, f"{each.tokens_per_second:.0f}", anchor="middle")
             x += BAR_WIDTH + BAR_GAP
         middle = x - len(group) * (BAR_WIDTH + BAR_GAP) / 2 - BAR_GAP / 2
-        _text(panel, middle, bottom + 18, f"{clients} client{'s' * (clients > 1)}", anchor="middle", size=13)
+        add_text(panel, middle, bottom + 18, f"{clients} client{'s' * (clients > 1)}", anchor="middle", size=13)
         x += GROUP_GAP
 
 
@@ -53,25 +54,8 @@ def _legend(panel: Element, policies: Sequence[str]) -> None:
     x = float(MARGIN)
     for index, policy in enumerate(policies):
         SubElement(panel, "rect", x=f"{x:.0f}", y="36", width="12", height="12", fill=COLOURS[index % len(COLOURS)])
-        _text(panel, x + 18, 46, policy)
+        add_text(panel, x + 18, 46, policy)
         x += 40 + 8 * len(policy)
-
-
-def _text(
-    parent: Element,
-    x: float,
-    y: float,
-    words: str,
-    *,
-    size: int = 12,
-    anchor: str = "start",
-    weight: str = "400",
-    fill: str = "#1f2933",
-) -> None:
-    made = SubElement(parent, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "font-size": str(size), "fill": fill})
-    made.set("text-anchor", anchor)
-    made.set("font-weight", weight)
-    made.text = words
 
 
 def _width(found: Sequence[Figures]) -> int:

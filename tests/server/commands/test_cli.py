@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "safetensors"}
 SERVING = {"fastapi", "uvicorn", "tokenizers", "numpy", "pydantic", "jinja2"}
 CLIENT = {"httpx", "rich", "msgspec", "prometheus_client"}
-COMMANDS = ["serve", "chat", "inspect", "doctor", "pull", "compile", "export-blocks", "bench", "simulate", "service"]
+COMMANDS = [
+    *("serve", "chat", "inspect", "doctor", "pull", "compile", "export-blocks", "eval", "bench", "simulate"),
+    "service",
+]
 
 
 def loaded(statement: str) -> set[str]:

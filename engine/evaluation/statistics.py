@@ -1,0 +1,132 @@
+"""What is told of predicted tokens, from their definitions. Pure. T positions, V ids, N tokens, nats throughout."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.divergence import Float32, Float64, divergences, log_softmax
+
+SLAB_ROWS = 64  # in float64 at a time: all rows of a window would take several times its logits
+BLOCK_TOKENS = 32  # drawn together by the bootstrap, for neighbours in a text are alike
+RESAMPLES = 1000
+LEVEL = 0.95
+TAIL = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Of N tokens, or of none yet. losses: -log p of the token. The rest only where there is a reference.
+
+    reference_losses: its own. divergences: KL(reference || model). agreements: whether both have one likeliest token.
+    """
+
+    losses: Float64
+    reference_losses: Float64 | None = None
+    divergences: Float64 | None = None
+    agreements: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and where it lies with a probability of `LEVEL`."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Figures of one model over `tokens` scored tokens.
+
+    perplexity_loss: its perplexity over the reference's, less 1. top1: share of positions with the reference's
+    likeliest token. kl, kl_p99: mean and 99th percentile of KL(reference || model). None without a reference.
+    """
+
+    tokens: int
+    perplexity: Interval
+    perplexity_loss: Interval | None = None
+    top1: Interval | None = None
+    kl: Interval | None = None
+    kl_p99: Interval | None = None
+
+
+def score(logits: Float32, targets: Sequence[int], reference: Float32 | None = None) -> TokenScores:
+    """Scores of the tokens that follow T positions. logits, reference: [T, V]; targets: T ids."""
+    pieces = [
+        _score(logits[start:stop], targets[start:stop], None if reference is None else reference[start:stop])
+        for start, stop in _slabs(len(targets), SLAB_ROWS)
+    ]
+    return joined(pieces)
+
+
+def joined(pieces: Sequence[TokenScores]) -> TokenScores:
+    """Scores one after the other; at least one piece, all with a reference or all without."""
+    losses = np.concatenate([piece.losses for piece in pieces])
+    if pieces[0].divergences is None:
+        return TokenScores(losses)
+    return TokenScores(
+        losses,
+        np.concatenate([piece.reference_losses for piece in pieces if piece.reference_losses is not None]),
+        np.concatenate([piece.divergences for piece in pieces if piece.divergences is not None]),
+        np.concatenate([piece.agreements for piece in pieces if piece.agreements is not None]),
+    )
+
+
+def quality(windows: Sequence[TokenScores], seed: int) -> Quality:
+    """The figures of a model from the scores of each window; the same seed draws the same tokens for every model."""
+    scores, draws = joined(windows), draw([len(window.losses) for window in windows], seed)
+    count, losses = len(scores.losses), scores.losses
+    perplexity = interval(lambda at: float(np.exp(losses[at].mean())), count, draws)
+    if scores.reference_losses is None or scores.divergences is None or scores.agreements is None:
+        return Quality(count, perplexity)
+    lost, kl, agrees = losses - scores.reference_losses, scores.divergences, scores.agreements
+    return Quality(
+        tokens=count,
+        perplexity=perplexity,
+        perplexity_loss=interval(lambda at: float(np.expm1(lost[at].mean())), count, draws),
+        top1=interval(lambda at: float(agrees[at].mean()), count, draws),
+        kl=interval(lambda at: float(kl[at].mean()), count, draws),
+        kl_p99=interval(lambda at: float(np.quantile(kl[at], TAIL)), count, draws),
+    )
+
+
+def draw(lengths: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
+    """Bootstrap samples as places of tokens: blocks of neighbours drawn with replacement, none across two windows."""
+    starts = np.cumsum([0, *lengths])
+    blocks = [
+        np.arange(start + first, start + last)
+        for start, length in zip(starts, lengths, strict=False)
+        for first, last in _slabs(length, BLOCK_TOKENS)
+    ]
+    source = np.random.default_rng(seed)
+    return [
+        np.concatenate([blocks[block] for block in source.integers(0, len(blocks), len(blocks))])
+        for _ in range(RESAMPLES)
+    ]
+
+
+def interval(figure: Callable[[NDArray[np.int64]], float], count: int, draws: Sequence[NDArray[np.int64]]) -> Interval:
+    """A figure of `count` tokens, and the percentiles of it over the draws."""
+    found = [figure(places) for places in draws]
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(figure(np.arange(count)), float(low), float(high))
+
+
+def _score(logits: Float32, targets: Sequence[int], reference: Float32 | None) -> TokenScores:
+    rows = np.arange(len(targets))
+    found = log_softmax(logits)
+    if reference is None:
+        return TokenScores(-found[rows, targets])
+    expected = log_softmax(reference)
+    agreements = reference.argmax(axis=1) == logits.argmax(axis=1)
+    # Rounding may take the divergence of two equal predictions below nothing.
+    apart = np.maximum(divergences(expected, found), 0.0)
+    return TokenScores(-found[rows, targets], -expected[rows, targets], apart, agreements)
+
+
+def _slabs(count: int, size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, count, size):
+        yield start, min(start + size, count)

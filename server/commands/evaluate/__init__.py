@@ -1,0 +1,1 @@
+"""`hexserve eval`: how well bundles predict a text."""

@@ -1,0 +1,46 @@
+"""`hexserve eval`: options, their limits, and what they name."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.commands.exit_codes import refuse
+
+TOKENS = 4096
+
+
+def evaluate_command(
+    bundles: Annotated[
+        list[str],
+        typer.Argument(metavar="BUNDLE...", help="Bundle folders, or 'demo', Hugging Face folders and GGUF files."),
+    ],
+    text: Annotated[Path, typer.Option(help="Text file (UTF-8) that the models have not been trained on.")],
+    against: Annotated[
+        str, typer.Option(metavar="FOLDER", help="What they are compared with: a float bundle, or the checkpoint.")
+    ] = "",
+    tokens: Annotated[int, typer.Option(min=0, help="Most tokens of the text; 0 = all of it.")] = TOKENS,
+    context: Annotated[
+        int, typer.Option(min=0, help="Tokens of a window; 0 = 512, or as many as all models hold.")
+    ] = 0,
+    stride: Annotated[
+        int, typer.Option(min=0, help="From one window to the next; 0 = side by side, less = overlapping.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the confidence intervals.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    svg_file: Annotated[
+        Path | None, typer.Option("--svg", help="Draw error against size on disk into this file.")
+    ] = None,
+) -> None:
+    """Measure how well bundles predict a text, and how near they are to the float model."""
+    from server.commands.evaluate.session import EvaluationRequest, run_evaluation
+
+    for option, file in (("--json", json_file), ("--svg", svg_file)):
+        if file is not None and not file.absolute().parent.is_dir():
+            refuse(f"{option} {file} cannot be written: its folder does not exist")
+    if context == 1:
+        refuse("--context must be at least 2, or 0: a token is predicted from one before it")
+    if context and stride > context:
+        refuse(f"--stride {stride} is more than --context {context}: tokens between two windows would be left out")
+    wanted = EvaluationRequest(tuple(bundles), against, text, tokens, context, stride, seed)
+    raise typer.Exit(run_evaluation(wanted, json_file, svg_file))
