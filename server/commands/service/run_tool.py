@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.processes import child_environment
+
 TIMEOUT_S = 120.0  # starting a unit waits for the program to be executed, no longer
 
 
@@ -34,6 +36,7 @@ def run_tool(words: Sequence[str]) -> ToolResult:
             check=False,
             timeout=TIMEOUT_S,
             stdin=subprocess.DEVNULL,
+            env=child_environment(),
         )
     except subprocess.TimeoutExpired:
         return ToolResult(-1, "", f"{words[0]} did not answer within {TIMEOUT_S:g} s")

@@ -410,7 +410,7 @@ check('error_401', async () => {
 check('error_404', async () => {
   const asked = client.chat.completions.create({ model: 'other', messages: user('hi') });
   await rejects(asked, OpenAI.NotFoundError, { code: 'model_not_found', param: 'model' });
-  await rejects(client.embeddings.create({ model, input: 'hi' }), OpenAI.NotFoundError, { status: 404 });
+  await rejects(client.moderations.create({ model, input: 'hi' }), OpenAI.NotFoundError, { status: 404 });
 });
 
 check('error_429', async () => {

@@ -1032,7 +1032,7 @@ def error_404_of_a_model() -> None:
 @check
 def error_404_of_a_route() -> None:
     with raises(openai.NotFoundError, status_code=404):
-        client.embeddings.create(model=MODEL, input="hi")
+        client.moderations.create(model=MODEL, input="hi")
 
 
 @check
