@@ -101,11 +101,11 @@ class Front:
         answer = Relayed(self._replicas, exchange)
         try:
             await answer.begin()
+            if answer.is_stream:
+                return StreamingResponse(answer.pieces(), answer.status, answer.headers)
+            return Response(await answer.whole(), answer.status, answer.headers)
         except LOST as error:
             return error_answer(502, f"No server could answer: {type(error).__name__}.")
-        if answer.is_stream:
-            return StreamingResponse(answer.pieces(), answer.status, answer.headers)
-        return Response(await answer.whole(), answer.status, answer.headers)
 
 
 def build(options: Options) -> Any:
