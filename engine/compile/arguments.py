@@ -81,6 +81,14 @@ class KvUpdate(StrEnum):
     HOST = "host"
 
 
+class QualityLevel(StrEnum):
+    """How 4-bit codes and scales are chosen."""
+
+    FAST = "fast"  # rounded to nearest
+    GOOD = "good"  # by what the layers' outputs lose on calibration text
+    BEST = "best"  # then learned
+
+
 EMBEDDING_BITS = (32, 16, 8, 4)
 DEFAULT_SPLIT = Split.LMHEAD
 
@@ -99,9 +107,10 @@ class CompileArguments:
     sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
-    calibration: text file for w8a16 and w4a16, None = built-in text. decode_slots: sequences that a fused graph decodes
-    beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
+    calibration: text file for w8a16, w4a16 and quality, None = built-in text. decode_slots: sequences that a fused
+    graph decodes beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs. task: what the bundle is for, None = as the files say.
+    quality: None = good where it takes minutes, else fast.
     """
 
     source: Path
@@ -131,6 +140,7 @@ class CompileArguments:
     kv_update: KvUpdate | None = None
     lora: bool = False
     task: ModelTask | None = None
+    quality: QualityLevel | None = QualityLevel.FAST
 
     @property
     def is_npu(self) -> bool:

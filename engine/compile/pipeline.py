@@ -6,6 +6,8 @@ from dataclasses import replace
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.calibrated.settle import chosen_source, settle_quality
+from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
 from engine.compile.compilation import Compilation, Pipeline
 from engine.compile.description import describe, summary
@@ -41,9 +43,10 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
 
+WEIGHTS = (choose_codes_stage, weights_stage, drop_codes_stage)
 # The text comes first: it is quick, and often what is missing.
 CPU_FLOAT = Pipeline(
-    stages=(text_stage, weights_stage, graphs_stage, hash_stage, parity_stage),
+    stages=(text_stage, *WEIGHTS, graphs_stage, hash_stage, parity_stage),
     lowering=FUSED,
     dtype="float32",
     kv_dtype="float32",
@@ -52,7 +55,9 @@ CPU_SEGMENTS = Pipeline(
     stages=(
         text_stage,
         conv_weights_stage,
+        choose_codes_stage,
         segment_weights_stage,
+        drop_codes_stage,
         wide_weights_stage,
         segment_graphs_stage,
         kv_scales_stage,
@@ -64,13 +69,28 @@ CPU_SEGMENTS = Pipeline(
     kv_dtype="float32",
 )
 CPU_INTEGER = Pipeline(
-    stages=(text_stage, weights_stage, calibration_stage, integer_graphs_stage, hash_stage, parity_stage),
+    stages=(
+        text_stage,
+        *WEIGHTS,
+        calibration_stage,
+        integer_graphs_stage,
+        hash_stage,
+        parity_stage,
+    ),
     lowering=NPU,
     dtype="float32",
     kv_dtype="uint8",
 )
 NPU_HALF = Pipeline(
-    stages=(text_stage, weights_stage, graphs_stage, binaries_stage, quality_stage, genie_stage, hash_stage),
+    stages=(
+        text_stage,
+        *WEIGHTS,
+        graphs_stage,
+        binaries_stage,
+        quality_stage,
+        genie_stage,
+        hash_stage,
+    ),
     lowering=NPU,
     dtype="float16",
     kv_dtype="float16",
@@ -80,7 +100,7 @@ NPU_HALF = Pipeline(
 NPU_INTEGER = Pipeline(
     stages=(
         text_stage,
-        weights_stage,
+        *WEIGHTS,
         calibration_stage,
         integer_graphs_stage,
         binaries_stage,
@@ -117,6 +137,9 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     files = SentenceFiles.read(arguments.source)
     arguments = settle_task(arguments, source.config, files)
     check_task(arguments, source.config, network)
+    arguments = settle_quality(arguments, network)
+    source = chosen_source(arguments, source, network)
+    network = read_network(source.config, requested_context(arguments, shapes))
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))

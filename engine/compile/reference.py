@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.checkpoint import Checkpoint, Float32
-from engine.compile.reference_layers import LayerReader, norm, recurrence, sigmoid
+from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm, sigmoid
 from engine.models.network import Network
 
 _HEAD_ROWS = 16_384
@@ -41,12 +41,14 @@ def reference_hidden(
     for layer in range(spec.layers):
         reader = LayerReader(checkpoint, network, layer)
         normed = norm(x, reader.norm_weight(names.attention_norm), network.norm_epsilon)
-        x = x + (
-            _attention(reader, normed, cos, sin, visible)
-            if layer in spec.attention_layers
-            else recurrence(reader, normed)
-        )
-        x = x + _feed_forward(reader, norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon))
+        projected = reader.project(normed, mixer_names(network, layer))
+        if layer in spec.attention_layers:
+            mixed = mixed_by_attention(reader, projected, cos, sin, visible)
+        else:
+            mixed = mixed_by_recurrence(reader, projected, normed)
+        x = x + reader.project(mixed, (output_name(network, layer),))
+        normed = norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon)
+        x = x + reader.project(gated(reader.project(normed, names.gate_up)), (names.down,))
     final = LayerReader(checkpoint, network, spec.layers).norm_weight(names.final_norm)
     return norm(x, final, network.norm_epsilon)
 
@@ -65,16 +67,30 @@ def _rotate(x: Float32, cos: Float32, sin: Float32) -> Float32:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, kept], axis=-1)
 
 
-def _attention(reader: LayerReader, x: Float32, cos: Float32, sin: Float32, visible: NDArray[np.bool_]) -> Float32:
+def mixer_names(network: Network, layer: int) -> tuple[str, ...]:
+    """The matrices that read the first norm of a layer, but for the steps of recurrent ones."""
+    details = network.details
+    return details.names.qkv if layer in network.spec.attention_layers else details.recurrent_names.qkv_gate
+
+
+def output_name(network: Network, layer: int) -> str:
+    """The matrix behind attention or recurrence."""
+    details = network.details
+    return details.names.output if layer in network.spec.attention_layers else details.recurrent_names.output
+
+
+def mixed_by_attention(
+    reader: LayerReader, stacked: Float32, cos: Float32, sin: Float32, visible: NDArray[np.bool_]
+) -> Float32:
+    """Queries, keys and values side by side [T, ...] -> what the output projection is given [T, H * D]."""
     network, spec, names = reader.network, reader.network.spec, reader.network.details.names
-    stacked = reader.project(x, names.qkv)
     queries = network.query_width * (2 if network.details.has_output_gate else 1)
     parts = np.split(stacked, np.cumsum([queries, network.key_width]), axis=1)
     gate: Float32 | None = None
     if network.details.has_output_gate:
-        both = parts[0].reshape(len(x), spec.heads, 2, spec.head_dim)
-        parts[0], gate = both[:, :, 0].reshape(len(x), -1), both[:, :, 1].reshape(len(x), -1)
-    query, key, value = (part.reshape(len(x), -1, spec.head_dim).transpose(1, 0, 2) for part in parts)
+        both = parts[0].reshape(len(stacked), spec.heads, 2, spec.head_dim)
+        parts[0], gate = both[:, :, 0].reshape(len(stacked), -1), both[:, :, 1].reshape(len(stacked), -1)
+    query, key, value = (part.reshape(len(stacked), -1, spec.head_dim).transpose(1, 0, 2) for part in parts)
     if network.details.has_qk_norm:
         query = norm(query, reader.norm_weight(names.q_norm), network.norm_epsilon)
         key = norm(key, reader.norm_weight(names.k_norm), network.norm_epsilon)
@@ -85,13 +101,13 @@ def _attention(reader: LayerReader, x: Float32, cos: Float32, sin: Float32, visi
     scores = np.where(visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    mixed = (weights @ value).transpose(1, 0, 2).reshape(len(x), -1)
+    mixed = (weights @ value).transpose(1, 0, 2).reshape(len(stacked), -1)
     if gate is not None:
         mixed = mixed * sigmoid(gate)
-    return reader.project(mixed.astype(np.float32), (names.output,))
+    return np.asarray(mixed, np.float32)
 
 
-def _feed_forward(reader: LayerReader, x: Float32) -> Float32:
-    names = reader.network.details.names
-    gate, up = np.split(reader.project(x, names.gate_up), 2, axis=1)
-    return reader.project(gate * sigmoid(gate) * up, (names.down,))
+def gated(stacked: Float32) -> Float32:
+    """Gate and up side by side [T, 2 * ffn] -> what the down projection is given [T, ffn]."""
+    gate, up = np.split(stacked, 2, axis=1)
+    return gate * sigmoid(gate) * up

@@ -56,11 +56,14 @@ def sigmoid(x: Float32) -> Float32:
     return result
 
 
-def recurrence(reader: LayerReader, x: Float32) -> Float32:
-    """x [T, hidden], normed -> what the layer adds [T, hidden]: gated DeltaNet from an empty state."""
+def mixed_by_recurrence(reader: LayerReader, stacked: Float32, x: Float32) -> Float32:
+    """Gated DeltaNet from an empty state: what the output projection is given [T, H * V].
+
+    stacked: queries, keys, values and gate side by side [T, ...]. x [T, hidden]: normed, what they were made of.
+    """
     names, spec = reader.network.details.recurrent_names, reader.network.spec.recurrent
     assert spec is not None
-    mixed, gate = np.split(reader.project(x, names.qkv_gate), [spec.channels], axis=1)
+    mixed, gate = np.split(stacked, [spec.channels], axis=1)
     mixed = _convolved(mixed, reader.tensor(f"{names.conv}.weight")[:, 0])
     query, key, value = np.split(mixed, [spec.key_width, 2 * spec.key_width], axis=1)
     repeats = spec.value_heads // spec.key_heads
@@ -80,7 +83,7 @@ def recurrence(reader: LayerReader, x: Float32) -> Float32:
         outputs.append(np.einsum("hkv,hk->hv", memory, query[row]))
     heads = norm(np.stack(outputs), reader.tensor(f"{names.norm}.weight"), reader.network.norm_epsilon)
     gated = heads.reshape(len(x), -1) * gate * sigmoid(gate)
-    return reader.project(gated.astype(np.float32), (names.output,))
+    return np.asarray(gated, np.float32)
 
 
 def _convolved(x: Float32, weight: Float32) -> Float32:

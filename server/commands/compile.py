@@ -15,6 +15,7 @@ from engine.compile.arguments import (
     KvType,
     KvUpdate,
     Layout,
+    QualityLevel,
     Quant,
     Split,
     Target,
@@ -64,6 +65,10 @@ _OneGraphPerBinary = Annotated[
     bool, typer.Option("--one-graph-per-binary", help="NPU: a binary for each variant, as the emulator needs")
 ]
 _Lora = Annotated[bool, typer.Option("--lora", help="segments: graphs that take low-rank adapters")]
+_Quality = Annotated[
+    QualityLevel | None,
+    typer.Option(help="4-bit codes: rounded, chosen on text, learned (good if that takes minutes)", show_default=False),
+]
 _Task = Annotated[ModelTask | None, typer.Option(help="what it is for (see docs/embeddings.md)", show_default=False)]
 _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of at most so much")]
 
@@ -74,6 +79,7 @@ def compile_command(
     task: _Task = None,
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: _Quant = None,
+    quality: _Quality = None,
     layout: _Layout = None,
     split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
     wide: _Wide = None,
@@ -95,7 +101,7 @@ def compile_command(
     share_weights: _ShareWeights = False,
     one_graph_per_binary: _OneGraphPerBinary = False,
     part_mb: _PartMb = DEFAULT_PART_MB,
-    calibration: Annotated[Path | None, typer.Option(help="w8a16, w4a16: text file to observe activations on")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="text file for w8a16, w4a16 and --quality")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
 ) -> None:
     """Compile a Hugging Face folder or a GGUF file into a bundle."""
@@ -128,6 +134,7 @@ def compile_command(
         kv_update=kv_update,
         lora=lora,
         task=task,
+        quality=quality,
     )
     raise typer.Exit(compile_here(arguments))
 

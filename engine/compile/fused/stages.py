@@ -8,6 +8,7 @@ from onnx import NodeProto
 
 from engine.bundle.fused import fused_shape
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
+from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.compilation import Compilation, Stage
 from engine.compile.description import describe
 from engine.compile.fused.finish import WrittenGraph, finish
@@ -34,7 +35,14 @@ NOT_GENIE = "Genie has no graphs of two caches"
 def fused_stages(is_npu: bool, activations: Activations) -> tuple[Stage, ...]:
     """In order."""
     calibration: tuple[Stage, ...] = (calibration_stage,) if activations is Activations.INTEGER else ()
-    made: tuple[Stage, ...] = (text_stage, weights_stage, *calibration, fused_graphs_stage)
+    made: tuple[Stage, ...] = (
+        text_stage,
+        choose_codes_stage,
+        weights_stage,
+        drop_codes_stage,
+        *calibration,
+        fused_graphs_stage,
+    )
     if is_npu:
         return (*made, fused_binaries_stage, fused_quality_stage, hash_stage)
     return (*made, hash_stage, fused_parity_stage)

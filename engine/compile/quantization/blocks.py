@@ -23,6 +23,11 @@ class Int4Blocks:
     zero_points: Bytes | None
     offsets: Float32 | None = None
 
+    @property
+    def block(self) -> int:
+        """Inputs that share a scale."""
+        return 2 * int(self.packed.shape[2])
+
     def scaled(self, factors: Float32) -> "Int4Blocks":
         """Rows multiplied by their factors [outputs, 1]."""
         offsets = None if self.offsets is None else self.offsets * factors

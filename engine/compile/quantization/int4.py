@@ -19,7 +19,7 @@ from engine.compile.quantization.blocks import (
     pack_nibbles,
     unpack_nibbles,
 )
-from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
+from engine.compile.quantization.method import Activations, CodeChoice, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
 from engine.compile.weight_file import StoredTensor, WeightFile
 
@@ -77,19 +77,18 @@ def dequantised(blocks: Int4Blocks, inputs: int) -> Float32:
 
 
 def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Slice by slice in the layout of `Int4Blocks`; blocks that the checkpoint has in this very form are kept.
+    """Slice by slice in the layout of `Int4Blocks`; blocks that come in this very form are kept.
 
-    Those with offsets have not: they are rounded again.
+    Those with offsets, or of another size, do not: they are rounded again.
     """
     block = arguments.block
-    keeps = block == KEPT_BLOCK and not arguments.asymmetric
-    pieces = matrix.kept if keeps and matrix.kept is not None else matrix.slices
+    pieces = matrix.slices if matrix.kept is None else matrix.kept
     scales: list[Float32] = []
     zero_points: list[Bytes] = []
 
     def packed() -> Iterator[Bytes]:
         for piece in pieces:
-            blocks = _as_blocks(piece, block, arguments.asymmetric)
+            blocks = _as_blocks(piece, matrix.inputs, block, arguments.asymmetric)
             scales.append(blocks.scales)
             if blocks.zero_points is not None:
                 zero_points.append(blocks.zero_points)
@@ -102,12 +101,21 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
     return StoredMatrix(matrix.inputs, matrix.outputs, weight, stored_scales, stored_zeros, block)
 
 
-def _as_blocks(piece: Float32 | Blocks, block: int, asymmetric: bool) -> Int4Blocks:
+def _as_blocks(piece: Float32 | Blocks, inputs: int, block: int, asymmetric: bool) -> Int4Blocks:
+    if isinstance(piece, Int4Blocks) and _is_kept(piece, block, asymmetric):
+        return piece
+    return int4_blocks(floats_of(piece, inputs), block, asymmetric)
+
+
+def _is_kept(piece: Int4Blocks, block: int, asymmetric: bool) -> bool:
+    return piece.block == block and piece.offsets is None and (piece.zero_points is not None) == asymmetric
+
+
+def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
+    """A run of rows [some, inputs] as the floats that it stands for."""
     if isinstance(piece, Int4Blocks):
-        if piece.offsets is None:
-            return piece
-        piece = dequantised(piece, piece.packed.shape[1] * KEPT_BLOCK)
-    return int4_blocks(piece.floats() if isinstance(piece, Int8Blocks) else piece, block, asymmetric)
+        return dequantised(piece, inputs)
+    return piece.floats()[:, :inputs] if isinstance(piece, Int8Blocks) else piece
 
 
 def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
@@ -154,4 +162,5 @@ INT4 = Method(
     wide=Quant.INT8,
     read_floats=read_floats,
     kv=KvType.INT8,
+    choice=CodeChoice(),
 )

@@ -58,6 +58,17 @@ class StoredMatrix:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeChoice:
+    """What may be chosen of the 4-bit blocks that a method stores: codes, scales, and zero points if it has such.
+
+    has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision.
+    """
+
+    has_multiples: bool = False
+    in_half: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """One way to store the matrices of linear layers and to multiply with them.
 
@@ -69,6 +80,7 @@ class Method:
     4-bit blocks as integers; without that it goes through half precision. wide: the method in which passes of many rows
     may store the same 4-bit matrices, made from the floats that read_floats(folder, matrix) gives, in runs of rows.
     kv: how segments store keys and values unless --kv says otherwise; int8 where the weights lose far more than that.
+    choice: what --quality has to choose, None = nothing.
     """
 
     quant: Quant
@@ -83,3 +95,4 @@ class Method:
     wide: Quant | None = None
     read_floats: Callable[[Path, StoredMatrix], Iterator[Float32]] | None = None
     kv: KvType = KvType.FLOAT32
+    choice: CodeChoice | None = None

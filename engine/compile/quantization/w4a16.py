@@ -5,8 +5,11 @@ import onnx
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
+from engine.compile.quantization.blocks import INT4_MIDDLE, Blocks, Int4Blocks, unpack_nibbles
+from engine.compile.quantization.int4 import floats_of
+from engine.compile.quantization.method import Activations, CodeChoice, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.w8a16 import TINY, Columns, SignedBytes, joined, multiply_integers, scales_of
+from engine.compile.rounding.lpbq import has_multiples
 from engine.compile.weight_file import WeightFile
 from engine.errors import CompileError
 
@@ -62,12 +65,26 @@ def _round(blocks: Float32, scales: Float32) -> SignedBytes:
 
 
 def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Integers [inputs, outputs], two in a byte, and scales [blocks, outputs]."""
-    integers, scales = joined([int4_columns(piece, arguments.block) for piece in matrix.slices])
+    """Integers [inputs, outputs], two in a byte, and scales [blocks, outputs]. Blocks in this very form are kept."""
+    pieces = matrix.slices if matrix.kept is None else matrix.kept
+    integers, scales = joined([_columns(piece, matrix.inputs, arguments.block) for piece in pieces])
     dims = (matrix.inputs, matrix.outputs)
     weight = file.add_chunks(f"{matrix.name}_weight", onnx.TensorProto.INT4, dims, [pack_int4(integers)])
     stored_scales = file.add(f"{matrix.name}_scales", scales)
     return StoredMatrix(*dims, weight, stored_scales, block=arguments.block)
+
+
+def _columns(piece: Float32 | Blocks, inputs: int, block: int) -> Columns:
+    if isinstance(piece, Int4Blocks) and _is_kept(piece, inputs, block):
+        signed = unpack_nibbles(piece.packed).astype(np.int8) - np.int8(INT4_MIDDLE)
+        return Columns(signed.reshape(len(signed), inputs), piece.scales)
+    return int4_columns(floats_of(piece, inputs), block)
+
+
+def _is_kept(piece: Int4Blocks, inputs: int, block: int) -> bool:
+    is_symmetric = piece.offsets is None and piece.zero_points is None
+    is_even = piece.block == block and piece.packed.shape[1] * block == inputs
+    return is_symmetric and is_even and has_multiples(piece.scales)
 
 
 W4A16 = Method(
@@ -78,4 +95,5 @@ W4A16 = Method(
     bytes_per_weight=0.5 + 1 / 32,  # in a binary a block of 32 has a scale of 8 bits
     head=Quant.W8A16,  # one scale for each block of 32 is too little for the LM head
     has_integer_blocks=True,
+    choice=CodeChoice(has_multiples=True),
 )

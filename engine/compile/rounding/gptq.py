@@ -18,8 +18,8 @@ from engine.compile.rounding.hessian import Float64, damped, output_errors
 from engine.compile.rounding.scale_search import search_block
 from engine.errors import CompileError
 
-# Scales [outputs] and zero points [outputs] of one block: values [block, outputs], importance [block].
-ChooseScales = Callable[[Floats, Floats], tuple[Float32, Float32]]
+# Scales [outputs] and zero points [outputs] of one block: values [block, outputs], importance [block], its place.
+ChooseScales = Callable[[Floats, Floats, int], tuple[Float32, Float32]]
 
 
 class ColumnOrder(Enum):
@@ -85,7 +85,7 @@ def _ordered(diagonal: Float64, block: int, order: ColumnOrder) -> NDArray[np.in
 
 def searching(coding: Coding) -> ChooseScales:
     """Scales searched by output error."""
-    return lambda values, importance: search_block(values, importance, coding)
+    return lambda values, importance, _: search_block(values, importance, coding)
 
 
 def compensated(weight: Floats, factor: Factor, grid: BlockScales) -> BlockCodes:
@@ -118,7 +118,7 @@ def compensated_searching(weight: Floats, factor: Factor, choose: ChooseScales, 
 
     def chosen(values: Floats, part: slice) -> tuple[Float32, Float32]:
         index = factor.order[part.start] // block
-        scales[index], zeros[index] = choose(values, factor.importance[part].astype(values.dtype))
+        scales[index], zeros[index] = choose(values, factor.importance[part].astype(values.dtype), int(index))
         return np.broadcast_to(scales[index], values.shape), np.broadcast_to(zeros[index], values.shape)
 
     codes = _codes(weight, factor, chosen)

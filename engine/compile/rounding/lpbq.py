@@ -1,6 +1,10 @@
-"""LPBQ: the scale of a block is 1 to 16 times a unit of its output, the form the HTP multiplies as integers."""
+"""LPBQ: the scale of a block is 1 to 16 times a unit of its output, the form the HTP multiplies as integers.
+
+The unit is found again as the 16th part of an output's largest scale, so one block of each has 16 units.
+"""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.compile.quantization.blocks import INT4_MIDDLE, Float32
 from engine.compile.rounding.codes import BlockScales, Floats, in_blocks, usable
@@ -8,6 +12,7 @@ from engine.compile.rounding.gptq import ChooseScales
 from engine.compile.rounding.scale_search import weighted_error
 
 MULTIPLES = 16
+FORM_ERROR = 1e-3  # of a multiple, as scales are rounded
 # Shares of the unit that reaches the largest scale, 1 first: of equal errors the first is kept.
 UNIT_SHARES = (1.0, *(step / 20 for step in range(14, 23) if step != 20))
 _MIDDLE = np.float32(INT4_MIDDLE)
@@ -35,16 +40,18 @@ def units_of(wanted: Float32) -> Float32:
 def searched_multiples(weight: Floats, block: int, importance: Floats) -> BlockScales:
     """Of [outputs, inputs]: for each output the unit, and for each block the multiple, with the least weighted error.
 
-    importance [inputs]: the Hessian's diagonal. Every multiple is tried for every unit: exact on this grid.
+    importance [inputs]: the Hessian's diagonal. Every multiple is tried for every unit: exact on this grid. The block
+    with the largest weight has 16 units.
     """
     columns = np.ascontiguousarray(in_blocks(weight, block).transpose(1, 2, 0))
     weights = in_blocks(importance[None].astype(weight.dtype), block)[0]
-    reaching = units_of(reaching_scales(weight, block))
+    wanted = reaching_scales(weight, block)
+    reaching, tops = units_of(wanted), wanted.argmax(axis=1)
     scales = np.empty((len(columns), len(weight)), np.float32)
     least = np.full(len(weight), np.inf)
     for share in UNIT_SHARES:
         units = reaching * np.float32(share)
-        found = [_best_multiples(values, weights[index], units) for index, values in enumerate(columns)]
+        found = [_best_multiples(values, weights[i], units, tops == i) for i, values in enumerate(columns)]
         error = sum((error for _, error in found), np.zeros(len(weight)))
         better = error < least
         scales = np.where(better, np.stack([block_scales for block_scales, _ in found]), scales)
@@ -52,25 +59,35 @@ def searched_multiples(weight: Floats, block: int, importance: Floats) -> BlockS
     return BlockScales(np.ascontiguousarray(scales.T), None, block)
 
 
-def choosing_multiples(units: Float32) -> ChooseScales:
-    """For GPTQ: the best multiple of each output's unit [outputs] when a block is reached."""
+def choosing_multiples(grid: BlockScales) -> ChooseScales:
+    """For GPTQ: the best multiple of each output's unit in `grid` when a block is reached; its largest block stays."""
+    units, tops = units_of(grid.scales), grid.scales.argmax(axis=1)
 
-    def choose(values: Floats, importance: Floats) -> tuple[Float32, Float32]:
-        scales, _ = _best_multiples(values, importance, units)
+    def choose(values: Floats, importance: Floats, block: int) -> tuple[Float32, Float32]:
+        scales, _ = _best_multiples(values, importance, units, tops == block)
         return scales, np.full(len(units), _MIDDLE)
 
     return choose
 
 
-def _best_multiples(values: Floats, importance: Floats, units: Float32) -> tuple[Float32, Floats]:
-    """Scales [outputs] of one block, values [block, outputs], and their errors [outputs]."""
+def has_multiples(scales: Float32) -> bool:
+    """Whether scales [outputs, blocks] have the form: none is anything but 1 to 16 units."""
+    multiples = scales / units_of(scales)[:, None]
+    nearest = np.clip(np.rint(multiples), 1, MULTIPLES)
+    return bool((np.abs(multiples - nearest) < FORM_ERROR).all())
+
+
+def _best_multiples(
+    values: Floats, importance: Floats, units: Float32, is_top: NDArray[np.bool_]
+) -> tuple[Float32, Floats]:
+    """Scales [outputs] of one block, values [block, outputs], and their errors [outputs]. is_top: who gets 16 units."""
     scales, least = np.empty_like(units), np.empty(len(units), values.dtype)
     for start in range(0, len(units), _OUTPUTS):
         run = slice(start, start + _OUTPUTS)
         part = np.ascontiguousarray(values[:, run])
         candidates = [units[run] * np.float32(multiple) for multiple in range(1, MULTIPLES + 1)]
         errors = np.stack([weighted_error(part, importance, candidate, _MIDDLE) for candidate in candidates])
-        best = errors.argmin(axis=0)
+        best = np.where(is_top[run], MULTIPLES - 1, errors.argmin(axis=0))
         scales[run] = np.stack(candidates)[best, range(len(best))]
-        least[run] = errors.min(axis=0)
+        least[run] = errors[best, range(len(best))]
     return scales, least
