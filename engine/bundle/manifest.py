@@ -31,6 +31,7 @@ from engine.bundle.forecast import ForecastSpec
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.lora import LoraModule
 from engine.bundle.pooling import PoolingSpec, RerankSpec
+from engine.bundle.quality_spec import QualitySpec
 from engine.bundle.recurrent import RecurrentSpec
 from engine.bundle.task import ModelTask
 from engine.errors import BundleError
@@ -198,7 +199,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
     are none. diffusion: None for a model that generates one token after the other. forecast: how the model guesses its
     own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that scores documents. encoder: of one
-    whose rows see each other in both directions and that generates nothing.
+    whose rows see each other in both directions and that generates nothing. quality: of 4-bit codes that were chosen,
+    None where they are rounded to nearest.
     """
 
     format_version: int
@@ -229,6 +231,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
     encoder: EncoderSpec | None = None
+    quality: QualitySpec | None = None
 
     @property
     def row_outputs(self) -> int:

@@ -5,7 +5,7 @@ from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, Co
 from engine.compile.fused.plan import pass_shapes
 from engine.compile.layout import check_layout, layout_of
 from engine.compile.quantization.method import Activations
-from engine.compile.quantization.table import head_method, quants_with
+from engine.compile.quantization.table import CHOOSABLE, head_method, quants_with
 from engine.errors import CompileError
 
 NPU_BLOCK = 32
@@ -90,8 +90,9 @@ def _check_binaries(arguments: CompileArguments) -> None:
 def _check_integer_graphs(arguments: CompileArguments) -> None:
     quant, integer = arguments.quant, quants_with(Activations.INTEGER)
     if quant not in integer:
-        if arguments.calibration is not None:
-            raise CompileError(f"--calibration is for {' and '.join(integer)}, not for --quant {quant}")
+        if arguments.calibration is not None and quant not in CHOOSABLE:
+            taken = ", ".join(dict.fromkeys((*integer, *CHOOSABLE)))
+            raise CompileError(f"--calibration is for {taken}, not for --quant {quant}")
         if arguments.head in integer:
             raise CompileError(f"--head {arguments.head} needs --quant {' or '.join(integer)}")
         return

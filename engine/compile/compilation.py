@@ -7,6 +7,7 @@ from pathlib import Path
 from engine.bundle.encoding import Encoding
 from engine.bundle.manifest import FileEntry, GraphSpec, NpuSpec, TextSpec
 from engine.bundle.pooling import PoolingSpec, RerankSpec
+from engine.bundle.quality_spec import QualitySpec
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.checkpoint import Checkpoint
@@ -50,7 +51,7 @@ class Compilation:
     packed: by part; packed_encoder: instead, of an encoder. wide: the same model in the storage that passes of many
     rows read, if it is another. graphs: of the bundle; onnx_graphs: what its context binaries were made from. files:
     entries of the manifest. encodings: of activations, by their key in the bundle. sentence_files: what says how
-    vectors are made.
+    vectors are made. quality: how 4-bit codes were chosen, None = rounded to nearest.
     """
 
     arguments: CompileArguments
@@ -75,6 +76,7 @@ class Compilation:
     sentence_files: SentenceFiles = field(default_factory=SentenceFiles)
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
+    quality: QualitySpec | None = None
 
     @property
     def graph_folder(self) -> Path:

@@ -48,6 +48,7 @@ def describe(work: Compilation) -> Manifest:
         task=arguments.task or ModelTask.GENERATE,
         pooling=work.pooling,
         rerank=work.rerank,
+        quality=work.quality,
         encoder=work.network.encoder.spec if work.network.encoder else None,
     )
 

@@ -137,9 +137,8 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     files = SentenceFiles.read(arguments.source)
     arguments = settle_task(arguments, source.config, files)
     check_task(arguments, source.config, network)
-    arguments = settle_quality(arguments, network)
-    source = chosen_source(arguments, source, network)
-    network = read_network(source.config, requested_context(arguments, shapes))
+    arguments = settle_quality(arguments, source, network, progress)
+    source, network = chosen_source(arguments, source, network, requested_context(arguments, shapes))
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))

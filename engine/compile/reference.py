@@ -37,20 +37,28 @@ def reference_hidden(
     names, spec = network.details.names, network.spec
     embedding = f"{names.embedding}.weight"
     x = np.concatenate([checkpoint.rows(embedding, int(token), int(token) + 1) for token in tokens])
-    cos, sin = rotation_tables(network, np.arange(len(tokens)))
+    turn = rotation_tables(network, np.arange(len(tokens)))
     for layer in range(spec.layers):
         reader = LayerReader(checkpoint, network, layer)
-        normed = norm(x, reader.norm_weight(names.attention_norm), network.norm_epsilon)
-        projected = reader.project(normed, mixer_names(network, layer))
-        if layer in spec.attention_layers:
-            mixed = mixed_by_attention(reader, projected, cos, sin, visible)
-        else:
-            mixed = mixed_by_recurrence(reader, projected, normed)
-        x = x + reader.project(mixed, (output_name(network, layer),))
-        normed = norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon)
-        x = x + reader.project(gated(reader.project(normed, names.gate_up)), (names.down,))
+        x = layer_output(reader, layer, x, turn, visible)
     final = LayerReader(checkpoint, network, spec.layers).norm_weight(names.final_norm)
     return norm(x, final, network.norm_epsilon)
+
+
+def layer_output(
+    reader: LayerReader, layer: int, x: Float32, turn: tuple[Float32, Float32], visible: NDArray[np.bool_]
+) -> Float32:
+    """The stream [T, hidden] behind a layer. turn: of `rotation_tables`. visible: as in `reference_logits`."""
+    network, names = reader.network, reader.network.details.names
+    normed = norm(x, reader.norm_weight(names.attention_norm), network.norm_epsilon)
+    projected = reader.project(normed, mixer_names(network, layer))
+    if layer in network.spec.attention_layers:
+        mixed = mixed_by_attention(reader, projected, *turn, visible)
+    else:
+        mixed = mixed_by_recurrence(reader, projected, normed)
+    x = x + reader.project(mixed, (output_name(network, layer),))
+    normed = norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon)
+    return x + reader.project(gated(reader.project(normed, names.gate_up)), (names.down,))
 
 
 def rotation_tables(network: Network, positions: NDArray[np.int64]) -> tuple[Float32, Float32]:

@@ -52,3 +52,17 @@ class ChosenCheckpoint:
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape."""
         self.inner.require(name, shape)
+
+
+class CodedCheckpoint(ChosenCheckpoint):
+    """The same, but the floats of a matrix in `codes` are those that its codes stand for."""
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        """What the codes stand for; of other tensors the checkpoint's own floats."""
+        return self._codes[name].floats() if name in self._codes else self.inner.tensor(name, shape)
+
+    def rows(self, name: str, start: int, stop: int) -> Float32:
+        """The same of some rows."""
+        if name in self._codes:
+            return self._codes.read(name, start, stop).floats()
+        return self.inner.rows(name, start, stop)

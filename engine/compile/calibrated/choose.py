@@ -1,24 +1,21 @@
 """Streams texts through the network layer by layer and chooses the codes of each matrix on the inputs it then has."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from engine.compile.calibrated.checkpoint import CodedCheckpoint
 from engine.compile.calibrated.codes_file import CodesFolder
-from engine.compile.calibrated.form import CodeForm, Inputs, chosen
+from engine.compile.calibrated.form import CodeForm, OutputError, choose_codes
+from engine.compile.calibrated.learner import Learner
+from engine.compile.calibrated.matrices import HEAD, MatrixGroup, groups_of, head_tensor
+from engine.compile.calibrated.statistics import SharedInputs
 from engine.compile.calibrated.streams import Linear, Streams
 from engine.compile.checkpoint import Checkpoint, Float32
-from engine.compile.reference import (
-    gated,
-    mixed_by_attention,
-    mixer_names,
-    output_name,
-    rotation_tables,
-)
+from engine.compile.reference import gated, layer_output, mixed_by_attention, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
-from engine.compile.rounding.codes import BlockCodes, BlockScales
-from engine.compile.rounding.hessian import InputStatistics
 from engine.models.network import Network
 
 HEAD_ROWS = 8192
@@ -33,7 +30,10 @@ class Forms:
 
 
 class Chooser:
-    """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time."""
+    """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time.
+
+    errors: of outputs, by the kind of the matrix. advance: is told of every group of matrices.
+    """
 
     def __init__(
         self,
@@ -42,84 +42,89 @@ class Chooser:
         forms: Forms,
         codes: CodesFolder,
         advance: Callable[[int], None],
+        learner: Learner | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._network = network
         self._forms = forms
         self._codes = codes
         self._advance = advance
+        self._learner = learner
+        self.errors: dict[str, OutputError] = defaultdict(OutputError)
 
     def run(self, texts: Sequence[Sequence[int]]) -> None:
-        """Over all layers and the head."""
+        """Over all layers and the head. CompileError when inputs are not finite."""
         network = self._network
-        states = self._embedded(texts)
+        states = embedded(self._checkpoint, network, texts)
         streams = Streams(states, states)
         for layer in range(network.spec.layers):
-            streams = self._layer(layer, streams)
+            streams = self._learned(layer, streams, self._layer(layer, streams))
         if self._forms.head is not None:
             reader = LayerReader(self._checkpoint, network, network.spec.layers)
-            final = reader.norm_weight(network.details.names.final_norm)
-            self._head([norm(x, final, network.norm_epsilon) for x in streams.chosen], self._forms.head)
-
-    def _embedded(self, texts: Sequence[Sequence[int]]) -> list[Float32]:
-        name = f"{self._network.details.names.embedding}.weight"
-        used = sorted({token for text in texts for token in text})
-        rows = np.concatenate([self._checkpoint.rows(name, token, token + 1) for token in used])
-        return [rows[np.searchsorted(used, np.array(text))] for text in texts]
+            self._head(self._normed(reader, network.details.names.final_norm, streams), self._forms.head)
+        if self._learner is not None:
+            for name, codes in self._learner.model(self._checkpoint, self._codes, texts).items():
+                self._codes.replace(name, codes)
 
     def _layer(self, layer: int, streams: Streams) -> Streams:
+        """Attention or recurrence, then the feed forward; a group of matrices after the other, for all texts."""
         network, names = self._network, self._network.details.names
+        qkv, output, gate_up, down = groups_of(network, layer)
         reader = LayerReader(self._checkpoint, network, layer)
         normed = self._normed(reader, names.attention_norm, streams)
-        projected = self._linear(layer, mixer_names(network, layer), normed)
+        projected = self._linear(qkv, normed)
         if layer in network.spec.attention_layers:
             mixed = projected.then(normed, lambda stacked: _attended(reader, stacked))
         else:
             mixed = projected.then(normed, lambda stacked, x: mixed_by_recurrence(reader, stacked, x), normed)
-        streams = self._linear(layer, (output_name(network, layer),), mixed).then(mixed, np.add, streams)
+        streams = self._linear(output, mixed, streams).then(mixed, np.add, streams)
         normed = self._normed(reader, names.ffn_norm, streams)
-        inner = self._linear(layer, names.gate_up, normed).then(normed, gated)
-        return self._linear(layer, (names.down,), inner).then(inner, np.add, streams)
+        inner = self._linear(gate_up, normed).then(normed, gated)
+        return self._linear(down, inner, streams).then(inner, np.add, streams)
 
     def _normed(self, reader: LayerReader, name: str, streams: Streams) -> Streams:
         weight, epsilon = reader.norm_weight(name), self._network.norm_epsilon
         return streams.map(lambda x: norm(x, weight, epsilon))
 
-    def _linear(self, layer: int, names: tuple[str, ...], inputs: Streams) -> Linear:
-        """Choose the codes of matrices that read the same inputs."""
-        modules = [name.format(layer=layer) for name in names]
-        tensors = [f"{module}.weight" for module in modules]
-        shapes = [self._checkpoint.shape(tensor) for tensor in tensors]
-        weight = np.concatenate([self._checkpoint.tensor(*pair) for pair in zip(tensors, shapes, strict=True)])
-        codes = chosen(weight, self._measured(inputs.chosen, self._forms.layers), self._forms.layers)
-        start = 0
-        for tensor, (outputs, *_) in zip(tensors, shapes, strict=True):
-            self._codes.append(tensor, part_of(codes, start, start + outputs))
-            start += outputs
-        biases = [self._bias(module, outputs) for module, (outputs, *_) in zip(modules, shapes, strict=True)]
+    def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
+        """Choose the codes of a group. ahead: the streams that its outputs are added to."""
+        form, weight = self._forms.layers, group.weight(self._checkpoint)
+        codes, error = choose_codes(weight, SharedInputs.measured(inputs, form.block, ahead), form)
+        for name, part in group.parts(self._checkpoint, codes).items():
+            self._codes.append(name, part)
+        self.errors[group.kind] += error
         self._advance(1)
-        return Linear(weight, codes.floats(), np.concatenate(biases))
+        return Linear(weight, codes.floats(), group.bias(self._checkpoint))
 
-    def _measured(self, inputs: list[Float32], form: CodeForm) -> Inputs:
-        statistics = InputStatistics(inputs[0].shape[1])
-        for x in inputs:
-            statistics.add(x)
-        return Inputs.of(statistics.hessian, form.block)
-
-    def _bias(self, module: str, outputs: int) -> Float32:
-        name = f"{module}.bias"
-        if name not in self._checkpoint:
-            return np.zeros(outputs, np.float32)
-        return self._checkpoint.tensor(name, (outputs,))
-
-    def _head(self, states: list[Float32], form: CodeForm) -> None:
-        names, spec = self._network.details.names, self._network.spec
-        name = f"{names.embedding if spec.tied_head else names.head}.weight"
-        inputs = self._measured(states, form)
-        for start in range(0, spec.vocab, HEAD_ROWS):
-            rows = self._checkpoint.rows(name, start, min(start + HEAD_ROWS, spec.vocab))
-            self._codes.append(name, chosen(rows, inputs, form))
+    def _head(self, states: Streams, form: CodeForm) -> None:
+        name, vocab = head_tensor(self._network), self._network.spec.vocab
+        inputs = SharedInputs.measured(states, form.block)
+        for start in range(0, vocab, HEAD_ROWS):
+            rows = self._checkpoint.rows(name, start, min(start + HEAD_ROWS, vocab))
+            codes, error = choose_codes(rows, inputs, form)
+            self._codes.append(name, codes)
+            self.errors[HEAD] += error
             self._advance(1)
+
+    def _learned(self, layer: int, before: Streams, after: Streams) -> Streams:
+        """The streams behind a layer whose codes were learned, if they are to be."""
+        if self._learner is None:
+            return after
+        names = [name for group in groups_of(self._network, layer) for name in group.tensors]
+        reader = LayerReader(self._checkpoint, self._network, layer)
+        codes = {name: self._codes[name] for name in names}
+        for name, learned in self._learner.layer(reader, layer, codes, before.chosen, after.floats).items():
+            self._codes.replace(name, learned)
+        coded = LayerReader(CodedCheckpoint(self._checkpoint, self._codes), self._network, layer)
+        return Streams([_behind(coded, layer, x) for x in before.chosen], after.floats)
+
+
+def embedded(checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]]) -> list[Float32]:
+    """The stream before the first layer, of each text [tokens, hidden]."""
+    name = f"{network.details.names.embedding}.weight"
+    used = sorted({token for text in texts for token in text})
+    rows = np.concatenate([checkpoint.rows(name, token, token + 1) for token in used])
+    return [rows[np.searchsorted(used, np.array(text))] for text in texts]
 
 
 def steps_of(network: Network, forms: Forms) -> int:
@@ -127,14 +132,14 @@ def steps_of(network: Network, forms: Forms) -> int:
     return 4 * network.spec.layers + (-(-network.spec.vocab // HEAD_ROWS) if forms.head else 0)
 
 
-def part_of(codes: BlockCodes, start: int, stop: int) -> BlockCodes:
-    """Rows start..stop."""
-    grid = codes.grid
-    zeros = None if grid.zeros is None else grid.zeros[start:stop]
-    return BlockCodes(codes.codes[start:stop], BlockScales(grid.scales[start:stop], zeros, grid.block), codes.inputs)
-
-
 def _attended(reader: LayerReader, stacked: Float32) -> Float32:
     count = len(stacked)
-    cos, sin = rotation_tables(reader.network, np.arange(count))
-    return mixed_by_attention(reader, stacked, cos, sin, np.tri(count, dtype=np.bool_))
+    return mixed_by_attention(reader, stacked, *_turn(reader, count), np.tri(count, dtype=np.bool_))
+
+
+def _behind(reader: LayerReader, layer: int, x: Float32) -> Float32:
+    return layer_output(reader, layer, x, _turn(reader, len(x)), np.tri(len(x), dtype=np.bool_))
+
+
+def _turn(reader: LayerReader, count: int) -> tuple[Float32, Float32]:
+    return rotation_tables(reader.network, np.arange(count))

@@ -5,21 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.compile.arguments import CompileArguments
+from engine.compile.calibrated.statistics import SharedInputs
 from engine.compile.quantization.blocks import Float32
 from engine.compile.quantization.method import Method
 from engine.compile.rounding.codes import TINY, BlockCodes, BlockScales, Coding, Floats, extreme_scales, rounded
-from engine.compile.rounding.gptq import (
-    ChooseScales,
-    ColumnOrder,
-    Factor,
-    better_rows,
-    compensated_searching,
-    factorised,
-    searching,
-)
-from engine.compile.rounding.hessian import Float64
+from engine.compile.rounding.gptq import ChooseScales, compensated_searching, picked_rows, searching
+from engine.compile.rounding.hessian import output_errors
 from engine.compile.rounding.lpbq import choosing_multiples, nearest_multiples, reaching_scales, searched_multiples
-from engine.compile.rounding.scale_search import searched_scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +35,40 @@ class CodeForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What matrices that read the same inputs share: the Hessian and its factor."""
+class OutputError:
+    """Squared errors of outputs, summed: rounded to nearest, as chosen; and the squares of the outputs themselves."""
 
-    hessian: Float64
-    factor: Factor
+    nearest: float = 0.0
+    chosen: float = 0.0
+    outputs: float = 0.0
 
-    @classmethod
-    def of(cls, hessian: Float64, block: int) -> "Inputs":
-        """CompileError when the Hessian has no factor."""
-        return cls(hessian, factorised(hessian, block, order=ColumnOrder.NATURAL))
+    def __add__(self, other: "OutputError") -> "OutputError":
+        return OutputError(self.nearest + other.nearest, self.chosen + other.chosen, self.outputs + other.outputs)
 
 
-def chosen(weight: Float32, inputs: Inputs, form: CodeForm) -> BlockCodes:
-    """[outputs, inputs]: row by row the better one of GPTQ and searched scales with codes rounded to nearest."""
-    importance = np.diagonal(inputs.hessian) + 0.01 * np.trace(inputs.hessian) / len(inputs.hessian)
-    if form.has_multiples:
-        grid = searched_multiples(weight, form.block, importance)
-        choose = choosing_multiples(grid)
-    else:
-        grid = _stored(searched_scales(weight, form.block, form.coding, importance), form)
-        choose = _storable(searching(form.coding), form)
-    compensated = compensated_searching(weight, inputs.factor, choose, form.coding)
-    return better_rows(weight, compensated, rounded(weight, grid), inputs.hessian)
+def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
+    """[outputs, inputs]: by GPTQ with searched scales, or rounded to nearest where a row's outputs lose less so."""
+    target = inputs.target(weight)
+    plain = nearest(weight, form)
+    compensated = compensated_searching(target, inputs.factor, _scales(target, inputs, form), form.coding)
+    before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, compensated))
+    size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
+    error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
+    return picked_rows(after < before, compensated, plain), error
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
-    """[outputs, inputs] as they are rounded where nothing is chosen."""
+    """[outputs, inputs] with scales that reach the extremes of blocks."""
     if form.has_multiples:
         return rounded(weight, nearest_multiples(reaching_scales(weight, form.block), form.block))
-    return rounded(weight, _stored(extreme_scales(weight, form.block, form.coding), form))
+    grid = extreme_scales(weight, form.block, form.coding)
+    return rounded(weight, BlockScales(_halves(grid.scales), grid.zeros, grid.block) if form.in_half else grid)
 
 
-def _stored(grid: BlockScales, form: CodeForm) -> BlockScales:
-    return BlockScales(_halves(grid.scales), grid.zeros, grid.block) if form.in_half else grid
-
-
-def _storable(choose: ChooseScales, form: CodeForm) -> ChooseScales:
+def _scales(target: Float32, inputs: SharedInputs, form: CodeForm) -> ChooseScales:
+    if form.has_multiples:
+        return choosing_multiples(searched_multiples(target, form.block, inputs.factor.importance))
+    choose = searching(form.coding)
     if not form.in_half:
         return choose
 
@@ -91,7 +80,7 @@ def _storable(choose: ChooseScales, form: CodeForm) -> ChooseScales:
 
 
 def _halves(scales: Float32) -> Float32:
-    """Scales that lose nothing when they are stored in half precision, unless they leave its range."""
-    with np.errstate(over="ignore"):
+    """Scales that lose nothing when they are stored in half precision, but for those that leave its range."""
+    with np.errstate(over="ignore", under="ignore"):
         halves = scales.astype(np.float16).astype(np.float32)
     return np.where(np.isfinite(halves) & (np.abs(halves) > TINY), halves, scales)

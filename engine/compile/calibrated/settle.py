@@ -1,43 +1,104 @@
-"""Which quality a compilation gets, what is refused, and the source that it reads. Pure."""
+"""Which quality a compilation gets, what is refused, and the source that it reads."""
 
 from dataclasses import replace
 
+import msgspec
+
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
-from engine.compile.quantization.table import CHOOSABLE
+from engine.compile.calibrated.estimate import Estimate, estimated, minutes_text
+from engine.compile.calibrated.form import CodeForm
+from engine.compile.calibrated.matrices import groups_of
+from engine.compile.progress import ProgressSink
+from engine.compile.quantization.int4 import KEPT_BLOCK
+from engine.compile.quantization.table import CHOOSABLE, head_method, method_of
 from engine.compile.source import Source
+from engine.compile.task import names_in
 from engine.compile.transforms.source import rotated
 from engine.errors import CompileError
+from engine.models.family import read_network
 from engine.models.network import Network
 
 SEED = 0  # of the rotations
+DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it
 
 
-def settle_quality(arguments: CompileArguments, network: Network) -> CompileArguments:
+def settle_quality(
+    arguments: CompileArguments, source: Source, network: Network, progress: ProgressSink
+) -> CompileArguments:
     """The arguments with the quality asked for, else the default. CompileError for one that cannot be had."""
-    reason = _unfit(arguments, network)
-    if arguments.quality is None:
-        return replace(arguments, quality=QualityLevel.FAST if reason else QualityLevel.GOOD)
     if arguments.quality is QualityLevel.FAST:
         return arguments
+    reason = _unfit(arguments, network) or _kept(arguments, source, network)
+    if arguments.quality is None:
+        return replace(arguments, quality=QualityLevel.FAST if reason else _default(arguments, network, progress))
     if reason:
         raise CompileError(f"--quality {arguments.quality} {reason}")
     if arguments.quality is QualityLevel.BEST:
-        raise CompileError("--quality best is not there yet; take good")
+        raise CompileError("--quality best is not implemented yet; good is the best there is")
     return arguments
 
 
-def chosen_source(arguments: CompileArguments, source: Source, network: Network) -> Source:
-    """The source rotated, unless adapters or nothing at all are to be fitted to it."""
+def chosen_source(
+    arguments: CompileArguments, source: Source, network: Network, context: int
+) -> tuple[Source, Network]:
+    """The source rotated, and its network, unless nothing is chosen or adapters are to fit it.
+
+    context: as `read_network` takes it. The network keeps the number of parameters that it has without rotations.
+    """
     if arguments.quality is QualityLevel.FAST or arguments.lora:
-        return source
-    return rotated(source, network, SEED, stream=arguments.task is not ModelTask.EMBED)
+        return source, network
+    turned = rotated(source, network, SEED, stream=arguments.task is not ModelTask.EMBED)
+    read = read_network(turned.config, context)
+    return turned, replace(read, spec=msgspec.structs.replace(read.spec, parameters=network.spec.parameters))
+
+
+def methods_of(arguments: CompileArguments, form: CodeForm) -> tuple[str, ...]:
+    """What is done, in order, by the names that the methods have."""
+    streams = () if arguments.task is ModelTask.EMBED else ("rotated stream",)
+    rotations = () if arguments.lora else (*streams, "rotated values")
+    scales = "LPBQ multiples" if form.has_multiples else "searched scales"
+    return (*rotations, "targets corrected by the float stream", "GPTQ", scales)
+
+
+def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
+    """Of `--quality good` for these arguments."""
+    has_head = head_method(arguments).choice is not None and arguments.task is not ModelTask.EMBED
+    return estimated(network, has_head)
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """In words."""
+    time, memory = minutes_text(estimate.seconds), f"{estimate.memory / 1e9:.1f} GB"
+    return f"about {time} on two cores and {memory} for {estimate.tokens:,} tokens of text"
+
+
+def _default(arguments: CompileArguments, network: Network, progress: ProgressSink) -> QualityLevel:
+    estimate = estimate_of(arguments, network)
+    if estimate.seconds <= DEFAULT_SECONDS:
+        return QualityLevel.GOOD
+    progress.note(f"weights are rounded to nearest; --quality good would take {estimate_text(estimate)}")
+    return QualityLevel.FAST
 
 
 def _unfit(arguments: CompileArguments, network: Network) -> str:
     """Why nothing but fast can be had; '' when more can."""
     if arguments.quant not in CHOOSABLE:
         return f"chooses codes of 4 bits: it is for --quant {', '.join(CHOOSABLE)}, not for {arguments.quant}"
-    if network.details.diffusion is not None or arguments.whole_context:
-        return "is for models that write one token after the other, not for blocks or --whole-context"
+    if network.details.diffusion is not None:
+        return f"is for models that write one token after the other; {network.spec.family} denoises blocks"
+    if arguments.whole_context:
+        return "is not for --whole-context"
     return ""
+
+
+def _kept(arguments: CompileArguments, source: Source, network: Network) -> str:
+    """Why nothing is left to choose in matrices that are stored as they come; '' when there is."""
+    form = CodeForm.of(method_of(arguments), arguments)
+    if form is None or form.has_multiples or form.block != KEPT_BLOCK or arguments.asymmetric:
+        return ""
+    with source.tensors() as checkpoint:
+        named = names_in(checkpoint, network)
+        names = (name for group in groups_of(named, 0) for name in group.tensors)
+        is_four_bit = any(checkpoint.is_four_bit(name) for name in names)
+    return "has nothing to choose: the file's matrices have 4 bits already, and they are kept" if is_four_bit else ""

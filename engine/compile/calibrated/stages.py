@@ -1,19 +1,23 @@
 """The compiler's stages around weights that are chosen: choose codes before they are written, drop them afterwards."""
 
 import shutil
+import time
 
+from engine.bundle.quality_spec import QualitySpec, RoundingError
 from engine.bundle.task import ModelTask
-from engine.compile.arguments import QualityLevel
+from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibrated.checkpoint import ChosenCheckpoint
 from engine.compile.calibrated.choose import Chooser, Forms, steps_of
 from engine.compile.calibrated.codes_file import CodesFolder
-from engine.compile.calibrated.form import CodeForm
+from engine.compile.calibrated.estimate import TEXT_TOKENS
+from engine.compile.calibrated.form import CodeForm, OutputError
+from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
+from engine.compile.memory import peak_memory
 from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.quantization.table import head_method, method_of
 
 CODES = "codes"  # folder in the unfinished bundle
-TOKENS, TEXT_TOKENS = 16_384, 512
 
 
 def choose_codes_stage(work: Compilation) -> None:
@@ -21,16 +25,25 @@ def choose_codes_stage(work: Compilation) -> None:
     arguments, network = work.arguments, work.network
     if arguments.quality is QualityLevel.FAST:
         return
-    layers, head = (CodeForm.of(method, arguments) for method in (method_of(arguments), head_method(arguments)))
-    assert layers is not None
-    forms = Forms(layers, None if arguments.task is ModelTask.EMBED else head)
-    texts = calibration_tokens(work)
+    estimate, forms = estimate_of(arguments, network), forms_of(arguments)
+    work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
+    begin = time.monotonic()
+    texts = calibration_tokens(work, estimate.tokens)
     folder = work.folder / CODES
     folder.mkdir()
     codes = CodesFolder(folder)
     work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
-    Chooser(work.checkpoint, network, forms, codes, work.progress.advance).run(texts)
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance)
+    chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
+    work.quality = QualitySpec(
+        level=str(arguments.quality),
+        methods=methods_of(arguments, forms.layers),
+        tokens=sum(map(len, texts)),
+        seconds=round(time.monotonic() - begin, 1),
+        peak_bytes=peak_memory()[0],
+        errors={kind: _shares(error) for kind, error in chooser.errors.items()},
+    )
 
 
 def drop_codes_stage(work: Compilation) -> None:
@@ -40,10 +53,23 @@ def drop_codes_stage(work: Compilation) -> None:
         shutil.rmtree(work.folder / CODES)
 
 
-def calibration_tokens(work: Compilation) -> list[list[int]]:
-    """Token sequences for choosing codes."""
+def forms_of(arguments: CompileArguments) -> Forms:
+    """How layers and head are stored. ValueError when there is nothing to choose in the layers."""
+    layers, head = (CodeForm.of(method, arguments) for method in (method_of(arguments), head_method(arguments)))
+    if layers is None:
+        raise ValueError(f"{arguments.quant} has no codes to choose")
+    return Forms(layers, None if arguments.task is ModelTask.EMBED else head)
+
+
+def calibration_tokens(work: Compilation, most: int) -> list[list[int]]:
+    """Token sequences for choosing codes, of `most` tokens together if there is as much text."""
     arguments, network = work.arguments, work.network
     assert work.text is not None
     length = min(TEXT_TOKENS, network.compiled_context)
     documents = calibration_documents(arguments.source, arguments.calibration, work.folder, work.text)
-    return token_sequences(documents, work.folder, work.text, network.spec.vocab, length, TOKENS // length)
+    return token_sequences(documents, work.folder, work.text, network.spec.vocab, length, most // length)
+
+
+def _shares(error: OutputError) -> RoundingError:
+    outputs = error.outputs or 1.0  # outputs that are all 0 have no error
+    return RoundingError(float(f"{error.nearest / outputs:.3e}"), float(f"{error.chosen / outputs:.3e}"))

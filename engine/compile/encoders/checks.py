@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments, Layout, Split
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
 from engine.compile.checks import MAX_ROWS, check_numbers
 from engine.compile.quantization.table import FOR_ENCODERS
 from engine.errors import CompileError
@@ -25,6 +25,8 @@ def check_encoder_arguments(arguments: CompileArguments) -> None:
             raise CompileError(f"--{name.replace('_', '-')} is for models that generate; this checkpoint is an encoder")
     if arguments.layout not in (None, Layout.POOL):
         raise CompileError(f"--layout {arguments.layout} is for models that generate; this checkpoint is an encoder")
+    if arguments.quality not in (None, QualityLevel.FAST):
+        raise CompileError(f"--quality {arguments.quality} is for models that generate; this checkpoint is an encoder")
     taken = FOR_ENCODERS[arguments.is_npu]
     if arguments.quant not in taken:
         listed = ", ".join(item.value for item in taken)

@@ -164,13 +164,17 @@ def better_rows(weight: Floats, one: BlockCodes, other: BlockCodes, hessian: Flo
 
     ValueError when only one of them has zero points, or their blocks differ.
     """
+    first, second = (output_errors(weight, codes.floats(), hessian) for codes in (one, other))
+    return picked_rows(first <= second, one, other)
+
+
+def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -> BlockCodes:
+    """Rows of `one` where `is_one` [outputs] says so, else of `other`. ValueError as in `better_rows`."""
     if one.grid.block != other.grid.block or (one.grid.zeros is None) != (other.grid.zeros is None):
         raise ValueError("rows of one matrix have one layout")
-    first, second = (output_errors(weight, codes.floats(), hessian) for codes in (one, other))
-    keep = first <= second
     zeros = None
     if one.grid.zeros is not None and other.grid.zeros is not None:
-        zeros = np.where(keep[:, None], one.grid.zeros, other.grid.zeros)
-    scales = np.where(keep[:, None], one.grid.scales, other.grid.scales)
-    codes = np.where(keep[:, None, None], one.codes, other.codes)
+        zeros = np.where(is_one[:, None], one.grid.zeros, other.grid.zeros)
+    scales = np.where(is_one[:, None], one.grid.scales, other.grid.scales)
+    codes = np.where(is_one[:, None, None], one.codes, other.codes)
     return BlockCodes(codes, BlockScales(scales, zeros, one.grid.block), one.inputs)

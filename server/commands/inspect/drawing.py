@@ -10,6 +10,7 @@ from rich.text import Text
 
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
+from engine.bundle.quality_spec import QualitySpec
 from engine.bundle.task import ModelTask
 from engine.bundle.variant import PassShape, shape_of
 from engine.errors import BundleError
@@ -67,6 +68,7 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         *_recurrent_rows(manifest),
         ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
         ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
+        *([("quality", _quality_text(manifest.quality))] if manifest.quality is not None else []),
         ("context", f"{manifest.max_context:,} tokens a sequence"),
         ("cache", _cache_text(manifest)),
         *([("fused", _fused_text(manifest.fused))] if manifest.fused is not None else []),
@@ -97,6 +99,14 @@ def _task_text(manifest: Manifest) -> str:
     if pooling is None:
         return f"{manifest.task.value}, and chats"
     return f"{manifest.task.value}, {pooling.dimensions} dimensions by the {pooling.kind.value} token"
+
+
+def _quality_text(quality: QualitySpec) -> str:
+    """How codes were chosen, what it cost, and what it left of each kind of error."""
+    memory = f", {size_text(quality.peak_bytes)}" if quality.peak_bytes else ""
+    cost = f"{quality.tokens:,} tokens, {quality.seconds:.0f} s{memory}"
+    errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
+    return f"{quality.level}: {', '.join(quality.methods)} ({cost})\noutput errors: {errors}"
 
 
 def _parity_text(parity: dict[str, float]) -> str:

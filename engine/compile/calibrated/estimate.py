@@ -1,0 +1,85 @@
+"""What choosing codes takes, from the network's shapes and the number of tokens; told before it begins. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.models.network import Network
+
+TEXT_TOKENS = 512
+MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
+PATIENCE = 600.0  # seconds: more tokens than this allows are not taken
+# Measured on two cores of a server at hidden 1,024: products of matrices, and what is done for each weight beside them.
+PRODUCTS = 60e9  # multiplications and additions a second
+WEIGHT_SECONDS = 1.2e-7
+FLOAT, DOUBLE = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """seconds on two cores, bytes of memory at most, and the tokens that both are for."""
+
+    seconds: float
+    memory: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Matrices that read the same inputs, stacked."""
+
+    inputs: int
+    outputs: int
+
+
+def estimated(network: Network, has_head: bool) -> Estimate:
+    """For as many tokens as patience allows, but no fewer than `LEAST_TOKENS`."""
+    tokens = MOST_TOKENS
+    while tokens > LEAST_TOKENS and estimated_for(network, has_head, tokens).seconds > PATIENCE:
+        tokens //= 2
+    return estimated_for(network, has_head, tokens)
+
+
+def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
+    """Both grow with the tokens and with each size of the network."""
+    spec = network.spec
+    groups = [group for layer in range(spec.layers) for group in _groups(network, layer)]
+    head = [_Group(spec.hidden, spec.vocab)] if has_head else []
+    products = sum(_products(group, tokens) for group in (*groups, *head))
+    attention = 4 * tokens * TEXT_TOKENS * network.query_width * len(spec.attention_layers)
+    products += 2 * attention
+    weights = sum(group.inputs * group.outputs for group in (*groups, *head))
+    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS
+    return Estimate(seconds, _memory(network, groups, tokens), tokens)
+
+
+def minutes_text(seconds: float) -> str:
+    """'40 s', '12 min'."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _groups(network: Network, layer: int) -> Iterator[_Group]:
+    spec = network.spec
+    if layer in spec.attention_layers:
+        gate = network.query_width if spec.has_output_gate else 0
+        yield _Group(spec.hidden, network.query_width + gate + 2 * network.key_width)
+        yield _Group(network.query_width, spec.hidden)
+    elif spec.recurrent is not None:
+        yield _Group(spec.hidden, spec.recurrent.channels + spec.recurrent.value_width)
+        yield _Group(spec.recurrent.value_width, spec.hidden)
+    yield _Group(spec.hidden, 2 * spec.ffn)
+    yield _Group(spec.ffn, spec.hidden)
+
+
+def _products(group: _Group, tokens: int) -> float:
+    """Two passes; two correlations of the inputs; the factor, the target, compensation and the errors."""
+    n, rows = float(group.inputs), float(group.outputs)
+    return 4 * tokens * n * rows + 4 * tokens * n * n + 4 * n**3 + 9 * rows * n * n
+
+
+def _memory(network: Network, groups: list[_Group], tokens: int) -> int:
+    """Streams of all tokens, then the largest group: its matrix in several forms, and the correlations."""
+    spec = network.spec
+    widest = max(group.inputs for group in groups)
+    streams = 2 * tokens * (3 * spec.hidden + widest) * FLOAT
+    largest = max(group.inputs * group.outputs for group in groups)
+    return streams + 8 * largest * FLOAT + 6 * widest * widest * DOUBLE

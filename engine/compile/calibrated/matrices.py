@@ -1,0 +1,71 @@
+"""The matrices of a layer in the groups that read the same inputs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.compile.checkpoint import Checkpoint, Float32
+from engine.compile.reference import mixer_names, output_name
+from engine.compile.rounding.codes import BlockCodes, BlockScales
+from engine.models.network import Network
+
+QKV, OUTPUT, GATE_UP, DOWN, HEAD = "qkv", "output", "gate_up", "down", "head"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixGroup:
+    """kind: one of the names above. modules: in the order in which they are stacked."""
+
+    kind: str
+    modules: tuple[str, ...]
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the matrices."""
+        return tuple(f"{module}.weight" for module in self.modules)
+
+    def weight(self, checkpoint: Checkpoint) -> Float32:
+        """[outputs of all, inputs]."""
+        return np.concatenate([checkpoint.tensor(name, checkpoint.shape(name)) for name in self.tensors])
+
+    def bias(self, checkpoint: Checkpoint) -> Float32:
+        """[outputs of all], 0 where a module has none."""
+        return np.concatenate([self._bias(checkpoint, module) for module in self.modules])
+
+    def parts(self, checkpoint: Checkpoint, codes: BlockCodes) -> dict[str, BlockCodes]:
+        """The codes of each matrix, of those of the stack."""
+        found, start = {}, 0
+        for name in self.tensors:
+            stop = start + checkpoint.shape(name)[0]
+            found[name] = _rows(codes, start, stop)
+            start = stop
+        return found
+
+    def _bias(self, checkpoint: Checkpoint, module: str) -> Float32:
+        size = checkpoint.shape(f"{module}.weight")[:1]
+        name = f"{module}.bias"
+        return checkpoint.tensor(name, size) if name in checkpoint else np.zeros(size, np.float32)
+
+
+def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, MatrixGroup, MatrixGroup]:
+    """In the order in which a layer multiplies with them."""
+    names = network.details.names
+    stacks = (mixer_names(network, layer), (output_name(network, layer),), names.gate_up, (names.down,))
+    kinds = (QKV, OUTPUT, GATE_UP, DOWN)
+    qkv, output, gate_up, down = (
+        MatrixGroup(kind, tuple(name.format(layer=layer) for name in stack))
+        for kind, stack in zip(kinds, stacks, strict=True)
+    )
+    return qkv, output, gate_up, down
+
+
+def head_tensor(network: Network) -> str:
+    """The matrix of the LM head."""
+    names = network.details.names
+    return f"{names.embedding if network.spec.tied_head else names.head}.weight"
+
+
+def _rows(codes: BlockCodes, start: int, stop: int) -> BlockCodes:
+    grid = codes.grid
+    zeros = None if grid.zeros is None else grid.zeros[start:stop]
+    return BlockCodes(codes.codes[start:stop], BlockScales(grid.scales[start:stop], zeros, grid.block), codes.inputs)

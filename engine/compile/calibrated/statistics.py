@@ -1,0 +1,68 @@
+"""What is measured of the inputs that some matrices share, in the chosen stream and in that of floats beside it.
+
+With x of the chosen stream, y of the float one and d what the float stream is ahead by where the outputs are added:
+the best any matrix W' can do in place of W on x is least squares, min over W' of |x W'ᵀ - (y Wᵀ + d)|², which is
+W' = W + (W Σ (y - x)ᵀ x + Σ dᵀ x) (Σ xᵀ x)⁻¹. So codes are chosen for W', and what earlier layers lost is made up for
+as far as this layer can. A ridge keeps W' at W where text says little.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.compile.calibrated.streams import Streams
+from engine.compile.quantization.blocks import Float32
+from engine.compile.rounding.gptq import Factor, factorised
+from engine.compile.rounding.hessian import Float64, InputStatistics
+
+RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInputs:
+    """hessian: 2 Σ xᵀ x, factor: of it. lag [inputs, inputs]: Σ (y - x)ᵀ x. drift [outputs, inputs]: Σ dᵀ x, or None.
+
+    correction [inputs, inputs]: lag (Σ xᵀ x)⁻¹, where there is no drift.
+    """
+
+    hessian: Float64
+    factor: Factor
+    lag: Float32
+    drift: Float32 | None
+    correction: Float32 | None
+
+    @classmethod
+    def measured(cls, inputs: Streams, block: int, ahead: Streams | None = None) -> "SharedInputs":
+        """ahead: the streams whose difference is d. CompileError for inputs that are not finite."""
+        width = inputs.chosen[0].shape[1]
+        statistics, lag = InputStatistics(width), np.zeros((width, width))
+        for x, y in zip(inputs.chosen, inputs.floats, strict=True):
+            statistics.add(x)
+            lag += (y - x).T @ x
+        drift = None if ahead is None else _drift(inputs.chosen, ahead)
+        hessian, single = statistics.hessian, lag.astype(np.float32)
+        correction = _times_inverse(hessian, single) if drift is None else None
+        return cls(hessian, factorised(hessian, block), single, drift, correction)
+
+    def target(self, weight: Float32) -> Float32:
+        """W' of W [outputs, inputs]."""
+        if self.correction is not None:
+            return weight + weight @ self.correction
+        assert self.drift is not None
+        return weight + _times_inverse(self.hessian, weight @ self.lag + self.drift)
+
+
+def _drift(inputs: Iterable[Float32], ahead: Streams) -> Float32:
+    pairs = zip(inputs, ahead.chosen, ahead.floats, strict=True)
+    return np.asarray(sum((y - x).T @ given for given, x, y in pairs), np.float32)
+
+
+def _times_inverse(hessian: Float64, matrix: Float32) -> Float32:
+    """matrix [rows, inputs] times the inverse of Σ xᵀ x with its ridge; 0 where all inputs were 0."""
+    products = (hessian / 2).astype(np.float32)
+    mean = float(np.trace(products)) / len(products)
+    if mean == 0:
+        return np.zeros_like(matrix)
+    products[np.diag_indices_from(products)] += np.float32(RIDGE * mean)
+    return np.ascontiguousarray(np.linalg.solve(products, matrix.T).T)
