@@ -52,8 +52,8 @@ class Chooser:
         self._learner = learner
         self.errors: dict[str, OutputError] = defaultdict(OutputError)
 
-    def run(self, texts: Sequence[Sequence[int]]) -> None:
-        """Over all layers and the head. CompileError when inputs are not finite."""
+    def run(self, texts: Sequence[Sequence[int]]) -> Streams:
+        """Over all layers and the head; the streams behind the last layer. CompileError when inputs are not finite."""
         network = self._network
         states = embedded(self._checkpoint, network, texts)
         streams = Streams(states, states)
@@ -65,6 +65,7 @@ class Chooser:
         if self._learner is not None:
             for name, codes in self._learner.model(self._checkpoint, self._codes, texts).items():
                 self._codes.replace(name, codes)
+        return streams
 
     def _layer(self, layer: int, streams: Streams) -> Streams:
         """Attention or recurrence, then the feed forward; a group of matrices after the other, for all texts."""

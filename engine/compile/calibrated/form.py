@@ -6,12 +6,13 @@ import numpy as np
 
 from engine.compile.arguments import CompileArguments
 from engine.compile.calibrated.statistics import SharedInputs
-from engine.compile.quantization.blocks import Float32
+from engine.compile.quantization.blocks import INT4_MIDDLE, Float32
 from engine.compile.quantization.method import Method
+from engine.compile.quantization.w4a16 import int4_columns
 from engine.compile.rounding.codes import TINY, BlockCodes, BlockScales, Coding, Floats, extreme_scales, rounded
 from engine.compile.rounding.gptq import ChooseScales, compensated_searching, picked_rows, searching
 from engine.compile.rounding.hessian import output_errors
-from engine.compile.rounding.lpbq import choosing_multiples, nearest_multiples, reaching_scales, searched_multiples
+from engine.compile.rounding.lpbq import choosing_multiples, searched_multiples
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,17 @@ def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
-    """[outputs, inputs] with scales that reach the extremes of blocks."""
+    """[outputs, inputs] as it is stored where nothing is chosen. CompileError when LPBQ blocks do not come out even."""
     if form.has_multiples:
-        return rounded(weight, nearest_multiples(reaching_scales(weight, form.block), form.block))
+        return _as_columns(weight, form.block)
     grid = extreme_scales(weight, form.block, form.coding)
     return rounded(weight, BlockScales(_halves(grid.scales), grid.zeros, grid.block) if form.in_half else grid)
+
+
+def _as_columns(weight: Float32, block: int) -> BlockCodes:
+    columns = int4_columns(weight, block)
+    codes = (columns.integers + np.int8(INT4_MIDDLE)).astype(np.uint8).reshape(len(weight), -1, block)
+    return BlockCodes(codes, BlockScales(columns.scales, None, block), weight.shape[1])
 
 
 def _scales(target: Float32, inputs: SharedInputs, form: CodeForm) -> ChooseScales:

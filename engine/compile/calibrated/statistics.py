@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.blocks import Float32
-from engine.compile.rounding.gptq import Factor, factorised
+from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
 from engine.compile.rounding.hessian import Float64, InputStatistics
 
 RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x
@@ -43,7 +43,7 @@ class SharedInputs:
         drift = None if ahead is None else _drift(inputs.chosen, ahead)
         hessian, single = statistics.hessian, lag.astype(np.float32)
         correction = _times_inverse(hessian, single) if drift is None else None
-        return cls(hessian, factorised(hessian, block), single, drift, correction)
+        return cls(hessian, factorised(hessian, block, order=ColumnOrder.BLOCKS), single, drift, correction)
 
     def target(self, weight: Float32) -> Float32:
         """W' of W [outputs, inputs]."""

@@ -1,0 +1,111 @@
+"""Which quality a compilation gets; what is refused by name."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from gguf.constants import GGMLQuantizationType
+
+from engine.bundle.manifest import DiffusionSpec
+from engine.bundle.task import ModelTask
+from engine.compile.arguments import CompileArguments, QualityLevel, Quant
+from engine.compile.calibrated.form import CodeForm
+from engine.compile.calibrated.settle import chosen_source, methods_of, settle_quality
+from engine.compile.progress import SilentProgress
+from engine.compile.quantization.table import method_of
+from engine.compile.source import FolderSource, open_source
+from engine.errors import CompileError
+from engine.models.family import read_network
+from engine.models.network import Network
+from tests.engine.compile.gguf.gguf_files import write_gguf
+
+
+class Notes(SilentProgress):
+    """Keeps what was noted."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def settled(source: Path, network: Network | None = None, **options: Any) -> tuple[QualityLevel | None, list[str]]:
+    opened, notes = open_source(source), Notes()
+    arguments = CompileArguments(source, Path("out"), **{"quality": None, **options})
+    result = settle_quality(arguments, opened, network or read_network(opened.config), notes)
+    return result.quality, notes.texts
+
+
+def grown(network: Network) -> Network:
+    """The size of 8 B parameters."""
+    sizes = {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 12_288, "vocab": 151_936}
+    return replace(network, spec=msgspec.structs.replace(network.spec, **sizes))
+
+
+@pytest.mark.parametrize("quant", ["int4", "w4", "w4a16"])
+def test_small_models_get_good(quant: str, tiny_checkpoint: Path) -> None:
+    assert settled(tiny_checkpoint, quant=Quant(quant)) == (QualityLevel.GOOD, [])
+
+
+def test_models_that_take_longer_get_fast_and_are_told(tiny_checkpoint: Path) -> None:
+    network = grown(read_network(FolderSource(tiny_checkpoint).config))
+    level, notes = settled(tiny_checkpoint, network)
+    assert level is QualityLevel.FAST
+    assert "--quality good would take about" in notes[0]
+    assert settled(tiny_checkpoint, network, quality=QualityLevel.GOOD) == (QualityLevel.GOOD, [])
+
+
+@pytest.mark.parametrize("quant", ["fp32", "int8", "keep", "fp16", "w8a16"])
+def test_methods_with_nothing_to_choose(quant: str, tiny_checkpoint: Path) -> None:
+    assert settled(tiny_checkpoint, quant=Quant(quant)) == (QualityLevel.FAST, [])
+    assert settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.FAST)[0] is QualityLevel.FAST
+    with pytest.raises(CompileError, match=rf"--quality good chooses codes .* not for {quant}"):
+        settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.GOOD)
+
+
+def test_blocks_that_a_file_has_are_kept(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    four = write_gguf(tiny_checkpoint, tmp_path / "four.gguf", GGMLQuantizationType.Q4_0)
+    eight = write_gguf(tiny_checkpoint, tmp_path / "eight.gguf", GGMLQuantizationType.Q8_0)
+    assert settled(four)[0] is QualityLevel.FAST
+    assert settled(eight)[0] is QualityLevel.GOOD
+    with pytest.raises(CompileError, match="4 bits already"):
+        settled(four, quality=QualityLevel.GOOD)
+    for options in ({"block": 128}, {"asymmetric": True}, {"quant": Quant.W4A16}):  # these store them otherwise
+        assert settled(four, **options)[0] is QualityLevel.GOOD
+
+
+def test_models_that_denoise_blocks_and_whole_contexts(tiny_checkpoint: Path) -> None:
+    network = read_network(FolderSource(tiny_checkpoint).config)
+    blocks = replace(network, details=replace(network.details, diffusion=DiffusionSpec(4, 1)))
+    assert settled(tiny_checkpoint, blocks)[0] is QualityLevel.FAST
+    assert settled(tiny_checkpoint, whole_context=(32,))[0] is QualityLevel.FAST
+    with pytest.raises(CompileError, match=r"--quality good .* denoises blocks"):
+        settled(tiny_checkpoint, blocks, quality=QualityLevel.GOOD)
+    with pytest.raises(CompileError, match="--whole-context"):
+        settled(tiny_checkpoint, whole_context=(32,), quality=QualityLevel.GOOD)
+
+
+def test_the_source_is_rotated_unless_adapters_are_to_fit(tiny_checkpoint: Path) -> None:
+    source = FolderSource(tiny_checkpoint)
+    network = read_network(source.config)
+    good = CompileArguments(tiny_checkpoint, Path("out"), quality=QualityLevel.GOOD, task=ModelTask.GENERATE)
+    turned, read = chosen_source(good, source, network, 0)
+    assert turned is not source
+    assert not read.spec.tied_head
+    assert read.spec.parameters == network.spec.parameters
+    for plain in (replace(good, quality=QualityLevel.FAST), replace(good, lora=True)):
+        assert chosen_source(plain, source, network, 0) == (source, network)
+    _, embedder = chosen_source(replace(good, task=ModelTask.EMBED), source, network, 0)
+    assert embedder.spec.tied_head
+
+
+def test_methods_in_words() -> None:
+    good = CompileArguments(Path("a"), Path("out"), quality=QualityLevel.GOOD)
+    w4a16 = replace(good, quant=Quant.W4A16, lora=True)
+    forms = [CodeForm.of(method_of(each), each) for each in (good, w4a16)]
+    assert forms[0] is not None and forms[1] is not None
+    assert methods_of(good, forms[0])[:2] == ("rotated stream", "rotated values")
+    assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "LPBQ multiples")
