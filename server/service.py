@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 from fastapi import Request, Response
 
+from engine.bundle.manifest import Manifest
 from engine.errors import ContextLengthExceeded
 from engine.grammar.tool_formats import ToolFormat
 from engine.pooling.prompts import PooledInput
@@ -31,7 +32,7 @@ from server.models.models import Models, find
 from server.models.served_model import ServedModel
 from server.requests.chat_template_options import Thinking
 from server.requests.denoising import out_of_order
-from server.requests.params import GenerationParams, check_generates
+from server.requests.params import GenerationParams
 from server.requests.prompts import ReadPrompt
 from server.requests.structured_output import AnswerForm
 from server.settings import Settings
@@ -88,12 +89,8 @@ class Service:
         return format_of(self.engine.info.manifest.text.markers)
 
     def admit(self, sequences: int) -> None:
-        """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap.
-
-        A model that gives no tokens is refused by name.
-        """
+        """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap."""
         self.in_flight.check_open()
-        check_generates(self.engine.info)
         self.engine.check_room(sequences)
 
     def envelope(self, prefix: str) -> Envelope:
@@ -221,20 +218,28 @@ def server_of(request: Request) -> Server:
     return cast(Server, request.app.state.server)
 
 
-async def take_model(request: Request, name: str | None) -> Service:
+def any_model(manifest: Manifest) -> None:
+    """No check: a request that a model of any task answers."""
+
+
+async def take_model(request: Request, name: str | None, check: Callable[[Manifest], object] = any_model) -> Service:
     """The service of the model of that name (None: the first), loaded, and kept so until the answer has ended.
 
+    check: raises Refusal for a model that cannot do what is asked; before the model is loaded, if its bundle is known.
     Refusal 404 for a name that is not served, Busy when the model cannot be loaded now, ClientLeft. The body must be
     read.
     """
     server = server_of(request)
     known = server.models.models
     model = known[0] if name is None else find(known, name)
+    if model.manifest is not None:
+        check(model.manifest)
     hold_until_answered(request.scope, model.pinned())
     began_s = time.monotonic()
     engine = server.models.ready(model)
     if engine is None:
         engine = await until_left(request, _loaded(server, model))
+        check(engine.info.manifest)
     return Service(
         settings=model.settings,
         engine=engine,

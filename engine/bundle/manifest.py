@@ -239,6 +239,11 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.model.hidden if self.task is ModelTask.EMBED else self.model.vocab
 
     @property
+    def generates(self) -> bool:
+        """Whether it gives tokens: not for models that make vectors, and encoders that score."""
+        return self.task is not ModelTask.EMBED and self.encoder is None
+
+    @property
     def is_free_shape(self) -> bool:
         """True when one graph serves every number of rows and columns (CPU bundles by default)."""
         return any(graph.rows is None for graph in self.graphs if graph.kind is not GraphKind.LMHEAD)

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, replace
 
+from engine.bundle.manifest import Manifest
 from engine.bundle.task import ModelTask
-from engine.client.engine import EngineInfo
 from engine.request import Denoising, SamplingParams, ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import echo, refuse
@@ -100,12 +100,12 @@ def completion_params(body: CompletionRequest, engine: EngineLike, settings: Set
     return replace(params, prompt_logprobs=body.logprobs) if body.echo else params
 
 
-def check_generates(info: EngineInfo) -> None:
+def check_generates(manifest: Manifest) -> None:
     """Raise Refusal when the model gives no tokens."""
-    if info.manifest.task is ModelTask.EMBED:
+    if manifest.task is ModelTask.EMBED:
         message = "This model makes embeddings and generates no text; it answers POST /v1/embeddings."
         raise refuse(message, "model", "model_not_supported")
-    if info.manifest.encoder is not None:
+    if not manifest.generates:
         message = "This model scores documents and generates no text; it answers POST /v1/rerank."
         raise refuse(message, "model", "model_not_supported")
 

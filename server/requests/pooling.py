@@ -1,5 +1,6 @@
 """What becomes vectors and scores: the inputs of a request, and its rules between fields and model."""
 
+from engine.bundle.manifest import Manifest
 from engine.bundle.pooling import PoolingSpec, RerankKind, RerankSpec
 from engine.client.engine import EngineInfo
 from engine.pooling.prompts import IdsInput, JudgedPair, PooledInput, TextInput, TextPair
@@ -10,18 +11,18 @@ from server.protocol.rerank import RerankRequest
 from server.settings import Settings
 
 
-def embedding_spec(info: EngineInfo) -> PoolingSpec:
+def embedding_spec(manifest: Manifest) -> PoolingSpec:
     """How this model's vectors are made; refused by name when it makes none."""
-    if info.manifest.pooling is None:
-        raise refuse(_wrong_task(info, "make embeddings", "embed"), "model", "model_not_supported")
-    return info.manifest.pooling
+    if manifest.pooling is None:
+        raise refuse(_wrong_task(manifest, "make embeddings", "embed"), "model", "model_not_supported")
+    return manifest.pooling
 
 
-def rerank_spec(info: EngineInfo) -> RerankSpec:
+def rerank_spec(manifest: Manifest) -> RerankSpec:
     """How this model scores documents; refused by name when it does not."""
-    if info.manifest.rerank is None:
-        raise refuse(_wrong_task(info, "rerank", "rerank"), "model", "model_not_supported")
-    return info.manifest.rerank
+    if manifest.rerank is None:
+        raise refuse(_wrong_task(manifest, "rerank", "rerank"), "model", "model_not_supported")
+    return manifest.rerank
 
 
 def embedding_inputs(body: EmbeddingRequest, info: EngineInfo, settings: Settings) -> list[PooledInput]:
@@ -44,7 +45,7 @@ def rerank_inputs(body: RerankRequest, info: EngineInfo, settings: Settings) -> 
     """The query with each of the documents."""
     check_count(len(body.documents), "documents", settings)
     keep = _keep(body.truncate_prompt_tokens, info)
-    if rerank_spec(info).kind is RerankKind.PAIR:
+    if rerank_spec(info.manifest).kind is RerankKind.PAIR:
         if body.instruction:
             raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
         return [
@@ -93,8 +94,8 @@ def _keep(asked: int | None, info: EngineInfo) -> int | None:
     return asked if asked > 0 else info.max_input
 
 
-def _wrong_task(info: EngineInfo, what: str, task: str) -> str:
+def _wrong_task(manifest: Manifest, what: str, task: str) -> str:
     return (
-        f"The model does not {what}: its bundle is for the task '{info.manifest.task}'. "
+        f"The model does not {what}: its bundle is for the task '{manifest.task}'. "
         f"Serve one that was compiled with --task {task}."
     )

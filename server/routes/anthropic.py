@@ -37,7 +37,7 @@ router = APIRouter(route_class=BoundedRoute)
 )
 async def create_message(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of named events."""
-    service = await take_model(request, body.model)
+    service = await take_model(request, body.model, check_generates)
     check_fields(body)
     chat = message_chat(body)
     with _own_words():
@@ -62,8 +62,7 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", responses=message_errors(AnthropicError))
 async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCountAnswer:
     """The tokens of the prompt that /v1/messages would make of the same fields."""
-    service = await take_model(request, body.model)
-    check_generates(service.engine.info)
+    service = await take_model(request, body.model, check_generates)
     with _own_words():
         tools = chat_tools(conversation_chat(body), service.tool_format)
         work = service.engine.chat_prompt(template_turns(body), tools, thinking_options(body))

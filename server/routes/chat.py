@@ -11,6 +11,7 @@ from server.protocol.chat_request import ChatRequest
 from server.protocol.openapi_responses import answers
 from server.requests.chat_template_options import template_options
 from server.requests.messages import template_messages
+from server.requests.params import check_generates
 from server.service import answer, take_model
 from server.writers.chat import ChatWriter
 from server.writers.usage import StreamUsage, TokenCount
@@ -21,7 +22,7 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, ChatChunk))
 async def create_chat(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation, whole or as a stream of events."""
-    service = await take_model(request, body.model)
+    service = await take_model(request, body.model, check_generates)
     checked = checked_chat(body, service)
     messages = template_messages(body.messages)
     options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)

@@ -7,7 +7,7 @@ from server.http.body import BoundedRoute
 from server.protocol.completion_answer import Completion
 from server.protocol.completion_request import CompletionRequest
 from server.protocol.openapi_responses import answers
-from server.requests.params import completion_params
+from server.requests.params import check_generates, completion_params
 from server.requests.prompts import EncodedPrompt, check_count, given_prompts, prompt_ids
 from server.requests.structured_output import text_form
 from server.service import answer, take_model, until_left
@@ -21,7 +21,7 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/completions", response_model=None, responses=answers(Completion, Completion))
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue one prompt or several, given as text or as token ids; whole or as a stream of events."""
-    service = await take_model(request, body.model)
+    service = await take_model(request, body.model, check_generates)
     engine = service.engine
     params = completion_params(body, engine, service.settings)
     given = given_prompts(body)

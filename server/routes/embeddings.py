@@ -19,8 +19,8 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/embeddings", response_model=None, responses=answers(EmbeddingList))
 async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """The vector of one text or of many, given as text or as token ids."""
-    service = await take_model(request, body.model)
-    spec = embedding_spec(service.engine.info)
+    service = await take_model(request, body.model, embedding_spec)
+    spec = embedding_spec(service.engine.info.manifest)
     check_dimensions(body.dimensions, spec)
     inputs = embedding_inputs(body, service.engine.info, service.settings)
     envelope = service.envelope("embd")

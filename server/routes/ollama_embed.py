@@ -31,8 +31,8 @@ router = APIRouter(route_class=UntypedRoute)
 @router.post("/api/embed", response_model=None, responses=whole_answers(OllamaEmbedAnswer, OllamaError))
 async def create_ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
     """The vector of one text or of many."""
-    arrival = await arrived(request, body.model, body.keep_alive)
-    spec = embedding_spec(arrival.service.engine.info)
+    arrival = await arrived(request, body.model, body.keep_alive, embedding_spec)
+    spec = embedding_spec(arrival.service.engine.info.manifest)
     check_dimensions(body.dimensions, spec)
     pooled = await _pooled(request, arrival, as_embedding(body))
     return await _written(
@@ -43,8 +43,8 @@ async def create_ollama_embed(body: OllamaEmbedRequest, request: Request) -> Res
 @router.post("/api/embeddings", response_model=None, responses=whole_answers(OllamaEmbeddingsAnswer, OllamaError))
 async def create_ollama_embedding(body: OllamaEmbeddingsRequest, request: Request) -> Response:
     """The vector of one text, as older clients ask for it."""
-    arrival = await arrived(request, body.model, body.keep_alive)
-    spec = embedding_spec(arrival.service.engine.info)
+    arrival = await arrived(request, body.model, body.keep_alive, embedding_spec)
+    spec = embedding_spec(arrival.service.engine.info.manifest)
     with own_names(embed_name):
         pooled = await _pooled(request, arrival, as_embedding(body))
     return await _written(lambda: embeddings_answer(pooled.vectors[0], spec))

@@ -18,7 +18,8 @@ from server.protocol.openapi_responses import line_answers
 from server.requests.ollama.generation import as_chat, chat_name, fitted, generate_name, think_options
 from server.requests.ollama.keep_alive import kept_s
 from server.requests.ollama.messages import check_prompt, prompt_turns, template_turns
-from server.service import answer
+from server.requests.params import check_generates
+from server.service import answer, any_model
 from server.writers.ollama.generation import OllamaWriter, Said, as_message, as_response
 from server.writers.ollama.timing import Clock
 from server.writers.usage import TokenCount
@@ -33,7 +34,7 @@ async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Respo
     if not body.messages and kept_s(body.keep_alive) == 0:
         await dismissed(request, body.model)
         return _empty(body, as_message, "unload")
-    arrival = await arrived(request, body.model, body.keep_alive)
+    arrival = await arrived(request, body.model, body.keep_alive, check_generates if body.messages else any_model)
     if not body.messages:
         return _empty(body, as_message, "load")
     service = arrival.service
@@ -51,7 +52,7 @@ async def create_ollama_generation(body: OllamaGenerateRequest, request: Request
     if not body.prompt and kept_s(body.keep_alive) == 0:
         await dismissed(request, body.model)
         return _empty(body, as_response, "unload")
-    arrival = await arrived(request, body.model, body.keep_alive)
+    arrival = await arrived(request, body.model, body.keep_alive, check_generates if body.prompt else any_model)
     if not body.prompt:
         return _empty(body, as_response, "load")
     service = arrival.service

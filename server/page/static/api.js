@@ -12,10 +12,10 @@ export class ApiError extends Error {
   }
 }
 
-/** Names of the model and its adapters, the model first. */
+/** Names of the models that can chat, each with its adapters behind it; what is not known yet counts as one. */
 export async function modelNames(signal) {
   const answer = await ask('v1/models', { signal })
-  return (await answer.json()).data.map((model) => model.id)
+  return (await answer.json()).data.filter((model) => model.meta.generates !== false).map((model) => model.id)
 }
 
 /** The chunks of an answer; throws ApiError, also in the middle. */

@@ -84,7 +84,7 @@ class Page {
   say(text, parent = path(this.current).at(-1)?.id ?? '') {
     const { current } = this
     if (this.runs.isRunning(current.id)) return
-    if (!current.model) return this.#tell('There is no model yet.')
+    if (!current.model) return this.#tell('There is no model to ask.')
     const asked = append(current, parent, { id: newId(), role: 'user', content: text }, Date.now())
     this.#answer(current, asked.id)
   }
@@ -96,7 +96,7 @@ class Page {
   async loadModels() {
     try {
       this.models = await modelNames()
-      this.#tell('')
+      this.#tell(this.models.length ? '' : 'No model of this server can chat.')
       this.#showModels()
     } catch (error) {
       if (error.status === 401) return this.#needKey(() => this.loadModels())
@@ -172,7 +172,7 @@ class Page {
 
   #showModels() {
     const select = byId('model')
-    if (!this.models.includes(this.current.model)) this.current.model = this.models[0]
+    if (!this.models.includes(this.current.model)) this.current.model = this.models[0] ?? ''
     select.replaceChildren(...this.models.map((name) => el('option', { value: name, text: name })))
     select.value = this.current.model
   }

@@ -84,7 +84,7 @@ class KnownModel:
         """Ollama's words for what a request may ask of it."""
         if self.manifest is not None and self.manifest.task is ModelTask.EMBED:
             return ["embedding"]
-        if self.manifest is not None and self.manifest.encoder is not None:
+        if self.manifest is not None and not self.manifest.generates:
             return []  # it scores documents, for which Ollama has no word
         markers = {} if self.manifest is None else self.manifest.text.markers
         words = (("tool_call", "tools"), ("reasoning", "thinking"))

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
+import msgspec
 import openai.types
 import pytest
 from fastapi import FastAPI
 
+from engine.bundle.task import ModelTask
 from engine.client.engine import EngineState
 from engine.config import EngineConfig
 from server.app import create_app
@@ -16,6 +19,7 @@ from server.http.in_flight import InFlight
 from server.models.roster import RosterRules
 from server.settings import Settings
 from tests.server.models.stage import Stage, settled
+from tests.server.scripted_engine import manifest
 
 HELLO = {"model": "b", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -50,6 +54,55 @@ async def test_a_request_loads_the_model_that_it_names_and_no_other(client: http
     assert stage.states == ["unloaded", "ready", "unloaded"]
     assert [len(loader.engines) for loader in stage.loaders] == [0, 1, 0]
     assert len(stage.loaders[1].engines[0].submitted) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO["messages"]}),
+        ("/v1/completions", {"prompt": "hello"}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/v1/messages", {"messages": HELLO["messages"], "max_tokens": 5}),
+        ("/v1/messages/count_tokens", {"messages": HELLO["messages"]}),
+        ("/api/chat", {"messages": HELLO["messages"]}),
+        ("/api/generate", {"prompt": "hello"}),
+    ],
+)
+async def test_what_an_unloaded_embedder_cannot_do_is_refused_before_it_is_loaded(
+    path: str, more: dict[str, Any], client: httpx.AsyncClient, stage: Stage
+) -> None:
+    stage.loaders[1].manifest = msgspec.structs.replace(manifest(), task=ModelTask.EMBED)
+    answer = await client.post(path, json={"model": "b", **more})
+    assert (answer.status_code, "embed" in answer.text) == (400, True), answer.text
+    assert stage.states == ["unloaded"] * 3
+    assert not stage.models[1].pins
+
+
+async def test_a_model_that_generates_is_not_loaded_for_vectors(client: httpx.AsyncClient, stage: Stage) -> None:
+    for path in ("/v1/embeddings", "/api/embed"):
+        answer = await client.post(path, json={"model": "b", "input": "hello"})
+        assert (answer.status_code, "does not make embeddings" in answer.text) == (400, True), answer.text
+    assert stage.states == ["unloaded"] * 3
+
+
+async def test_what_is_known_only_of_the_loaded_model_refuses_as_well(client: httpx.AsyncClient, stage: Stage) -> None:
+    """A checkpoint that has not been compiled yet has no manifest."""
+    stage.loaders[1].manifest = None
+    answer = await client.post("/v1/embeddings", json={"model": "b", "input": "hello"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "model_not_supported")
+    assert (stage.states[1], stage.models[1].pins) == ("ready", 0)
+
+
+async def test_the_list_says_what_each_model_is_for(client: httpx.AsyncClient, stage: Stage) -> None:
+    stage.loaders[0].manifest = None
+    stage.loaders[1].manifest = msgspec.structs.replace(manifest(), task=ModelTask.EMBED)
+    listed = (await client.get("/v1/models")).json()["data"]
+    assert [(model["meta"].get("task"), model["meta"].get("generates")) for model in listed] == [
+        (None, None),
+        ("embed", False),
+        ("generate", True),
+    ]
 
 
 async def test_the_document_has_the_refusal_to_unload(client: httpx.AsyncClient) -> None:

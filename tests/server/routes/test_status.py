@@ -235,10 +235,10 @@ async def test_the_openapi_document_is_true(app: FastAPI, client: httpx.AsyncCli
 
 
 async def test_one_model_says_nothing_of_coming_and_going(client: httpx.AsyncClient) -> None:
-    """What one model shows is what it showed before there could be several, byte for byte."""
     (model,) = (await client.get("/v1/models")).json()["data"]
     assert list(model["meta"]) == [
-        *("device", "family", "quant", "split", "parameters", "vocab", "variants", "kv_bytes_per_token", "fingerprint")
+        *("device", "family", "quant", "split", "parameters", "vocab", "variants", "kv_bytes_per_token", "fingerprint"),
+        *("task", "generates"),
     ]
     assert "hexserve:model_" not in (await client.get("/metrics")).text
     assert (await client.post("/models/load", json={"model": model["id"]})).json()["state"] == "ready"
