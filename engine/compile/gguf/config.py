@@ -9,12 +9,14 @@ from engine.compile.gguf.architectures import ROPE_FACTORS, GgufArchitecture
 from engine.compile.gguf.fields import ArchitectureFields
 from engine.compile.gguf.geometry import GgufGeometry
 from engine.compile.gguf.header import GgufHeader
+from engine.compile.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.qwen3_5 import ATTENTION_LAYER, RECURRENT_LAYER
 from engine.models.rotary import DEFAULT_THETA, MAX_POSITIONS
 
 # What changes the network's arithmetic and is in no model that the table names; 0 and absent are the same.
-FOREIGN = ("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale", "pooling_type")
+FOREIGN = ("expert_count", "attention.scale", "logit_scale", "embedding_scale", "residual_scale")
+NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
 
 
 def network_config(
@@ -27,8 +29,9 @@ def network_config(
             raise UnsupportedModel(f"{header.path.name}: {architecture.name}.{key} is not supported")
     window = fields.integer("attention.sliding_window", 0, 1 << 40, 0)
     turned = fields.integer("rope.dimension_count", 2, 1024, geometry.head_dim)
+    family = "MistralForCausalLM" if window and architecture.name == "llama" else architecture.family
     return {
-        "architectures": ["MistralForCausalLM" if window and architecture.name == "llama" else architecture.family],
+        "architectures": [f"{family.removesuffix('ForCausalLM')}{BARE}" if _is_embedder(header, fields) else family],
         "hidden_size": fields.integer("embedding_length", 1, 1 << 16),
         "num_hidden_layers": geometry.layers,
         "num_attention_heads": geometry.heads,
@@ -47,6 +50,15 @@ def network_config(
         "rope_parameters": _rope(header, fields, tensors, turned),
         **_recurrent(geometry),
     }
+
+
+def _is_embedder(header: GgufHeader, fields: ArchitectureFields) -> bool:
+    """Whether the file says that its vectors are those of last tokens. UnsupportedModel for another way."""
+    pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
+    if pooling not in (NO_POOLING, LAST_TOKEN):
+        key = f"{header.path.name}: {fields.key('pooling_type')}"
+        raise UnsupportedModel(f"{key} {pooling} is not supported (supported: 3, the last token)")
+    return pooling == LAST_TOKEN
 
 
 def _recurrent(geometry: GgufGeometry) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Tokenizer, chat template and special tokens of a GGUF file, as the bundle keeps them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -45,6 +46,10 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
         "eos_token": None if eos is None else tokens[eos],
         "add_bos_token": fields.flag("add_bos_token", adds_bos),
     }
+    ends = fields.flag("add_eos_token", False)
+    document["post_processor"] = _template_around(
+        tokens, bos if settings["add_bos_token"] else None, eos if ends else None
+    )
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
     tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)
@@ -57,6 +62,30 @@ def end_ids(fields: TokenizerFields, vocabulary: Vocabulary) -> list[int]:
     declared = [identifier for key in ENDS if (identifier := fields.token(key, tokens)) is not None]
     named = [tokens.index(mark) for mark in ENDING if mark in tokens]
     return list(dict.fromkeys(declared + [end for end in named if vocabulary.kinds[end] == TokenKind.CONTROL]))
+
+
+def _template_around(tokens: Sequence[str], before: int | None, behind: int | None) -> dict[str, object] | None:
+    """The tokens that the file wants around a text: an embedder's vector is that of the last of them."""
+    around = {tokens[identifier]: identifier for identifier in (before, behind) if identifier is not None}
+    if not around:
+        return None
+
+    def piece(sequence: str) -> list[dict[str, object]]:
+        text = {"Sequence": {"id": sequence, "type_id": 0}}
+        marks = [
+            [{"SpecialToken": {"id": tokens[identifier], "type_id": 0}}] if identifier is not None else []
+            for identifier in (before, behind)
+        ]
+        return [*marks[0], text, *marks[1]]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": piece("A"),
+        "pair": [*piece("A"), *piece("B")],
+        "special_tokens": {
+            token: {"id": token, "ids": [identifier], "tokens": [token]} for token, identifier in around.items()
+        },
+    }
 
 
 def _parsed(serialized: str, title: str) -> Tokenizer:

@@ -1,9 +1,12 @@
 """Vectors and scores of served bundles against transformers, text in and numbers out."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -21,7 +24,8 @@ from engine.pooling.vectors import finished, score
 from engine.request import FinishReason, Pooling, Request, SamplingParams
 from engine.text.tokenizer import Tokenizer
 from engine.worker.assembly import assemble
-from tests.embedders import QUERY, tokenizer_of, write_embedder, write_reranker
+from tests.embedders import END, QUERY, tokenizer_of, write_embedder, write_reranker
+from tests.engine.compile.gguf.gguf_files import write_gguf
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "segments": {"layout": Layout.SEGMENTS},
@@ -102,6 +106,24 @@ def test_vectors_are_those_of_transformers(layout: str, embedder: Path, tmp_path
         cosines = np.sum(found * expected_vectors(embedder, TEXTS, dimensions), axis=1)
         assert cosines.min() >= 0.9999
         assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
+
+
+def test_a_gguf_embedder_ends_every_text_as_its_checkpoint_does(embedder: Path, tmp_path: Path) -> None:
+    """The file says how its vectors are made and which token ends a text; the task follows from it."""
+    source = tmp_path / "source"
+    shutil.copytree(embedder, source)
+    (source / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "add_bos_token": False}))
+
+    def says(writer: gguf.GGUFWriter) -> None:
+        writer.add_add_eos_token(True)
+        writer.add_pooling_type(gguf.PoolingType.LAST)
+
+    manifest = compiled(write_gguf(source, tmp_path / "embedder.gguf", change=says), tmp_path / "bundle")
+    assert manifest.task is ModelTask.EMBED and manifest.pooling is not None
+    assert manifest.pooling.end_ids == tuple(tokenizer_of(embedder)("").input_ids)
+    raw = served(tmp_path / "bundle", [TextInput(text, "input") for text in TEXTS], Pooling())
+    found = np.stack([finished(vector, manifest.pooling) for vector in raw])
+    assert np.sum(found * expected_vectors(embedder, TEXTS), axis=1).min() >= 0.9999
 
 
 def test_a_named_prompt_stands_before_the_text(embedder: Path, tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def write_gguf(
     change: adds to the header. quantize: makes bytes of rows.
     """
     config = json.loads((source / "config.json").read_text())
-    architecture = config["architectures"][0].removesuffix("ForCausalLM").lower().replace("_", "")
+    name = config["architectures"][0].removesuffix("ForCausalLM").removesuffix("Model")
+    architecture = name.lower().replace("_", "")
     writer = gguf.GGUFWriter(output, architecture)
     add_facts(writer, config)
     if architecture == HYBRID:
@@ -53,7 +54,9 @@ def write_gguf(
     if architecture == HYBRID:
         tensors = [hybrid_tensor(config, name, value) for name, value in tensors]
     for name, value in tensors:
-        written = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        # A model without a head leaves out the first part of its names.
+        whole = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+        written = names.get_name(whole, try_suffixes=(".weight", ".bias"))
         assert written is not None
         heads = next((config[count] for module, count in INTERLEAVED.items() if module in name), 0)
         turned = interleaved(value, heads) if architecture == "llama" and heads else value

@@ -103,6 +103,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "long values": ({"attention.key_length": 16, "attention.value_length": 32}, "different lengths"),
     "odd heads": ({"attention.key_length": 15, "attention.value_length": 15}, "15 numbers cannot be turned in pairs"),
     "one of several files": ({"split.count": 3}, "one of 3 files"),
+    "vectors by the mean": ({"pooling_type": 1}, "llama.pooling_type 1 is not supported .supported: 3, the last"),
     "no tensors": ({}, "has no tensor 'model.embed_tokens.weight'"),
 }
 

@@ -67,9 +67,13 @@ def checkpoint_text(folder: Path, tokenizer: Tokenizer, **settings: object) -> P
     return folder
 
 
-def write_text_gguf(path: Path, source: Path, vocab: int, pre: str) -> Path:
+def write_text_gguf(
+    path: Path, source: Path, vocab: int, pre: str, change: Callable[[gguf.GGUFWriter], None] | None = None
+) -> Path:
     writer = gguf.GGUFWriter(path, "qwen2")
     add_text(writer, source, vocab, pre)
+    if change is not None:
+        change(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -123,6 +127,25 @@ def test_the_demo_model_keeps_its_tokenizer_template_and_ends(tmp_path: Path) ->
     assert [ours.token_bytes(i) for i in range(3072)] == [wanted.token_bytes(i) for i in range(3072)]
     for text in TEXTS[:2] + TEXTS[3:]:  # this vocabulary was made without composing characters
         assert ours.encode(text, True) == wanted.encode(text, True)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"), [(False, True), (True, True), (True, False), (False, False)], ids=["end", "both", "begin", "no"]
+)
+def test_the_tokens_that_a_file_puts_around_a_text_are_kept(begins: bool, ends: bool, tmp_path: Path) -> None:
+    """As llama.cpp reads `add_bos_token` and `add_eos_token`: each of two texts has them."""
+    source = checkpoint_text(
+        tmp_path / "source", byte_level(None), bos_token="<|im_start|>", eos_token="<|im_end|>", add_bos_token=begins
+    )
+    path = tmp_path / "m.gguf"
+    size = byte_level(None).get_vocab_size()
+    write_text_gguf(path, source, size, "gpt-2", lambda writer: writer.add_add_eos_token(ends))
+    begin, end, a, b = (byte_level(None).encode(text).ids for text in ("<|im_start|>", "<|im_end|>", "a", "b"))
+    before, behind = begin if begins else [], end if ends else []
+    read(path, tmp_path / "out")
+    made = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    assert made.encode("a").ids == [*before, *a, *behind]
+    assert made.encode("a", "b").ids == [*before, *a, *behind, *before, *b, *behind]
 
 
 def test_llama_3_takes_whole_tokens_and_begins_with_bos(tmp_path: Path) -> None:
