@@ -46,10 +46,9 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
         "eos_token": None if eos is None else tokens[eos],
         "add_bos_token": fields.flag("add_bos_token", adds_bos),
     }
-    ends = fields.flag("add_eos_token", False)
-    document["post_processor"] = _template_around(
-        tokens, bos if settings["add_bos_token"] else None, eos if ends else None
-    )
+    before = bos if settings["add_bos_token"] else None
+    behind = eos if fields.flag("add_eos_token", False) else None
+    document["post_processor"] = _template_around(tokens, before, behind)
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
     tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)

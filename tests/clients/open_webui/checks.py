@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 from checking import MODEL, base_url, check, run
-from webui import KEY, USER, WebUi, documented, webui
+from webui import KEY, PATIENCE_S, USER, WebUi, documented, webui
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "page"))
 from chromium import find_chromium
@@ -30,7 +30,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-PATIENCE_MS = 60_000
+PATIENCE_MS = 1000 * PATIENCE_S
 
 
 @cache
@@ -55,7 +55,7 @@ def one() -> tuple[Any, WebUi]:
 
 
 def name_of(server: str) -> str:
-    listed = httpx.get(f"{base_url(server)}/models", timeout=60).json()["data"]
+    listed = httpx.get(f"{base_url(server)}/models", timeout=PATIENCE_S).json()["data"]
     return str(listed[0]["id"])
 
 
@@ -84,7 +84,7 @@ def aborted() -> float:
 
 def until_aborted(before: float) -> None:
     """Wait until the server has noticed that one more client left."""
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + PATIENCE_S
     while aborted() <= before:
         assert time.monotonic() < until_s, "the answer went on"
         time.sleep(0.1)

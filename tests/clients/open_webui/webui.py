@@ -21,8 +21,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "clients" / "open-webui.md"
 DOCUMENTED = "http://127.0.0.1:8000"
 KEY = os.environ["OPENAI_API_KEY"]
 USER = {"name": "Jo", "email": "jo@localhost.test", "password": "a-password-of-tests", "profile_image_url": ""}
-START_S = 180
-# Nothing is looked up outside; no title, tags or follow-up questions beside a chat, so that its requests can be counted.
+START_S = 300
+PATIENCE_S = 300
+# Nothing is looked up outside; no title, tags or follow-up questions beside a chat.
 ALONE = {
     "OFFLINE_MODE": "true",
     "HF_HUB_OFFLINE": "1",
@@ -55,7 +56,7 @@ class WebUi:
 
     def get(self, path: str) -> Any:
         """The JSON of an answer that must be a success."""
-        return self._json(httpx.get(f"{self.url}{path}", headers=self._headers, timeout=60))
+        return self._json(httpx.get(f"{self.url}{path}", headers=self._headers, timeout=PATIENCE_S))
 
     def post(self, path: str, body: Any) -> Any:
         """The same of a POST."""
@@ -63,14 +64,14 @@ class WebUi:
 
     def ask(self, path: str, body: Any) -> httpx.Response:
         """The whole answer to a POST."""
-        return httpx.post(f"{self.url}{path}", json=body, headers=self._headers, timeout=60)
+        return httpx.post(f"{self.url}{path}", json=body, headers=self._headers, timeout=PATIENCE_S)
 
     @contextmanager
     def streamed(self, body: Mapping[str, Any]) -> Iterator[Iterator[Any]]:
         """The chunks of a chat."""
         given = {**body, "stream": True}
         with httpx.stream(
-            "POST", f"{self.url}/api/chat/completions", json=given, headers=self._headers, timeout=60
+            "POST", f"{self.url}/api/chat/completions", json=given, headers=self._headers, timeout=PATIENCE_S
         ) as answer:
             assert answer.status_code == 200, answer.read()
             lines = (line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: "))
@@ -105,7 +106,7 @@ def webui(variables: Mapping[str, str]) -> Iterator[WebUi]:
         )
         try:
             _wait(process, url, Path(folder) / "log")
-            signed = httpx.post(f"{url}/api/v1/auths/signup", json=USER, timeout=60)
+            signed = httpx.post(f"{url}/api/v1/auths/signup", json=USER, timeout=PATIENCE_S)
             assert signed.status_code == 200, signed.text
             yield WebUi(url, signed.json()["token"])
         finally:
