@@ -1,6 +1,7 @@
 """`python -m engine.worker.reckon <EngineConfig as JSON>`: what a worker of that configuration will take, unstarted.
 
-Prints {"bytes": N}, or {"error": TEXT} when the bundle cannot be served so.
+Prints {"bytes": N, "prefixes": M}, or {"error": TEXT} when the bundle cannot be served so. M of the N bytes are there
+for known prefixes only, as `kv_offload_mb` allows.
 """
 
 import sys
@@ -34,7 +35,9 @@ def main(arguments: list[str]) -> int:
     """The exit code."""
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
     try:
-        answer: dict[str, object] = {"bytes": reckon(config)}
+        needed = reckon(config)
+        bare = reckon(replace(config, kv_offload_mb=0))
+        answer: dict[str, object] = {"bytes": needed, "prefixes": needed - bare}
     except BundleError as error:
         answer = {"error": str(error)}
     sys.stdout.write(msgspec.json.encode(answer).decode())

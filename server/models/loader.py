@@ -34,6 +34,7 @@ class BundleLoader:
         self._find = find
         self._open_engine = open_engine
         self._size: int | None = None
+        self.prefixes = 0  # bytes of the size that only known prefixes take; 0 until it is reckoned
         self.manifest = manifest
 
     def reckon(self) -> int:
@@ -43,7 +44,7 @@ class BundleLoader:
             self._find = None
         manifest = load_manifest(Path(self._config.bundle))
         if self._size is None or manifest != self.manifest:  # the bundle may have been compiled anew meanwhile
-            self._size, self.manifest = _reckoned(self._config), manifest
+            (self._size, self.prefixes), self.manifest = _reckoned(self._config), manifest
         return self._size
 
     def open(self) -> EngineLike:
@@ -51,8 +52,8 @@ class BundleLoader:
         return self._open_engine(self._config)
 
 
-def _reckoned(config: EngineConfig) -> int:
-    """In a process of its own: what knows graphs is not loaded into the server."""
+def _reckoned(config: EngineConfig) -> tuple[int, int]:
+    """All bytes, and those for prefixes. In a process of its own: what knows graphs is not loaded into the server."""
     command = module_command("engine.worker.reckon", msgspec.json.encode(config).decode())
     try:
         done = subprocess.run(
@@ -66,7 +67,7 @@ def _reckoned(config: EngineConfig) -> int:
         answer = msgspec.json.decode(done.stdout, type=dict[str, int | str])
     except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
         raise BundleError(f"its memory cannot be reckoned: {error}") from error
-    size = answer.get("bytes")
-    if not isinstance(size, int):
+    size, prefixes = answer.get("bytes"), answer.get("prefixes")
+    if not isinstance(size, int) or not isinstance(prefixes, int):
         raise BundleError(str(answer.get("error")))
-    return size
+    return size, prefixes

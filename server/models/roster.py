@@ -194,14 +194,16 @@ class Roster:
         model.engine = engine
         model.loads += 1
         model.used_at_s = self._clock()
-        _log.info("loaded %s in %.1f s", model.name, model.used_at_s - started_at_s)
+        takes = f"{_mib(model.size)}{_of_which(model)}"
+        _log.info("loaded %s in %.1f s, it takes at most %s", model.name, model.used_at_s - started_at_s, takes)
         self._end_task(model, ModelState.READY)
 
     async def _has_room(self, model: ServedModel, needed: int) -> bool:
         """Reserve the memory, unloading others for it; False when nobody waits for the model any more."""
         budget = self.rules.budget
         if budget and needed > budget:
-            raise EngineFailure(f"it takes {_mib(needed)}, more than models_memory_mb allows ({_mib(budget)})")
+            takes = f"{_mib(needed)}{_of_which(model)}"
+            raise EngineFailure(f"it takes {takes}, more than models_memory_mb allows ({_mib(budget)})")
         try:
             while not fits([other.resident for other in self.models], needed, budget):
                 if not model.pins:
@@ -248,7 +250,7 @@ class Roster:
     def _too_late(self, model: ServedModel) -> Busy:
         if model.lacks is None:
             return Busy(f"The model '{model.name}' is still loading.", BusyReason.LOADING, BUSY_WAIT_S)
-        takes = f"it takes {_mib(model.lacks.size)} of the {_mib(self.rules.budget)} that models_memory_mb allows"
+        takes = f"it takes {_mib(model.lacks.size)}{_of_which(model)} of the {_mib(self.rules.budget)} that models_memory_mb allows"
         message = f"The model '{model.name}' cannot be loaded now: {takes}, and the loaded models are in use."
         return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
 
@@ -279,6 +281,10 @@ class Roster:
                 _log.info("unloading %s: idle for %.1f s", model.name, self._clock() - model.used_at_s)
                 self._begin_unload(model)
         self._wake()
+
+
+def _of_which(model: ServedModel) -> str:
+    return f" ({_mib(model.prefixes)} of it for prefixes: kv_offload_mb)" if model.prefixes else ""
 
 
 def _mib(size: int) -> str:

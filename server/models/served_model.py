@@ -26,6 +26,10 @@ class ModelLoader(Protocol):
     def manifest(self) -> Manifest | None:
         """What is known of the model before it is loaded; None until a checkpoint has been compiled."""
 
+    @property
+    def prefixes(self) -> int:
+        """The bytes of what `reckon` gave that only known prefixes take (`kv_offload_mb`); 0 before."""
+
     def reckon(self) -> int:
         """The bytes that the loaded model will take. May compile first; HexserveError. Blocks."""
 
@@ -99,6 +103,11 @@ class ServedModel:
         if self.engine is not None:
             return self.engine.info.manifest
         return None if self.loader is None else self.loader.manifest
+
+    @property
+    def prefixes(self) -> int:
+        """The bytes of its size that are for known prefixes only."""
+        return 0 if self.loader is None else self.loader.prefixes
 
     @property
     def resident(self) -> Resident:

@@ -92,11 +92,12 @@ def _bundle_facts(manifest: Manifest | None) -> dict[str, Any]:
 
 
 def _residence(model: ServedModel) -> dict[str, Any]:
-    """Whether a model that comes and goes is there, and the bytes that it is reckoned to take."""
+    """Whether a model that comes and goes is there, the bytes that it is reckoned to take, and those of them for prefixes."""
     if not model.comes_and_goes:
         return {}
     failure = {} if model.error is None else {"error": from_engine(EngineFailure(str(model.error))).message}
-    return {"state": model.state.value, "memory_bytes": model.size, **failure}
+    prefixes = model.prefixes if model.size else 0
+    return {"state": model.state.value, "memory_bytes": model.size, "prefix_bytes": prefixes, **failure}
 
 
 def _health(is_well: bool, server: Server) -> Response:

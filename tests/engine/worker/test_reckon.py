@@ -26,6 +26,19 @@ def test_it_is_the_plan_of_the_worker_and_the_worker_itself(bundles: Bundles) ->
     assert reckon(config) == plan.together + WORKER_BYTES
 
 
+@pytest.mark.parametrize("name", ["free", "segments"])
+def test_the_part_for_prefixes_is_told_apart(name: str, bundles: Bundles, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a segmented bundle prefixes lie among the sequences' own columns: whole tokens of what the setting allows."""
+    told = {}
+    for offload in (0, 3):
+        assert main([json.dumps({"bundle": str(bundles(name)), "kv_offload_mb": offload})]) == 0
+        told[offload] = json.loads(capsys.readouterr().out)
+    token = load_manifest(bundles(name)).kv_bytes_per_token
+    assert told[0]["prefixes"] == 0
+    assert 3 * 1024**2 - token < told[3]["prefixes"] <= 3 * 1024**2
+    assert told[3]["bytes"] - told[3]["prefixes"] == told[0]["bytes"]
+
+
 def test_a_draft_model_counts_as_well(bundles: Bundles) -> None:
     config = EngineConfig(str(bundles("segments")), kv_offload_mb=3)
     with_draft = reckon(replace(config, draft=str(bundles("segments int8"))))

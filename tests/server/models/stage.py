@@ -42,7 +42,7 @@ class ScriptedLoader:
     """Counts what happens to a model, and holds it up."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size, self.prefixes = size, 0
         self.manifest: Manifest | None = manifest()
         self.engines: list[LoadedEngine] = []
         self.starts = self.closes = 0

@@ -27,11 +27,12 @@ def test_a_source_is_found_once_and_the_engine_gets_the_folder(bundles: Bundles)
         return ScriptedEngine()
 
     made = BundleLoader(EngineConfig("a checkpoint"), find, open_engine)
-    assert made.manifest is None and not found
+    assert made.manifest is None and not found and not made.prefixes
     size = made.reckon()
     assert size == reckon(EngineConfig(str(folder)))
     assert made.manifest is not None and made.manifest.name
     assert made.reckon() == size
+    assert made.prefixes == 1024**3  # of kv_offload_mb
     made.open()
     made.open()
     assert (found, opened) == ([folder], [str(folder)] * 2)
