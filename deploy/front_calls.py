@@ -13,7 +13,8 @@ import msgspec
 
 from server.http.resumption import COMMENT, RESUMABLE, DeliveredChoice, Resumption, noted
 
-RESUMABLE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+RESPONSES = "/v1/responses"
+RESUMABLE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", RESPONSES})
 BETWEEN_SERVERS = frozenset({"host", "content-length", "connection", "transfer-encoding", "keep-alive", "upgrade"})
 EVENT_END = b"\n\n"
 DONE = b"data: [DONE]"
@@ -33,13 +34,16 @@ class Call:
 class Exchange:
     """A request and what its client has of the answer; `call` is what to send now, also after a loss."""
 
-    def __init__(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
+    def __init__(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, may_store: bool = False
+    ) -> None:
+        """may_store: the servers store responses, each its own."""
         self._method, self._path, self._body = method, path, body
         self._headers = tuple(pair for pair in headers.items() if pair[0].lower() not in BETWEEN_SERVERS)
         self._fields = _object(body)
         self._prompt = prompt_text(path, self._fields)
         is_stream = method == "POST" and self._fields.get("stream") is True
-        is_known = path.partition("?")[0] in RESUMABLE_PATHS
+        is_known = _goes_on(path.partition("?")[0], self._fields, may_store)
         self._resumption = Resumption.new() if is_stream and is_known else None
         self._held = b""  # events that no comment has closed yet
         self._partial = b""  # the beginning of an event
@@ -88,6 +92,11 @@ class Exchange:
     def _all_held(self) -> bytes:
         held, self._held = self._held, b""
         return held
+
+
+def _goes_on(path: str, fields: Mapping[str, Any], may_store: bool) -> bool:
+    """Whether another server can go on with a stream. A response that may be stored is its own server's."""
+    return path in RESUMABLE_PATHS and (path != RESPONSES or not may_store or fields.get("store") is False)
 
 
 def prompt_text(path: str, fields: Mapping[str, Any]) -> str:

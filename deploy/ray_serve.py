@@ -87,8 +87,9 @@ class Replica:
 class Front:
     """Passes every request to a replica, and goes on with it elsewhere when that one is lost."""
 
-    def __init__(self, replicas: DeploymentHandle) -> None:
+    def __init__(self, replicas: DeploymentHandle, may_store: bool) -> None:
         self._replicas = replicas.options(stream=True)
+        self._may_store = may_store
 
     @app.api_route("/{path:path}", methods=METHODS)
     async def pass_on(self, request: Request) -> Response:
@@ -97,7 +98,7 @@ class Front:
         if len(body) > BODY_LIMIT:
             return error_answer(413, f"The request body is larger than {BODY_LIMIT} bytes.")
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        exchange = Exchange(request.method, path, dict(request.headers), body)
+        exchange = Exchange(request.method, path, dict(request.headers), body, self._may_store)
         answer = Relayed(self._replicas, exchange)
         try:
             await answer.begin()
@@ -124,4 +125,4 @@ def build(options: Options) -> Any:
         health_check_period_s=2,
         graceful_shutdown_timeout_s=10,
     )
-    return Front.bind(replica.bind(options))
+    return Front.bind(replica.bind(options), "--store-responses" in options.options)

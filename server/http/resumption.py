@@ -26,12 +26,16 @@ TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
 class DeliveredChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Tokens of one choice, in order; finish and stopped_by of the last of them, if it was the last of the answer."""
+    """Tokens of one choice, in order; finish and stopped_by of the last of them, if it was the last of the answer.
+
+    events: of the whole stream so far, where its format numbers them.
+    """
 
     choice: Annotated[int, Meta(ge=0, lt=MOST_CHOICES)]
     token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MOST_TOKENS)]
     finish: FinishReason | None = None
     stopped_by: str | int | None = None
+    events: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
 
 
 class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +61,11 @@ class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return Delivered(each.token_ids, each.finish, each.stopped_by)
         return None
 
+    @property
+    def events(self) -> int:
+        """Events that the client has of a stream which numbers them."""
+        return max((each.events for each in self.delivered), default=0)
+
     def with_more(self, groups: Iterable[DeliveredChoice]) -> "Resumption":
         """The same answer when these groups have been delivered too, in order."""
         known = {each.choice: each for each in self.delivered}
@@ -81,9 +90,14 @@ def unwrapped(body: dict[str, Any]) -> tuple[dict[str, Any], Resumption]:
     return body["request"], resumption
 
 
-def comment(deltas: Sequence[ChoiceDelta]) -> bytes:
-    """What a front has to note once it has passed on the chunks of these deltas: one line and an empty one."""
-    told = [DeliveredChoice(number, delta.token_ids, delta.finish, delta.stopped_by) for number, delta in deltas]
+def comment(deltas: Sequence[ChoiceDelta], events: int = 0) -> bytes:
+    """What a front has to note once it has passed on the chunks of these deltas: one line and an empty one.
+
+    events: of the stream so far, where its format numbers them.
+    """
+    told = [
+        DeliveredChoice(number, delta.token_ids, delta.finish, delta.stopped_by, events) for number, delta in deltas
+    ]
     return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
 

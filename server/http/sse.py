@@ -37,6 +37,10 @@ class ChunkWriter(Protocol):
         """What follows when every choice has finished: the usage chunk, if it was asked for."""
 
     @property
+    def events(self) -> int:
+        """How many events there were so far, in a format that numbers them; else 0."""
+
+    @property
     def ending(self) -> bytes:
         """Frames after the last chunk."""
 
@@ -48,6 +52,7 @@ class PlainEnding:
     """How chats and completions end."""
 
     ending = DONE
+    events = 0
 
     def failure(self, error: HexserveError) -> list[dict[str, Any]]:
         """One error event."""
@@ -116,7 +121,7 @@ def _piece(deltas: Sequence[ChoiceDelta], writer: ChunkWriter, framing: Framing)
         writer.chunks(known)
     fresh = [each for each in deltas if not each.delta.is_known]
     chunks = b"".join(framing.frame(chunk) for chunk in writer.chunks(fresh)) if fresh else b""
-    return chunks + comment(fresh) if framing.notes_tokens and fresh else chunks
+    return chunks + comment(fresh, writer.events) if framing.notes_tokens and fresh else chunks
 
 
 async def deltas_within(stream: MergedStream, seconds: float) -> list[ChoiceDelta]:

@@ -250,7 +250,8 @@ class Roster:
     def _too_late(self, model: ServedModel) -> Busy:
         if model.lacks is None:
             return Busy(f"The model '{model.name}' is still loading.", BusyReason.LOADING, BUSY_WAIT_S)
-        takes = f"it takes {_mib(model.lacks.size)}{_of_which(model)} of the {_mib(self.rules.budget)} that models_memory_mb allows"
+        size, budget = f"{_mib(model.lacks.size)}{_of_which(model)}", _mib(self.rules.budget)
+        takes = f"it takes {size} of the {budget} that models_memory_mb allows"
         message = f"The model '{model.name}' cannot be loaded now: {takes}, and the loaded models are in use."
         return Busy(message, BusyReason.MODELS_MEMORY, BUSY_WAIT_S)
 

@@ -44,7 +44,8 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     count = TokenCount(stream.prompt_tokens, 1)
     [choice] = prepared.parsed_choices()
     response = response_object(envelope, body, wanted)
-    writer = ResponseWriter(response, count, choice, prepared.params.logprobs, tool_identities(body))
+    known_events = 0 if service.resumption is None else service.resumption.events
+    writer = ResponseWriter(response, count, choice, prepared.params.logprobs, tool_identities(body), known_events)
     if stored is None or not wanted.is_kept:
         return await answer(request, stream, writer, bool(body.stream))
     status = ResponseStatus.QUEUED if wanted.is_background else ResponseStatus.IN_PROGRESS

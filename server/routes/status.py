@@ -92,7 +92,7 @@ def _bundle_facts(manifest: Manifest | None) -> dict[str, Any]:
 
 
 def _residence(model: ServedModel) -> dict[str, Any]:
-    """Whether a model that comes and goes is there, the bytes that it is reckoned to take, and those of them for prefixes."""
+    """Whether a model that comes and goes is there, the bytes it is reckoned to take, and those for prefixes."""
     if not model.comes_and_goes:
         return {}
     failure = {} if model.error is None else {"error": from_engine(EngineFailure(str(model.error))).message}

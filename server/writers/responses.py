@@ -1,5 +1,6 @@
 """The response object of /v1/responses and the events of its stream, in the order SDKs depend on."""
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from server.stored.storing import Storing
 from server.writers.parsed_choice import ParsedChoice, Part
 from server.writers.reasoning import Thought
 from server.writers.responses_items import (
+    CalledOutput,
     CallOutput,
     CustomCallOutput,
     Event,
@@ -41,12 +43,17 @@ class ResponseWriter:
         choice: ParsedChoice,
         alternatives: int | None,
         called_as: Mapping[str, CalledAs] = NO_NAMES,
+        known_events: int = 0,
     ) -> None:
-        """response: as `response_object` begins it. called_as: tools that the model knows by another name."""
+        """response: as `response_object` begins it. called_as: tools that the model knows by another name.
+
+        known_events: how many of the events a client has got from another server.
+        """
         self._count = count
         self._choice = choice
         self._alternatives = alternatives
         self._called_as = called_as
+        self._known_events = known_events
         self._response = response
         self._open: OutputItem | None = None
         self._output: list[dict[str, Any]] = []
@@ -71,7 +78,15 @@ class ResponseWriter:
 
     def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Event]:
         """The events of these deltas."""
-        return [*self._begin(), *(self._numbered(event) for event in self._grow(deltas))]
+        events = [*self._begin(), *(self._numbered(event) for event in self._grow(deltas))]
+        if self._known_events and deltas and all(each.delta.is_known for each in deltas):
+            self._number = self._known_events  # the other server wrote them in more or fewer pieces
+        return events
+
+    @property
+    def events(self) -> int:
+        """Events so far, those of another server counted in."""
+        return self._number
 
     def last_chunks(self) -> list[Event]:
         """The end of the last item, then of the response."""
@@ -138,23 +153,27 @@ class ResponseWriter:
         if isinstance(part, Thought):
             thoughts = self._open
             if not isinstance(thoughts, ReasoningOutput):
-                events, thoughts = self._opened(ReasoningOutput(self._place()))
+                events, thoughts = self._opened(ReasoningOutput(*self._place()))
             return events + thoughts.grow(part.text)
         if isinstance(part, str):
             message = self._open
             if not isinstance(message, MessageOutput):
-                events, message = self._opened(MessageOutput(self._place(), self._alternatives))
+                events, message = self._opened(MessageOutput(*self._place(), self._alternatives))
             return events + message.say(part, logprobs)
         if isinstance(part, CallBegin):
             called = self._called_as.get(part.name, CalledAs(part.name))
             kind = CustomCallOutput if called.is_custom else CallOutput
-            return self._opened(kind(self._place(), part.id, called.name, called.namespace))[0]
-        assert isinstance(self._open, CallOutput | CustomCallOutput), "arguments follow the begin of their call"
+            return self._opened(kind(*self._place(), called.name, called.namespace))[0]
+        assert isinstance(self._open, CalledOutput), "arguments follow the begin of their call"
         return self._open.grow(part.text)
 
-    def _place(self) -> int:
-        """Where a new item goes: behind those that are done and the open one."""
-        return len(self._output) + (self._open is not None)
+    def _place(self) -> tuple[int, str]:
+        """Where a new item goes, behind those that are done and the open one, and its number.
+
+        The number follows from the response's own, so that another server which goes on with it has the same.
+        """
+        index = len(self._output) + (self._open is not None)
+        return index, hashlib.sha256(f"{self._response['id']} {index}".encode()).hexdigest()[:32]
 
     def _opened(self, item: Item) -> tuple[list[Event], Item]:
         """Make an item the open one; the one before it is done."""

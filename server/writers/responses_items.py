@@ -1,6 +1,5 @@
 """Output items of /v1/responses: built piece by piece, with the events of each step."""
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +13,12 @@ Event = dict[str, Any]
 
 
 class OutputItem(ABC):
-    """One item that is being built. `index` is its place in the output."""
+    """One item that is being built. `index` is its place in the output, `number` 32 hexadecimal digits of its own."""
 
     prefix = ""
 
-    def __init__(self, index: int) -> None:
-        self.id = f"{self.prefix}_{uuid.uuid4().hex}"
+    def __init__(self, index: int, number: str) -> None:
+        self.id = f"{self.prefix}_{number}"
         self._place = {"item_id": self.id, "output_index": index}
         self._index = index
 
@@ -41,8 +40,8 @@ class TextItem(OutputItem):
 
     event, part_type = "", ""
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, number: str) -> None:
+        super().__init__(index, number)
         self._place |= {"content_index": 0}
         self._texts: list[str] = []
 
@@ -85,8 +84,8 @@ class MessageOutput(TextItem):
 
     prefix, event, part_type = "msg", "output_text", "output_text"
 
-    def __init__(self, index: int, alternatives: int | None) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, number: str, alternatives: int | None) -> None:
+        super().__init__(index, number)
         self._alternatives = alternatives
         self._logprobs: list[dict[str, Any]] = []
 
@@ -115,59 +114,63 @@ class MessageOutput(TextItem):
         return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": [self.part()]}
 
 
-class CallOutput(OutputItem):
-    """A function call; its arguments grow as text. `namespace` None = the function is in none."""
+class CalledOutput(OutputItem):
+    """A call whose arguments grow as text. `namespace` None = what is called is in none."""
 
-    prefix = "fc"
-
-    def __init__(self, index: int, call_id: str, name: str, namespace: str | None = None) -> None:
-        super().__init__(index)
-        self._call_id = call_id
+    def __init__(self, index: int, number: str, name: str, namespace: str | None = None) -> None:
+        super().__init__(index, number)
         self._name = name
-        self._namespace = {} if namespace is None else {"namespace": namespace}
-        self._arguments: list[str] = []
+        self._head = {"call_id": f"call_{number[:24]}", "name": name}
+        self._head |= {} if namespace is None else {"namespace": namespace}
+        self._pieces: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        """What there is of them."""
+        return "".join(self._pieces)
 
     def grow(self, text: str) -> list[Event]:
         """More of its arguments."""
-        self._arguments.append(text)
+        self._pieces.append(text)
+        return []
+
+
+class CallOutput(CalledOutput):
+    """A function call."""
+
+    prefix = "fc"
+
+    def grow(self, text: str) -> list[Event]:
+        """More of its arguments."""
+        super().grow(text)
         return [{"type": "response.function_call_arguments.delta", **self._place, "delta": text}]
 
     def closed(self, status: str) -> list[Event]:
         """The arguments, the item."""
-        whole = {"name": self._name, "arguments": "".join(self._arguments)}
+        whole = {"name": self._name, "arguments": self.arguments}
         return [{"type": "response.function_call_arguments.done", **self._place, **whole}, *super().closed(status)]
 
     def item(self, status: str) -> dict[str, Any]:
         """A function_call item."""
-        item = {"id": self.id, "type": "function_call", "status": status, "call_id": self._call_id}
-        return item | {"name": self._name, **self._namespace, "arguments": "".join(self._arguments)}
+        item = {"id": self.id, "type": "function_call", "status": status}
+        return item | {**self._head, "arguments": self.arguments}
 
 
-class CustomCallOutput(OutputItem):
+class CustomCallOutput(CalledOutput):
     """A call of a custom tool. Its input is known when its arguments are whole: the model writes a function's call."""
 
     prefix = "ctc"
 
-    def __init__(self, index: int, call_id: str, name: str, namespace: str | None = None) -> None:
-        super().__init__(index)
-        self._head = {"call_id": call_id, "name": name} | ({} if namespace is None else {"namespace": namespace})
-        self._arguments: list[str] = []
-
-    def grow(self, text: str) -> list[Event]:
-        """More of its arguments."""
-        self._arguments.append(text)
-        return []
-
     def closed(self, status: str) -> list[Event]:
         """The input, the item."""
-        text = custom_input("".join(self._arguments))
+        text = custom_input(self.arguments)
         event = "response.custom_tool_call_input"
         grown = [{"type": f"{event}.delta", **self._place, "delta": text}] if text else []
         return [*grown, {"type": f"{event}.done", **self._place, "input": text}, *super().closed(status)]
 
     def item(self, status: str) -> dict[str, Any]:
         """A custom_tool_call item."""
-        text = custom_input("".join(self._arguments)) if self._arguments else ""
+        text = custom_input(self.arguments) if self.arguments else ""
         return {"id": self.id, "type": "custom_tool_call", "status": status, **self._head, "input": text}
 
 

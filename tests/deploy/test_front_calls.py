@@ -30,9 +30,22 @@ def test_a_stream_is_sent_so_that_it_can_be_gone_on_with() -> None:
     assert body["request"] == CHAT and body["resumption"]["delivered"] == []
 
 
+def test_a_response_that_is_not_stored_is_gone_on_with_too() -> None:
+    path, encoded = "/v1/responses", json.dumps(CHAT).encode()
+    assert Exchange("POST", path, HEADERS, encoded).is_resumable
+    assert not Exchange("POST", path, HEADERS, encoded, may_store=True).is_resumable
+    one = Exchange("POST", path, HEADERS, json.dumps({**CHAT, "store": False}).encode(), may_store=True)
+    one.call()
+    frame, _ = group("a", 1)
+    assert one.is_resumable
+    assert one.take(frame + comment([ChoiceDelta(0, Delta("a", (1,)))], 9)) == frame
+    again = json.loads(one.call().body)["resumption"]
+    assert again["delivered"] == [{"choice": 0, "token_ids": [1], "events": 9}]
+
+
 @pytest.mark.parametrize(
     ("fields", "path"),
-    [({**CHAT, "stream": False}, "/v1/chat/completions"), (CHAT, "/v1/responses"), ({}, "/v1/models")],
+    [({**CHAT, "stream": False}, "/v1/chat/completions"), (CHAT, "/v1/messages"), ({}, "/v1/models")],
 )
 def test_everything_else_is_sent_as_it_came(fields: dict[str, Any], path: str) -> None:
     one = Exchange("POST", path, HEADERS, json.dumps(fields).encode())

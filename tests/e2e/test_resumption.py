@@ -128,6 +128,50 @@ def test_whatever_the_place_of_the_break_the_whole_is_the_same(
         assert found == expected, cut
 
 
+RESPONSES: dict[str, dict[str, Any]] = {
+    "a message": {"input": "Tell me a short story."},
+    "a call": {
+        "input": "What is the weather in Paris?",
+        "tools": [{"type": "function", **TOOL["function"]}],
+        "tool_choice": "required",
+    },
+}
+
+
+def heard(frames: bytes) -> list[dict[str, Any]]:
+    """The events of a stream of /v1/responses, neighbouring pieces of a text as one; numbers must follow each other."""
+    found: list[dict[str, Any]] = []
+    data = [line.removeprefix("data: ") for line in frames.decode().splitlines() if line.startswith("data: ")]
+    for number, line in enumerate(data):
+        event = json.loads(line)
+        assert event.pop("sequence_number") == number, (number, event)
+        if found and "delta" in event and found[-1]["type"] == event["type"]:
+            found[-1]["delta"] += event["delta"]
+        else:
+            found.append(event)
+    whole = found[-1]["response"]
+    assert found[-1]["type"] == "response.completed" and whole.pop("completed_at")
+    whole["usage"].pop("input_tokens_details")  # what a server has cached is its own
+    return found
+
+
+@pytest.mark.parametrize("case", RESPONSES)
+def test_a_response_goes_on_with_the_same_items_and_the_next_numbers(
+    case: str, servers: tuple[LiveServer, LiveServer]
+) -> None:
+    body = {"model": "demo", "temperature": 0, "stream": True, **RESPONSES[case]}
+    resumption = Resumption.new()
+    whole = groups(servers[0], "/v1/responses", body, resumption)
+    expected = heard(b"".join(frames for frames, _ in whole))
+    assert len(whole) > 2
+    for cut in sorted({1, len(whole) // 2, len(whole) - 1}):
+        delivered = resumption
+        for _, line in whole[:cut]:
+            delivered = delivered.with_more(noted(line) or ())
+        rest = groups(servers[1], "/v1/responses", body, delivered)
+        assert heard(b"".join(frames for frames, _ in [*whole[:cut], *rest])) == expected, cut
+
+
 def test_what_no_server_can_go_on_with_is_refused_by_name(servers: tuple[LiveServer, LiveServer]) -> None:
     body = {"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
     new = json.loads(_encoded(Resumption.new()))

@@ -32,6 +32,7 @@ class MessageWriter:
     """Owns the content of one message; streamed or not, the same blocks make it."""
 
     ending = b""  # message_stop is the end; there is no [DONE]
+    events = 0
 
     def __init__(self, envelope: Envelope, count: TokenCount, choice: ParsedChoice, terms: MessageTerms) -> None:
         self._count = count

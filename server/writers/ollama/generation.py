@@ -50,6 +50,7 @@ class OllamaWriter:
     """Lines and answers of one request. shown: the fields that say what was said. alternatives: None = no logprobs."""
 
     ending = b""  # the line with `done` is the end
+    events = 0
 
     def __init__(
         self,
