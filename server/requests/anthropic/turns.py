@@ -28,9 +28,13 @@ def template_turns(body: ConversationBody) -> list[dict[str, Any]]:
     """One dictionary per turn and per result of a call; turns of one role in a row are one.
 
     An instruction in the middle is part of the user's turn, as most chat templates know none there. Raises Refusal
-    when the last turn is the assistant's: answers are not continued.
+    when the last turn is the assistant's, as answers are not continued, or has nothing in it.
     """
-    if isinstance(body.messages[-1], AssistantTurn):
+    last = body.messages[-1]
+    if isinstance(last, UserTurn) and not isinstance(last.content, str) and not last.content:
+        field = f"messages[{len(body.messages) - 1}].content"
+        raise refuse(f"'{field}' is empty: the last turn needs a block of text or a tool's result.", field)
+    if isinstance(last, AssistantTurn):
         message = "'messages' must end with a turn of the user: an assistant's turn is not continued."
         raise refuse(message, "messages", "unsupported_value")
     messages: list[dict[str, Any]] = []

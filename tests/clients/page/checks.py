@@ -1,6 +1,6 @@
 """The chat page in a real browser, against live servers: what a user sees, and that nothing else happens."""
 
-# servers: limited thinks
+# servers: limited thinks embeds
 
 import json
 import re
@@ -451,6 +451,15 @@ def a_refusal_is_told_and_can_be_tried_again() -> None:
         answer = it.answered(2)
         expect(answer.locator(".failure")).to_contain_text("Please try again")
         expect(it.button("Retry", answer)).to_be_enabled()
+
+
+@check
+def a_server_of_which_no_model_can_chat_says_so() -> None:
+    with tab("embeds", has_key=False) as it:
+        expect(it.page.get_by_text("No model of this server can chat.")).to_be_visible()
+        expect(it.page.locator("#model option")).to_have_count(0)
+        it.ask("Hello?")
+        expect(it.page.get_by_text("There is no model to ask.")).to_be_visible()
 
 
 @check

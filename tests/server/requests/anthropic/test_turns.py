@@ -112,6 +112,15 @@ def test_an_assistants_turn_is_not_continued() -> None:
     assert "must end with a turn of the user" in refused.value.error.message
 
 
+def test_a_last_turn_without_a_block_is_refused_by_name() -> None:
+    """The model would be asked to go on behind its own answer."""
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+    with pytest.raises(Refusal) as refused:
+        turns(*said, {"role": "user", "content": []})
+    assert refused.value.error.param == "messages[2].content"
+    assert turns({"role": "user", "content": []}, said[0]) == [said[0]]
+
+
 def test_thoughts_that_were_left_out_come_back() -> None:
     signature = signature_of("Hm é", is_shown=False)
     block = {"type": "thinking", "thinking": "", "signature": signature}
