@@ -69,22 +69,22 @@ def _template_around(tokens: Sequence[str], before: int | None, behind: int | No
     if not around:
         return None
 
-    def piece(sequence: str) -> list[dict[str, object]]:
-        text = {"Sequence": {"id": sequence, "type_id": 0}}
-        marks = [
-            [{"SpecialToken": {"id": tokens[identifier], "type_id": 0}}] if identifier is not None else []
-            for identifier in (before, behind)
-        ]
-        return [*marks[0], text, *marks[1]]
+    def whole(text: str) -> list[dict[str, object]]:
+        first, last = ([] if token is None else [_piece("SpecialToken", tokens[token])] for token in (before, behind))
+        return [*first, _piece("Sequence", text), *last]
 
     return {
         "type": "TemplateProcessing",
-        "single": piece("A"),
-        "pair": [*piece("A"), *piece("B")],
+        "single": whole("A"),
+        "pair": [*whole("A"), *whole("B")],
         "special_tokens": {
             token: {"id": token, "ids": [identifier], "tokens": [token]} for token, identifier in around.items()
         },
     }
+
+
+def _piece(kind: str, name: str) -> dict[str, object]:
+    return {kind: {"id": name, "type_id": 0}}
 
 
 def _parsed(serialized: str, title: str) -> Tokenizer:
