@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.encoding import Array
 from engine.bundle.variant import PassShape
 from engine.embeddings.rows import EmbeddedRows, joined, prompt_rows
 from engine.modes.forecast_tree import ForecastTree
@@ -79,21 +80,27 @@ class PackedBatch:
         return tuple(segment.start for segment in self.segments)
 
     def visible(self) -> NDArray[np.bool_]:
-        """What each row attends to, bool [N, C], for graphs that take a mask.
+        """What each row attends to, bool [N, C]."""
+        visible = np.empty((self.shape.rows, self.shape.context), np.bool_)
+        self.paint(visible, np.array([False, True]))
+        return visible
+
+    def paint(self, mask: Array, codes: Array) -> None:
+        """Write the mask [N, C] of graphs that take one; codes [2]: of a column that is hidden, of one that is seen.
 
         A padding row sees itself alone, so that its softmax is defined.
         """
-        shape = self.shape
-        visible = np.zeros((shape.rows, shape.context), np.bool_)
+        shape, seen = self.shape, codes[1]
+        mask.fill(codes[0])
         own = np.arange(shape.rows)
-        visible[own, shape.past + own] = True
+        mask[own, shape.past + own] = seen
         for segment in self.segments:
             rows = slice(segment.start, segment.end)
-            _show_past(visible[rows], segment, self.page_columns)
+            _show_past(mask[rows], segment, self.page_columns, seen)
             if segment.tree is not None:
-                visible[segment.start + segment.tree.nodes : segment.end, : segment.tree.prefix] = True
-            visible[rows, shape.past + segment.start : shape.past + segment.end] = segment.visible_rows()
-        return visible
+                mask[segment.start + segment.tree.nodes : segment.end, : segment.tree.prefix] = seen
+            own_rows = codes[segment.visible_rows().view(np.int8)]
+            mask[rows, shape.past + segment.start : shape.past + segment.end] = own_rows
 
 
 def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
@@ -126,11 +133,11 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))
 
 
-def _show_past(rows: NDArray[np.bool_], segment: PackedSegment, page_columns: int) -> None:
+def _show_past(rows: Array, segment: PackedSegment, page_columns: int, seen: np.generic) -> None:
     """Open the segment's cached columns; runs of adjacent pages are one slice."""
     left = segment.past
     for _, run in groupby(enumerate(segment.pages), key=lambda item: item[1] - item[0]):
         pages = [page for _, page in run]
         width = min(left, len(pages) * page_columns)
-        rows[:, pages[0] * page_columns : pages[0] * page_columns + width] = True
+        rows[:, pages[0] * page_columns : pages[0] * page_columns + width] = seen
         left -= width

@@ -155,10 +155,8 @@ class RowInputs:
         """Write a batch of N rows into every buffer. `tables` is the caller's cache of rotary tables and grows here."""
         for ids in self._ids:
             ids[0] = batch.input_ids
-        if self._masks:
-            seen = batch.visible().view(np.uint8)
-            for codes, mask in self._masks.values():
-                np.take(codes, seen, out=mask, mode="clip")
+        for codes, mask in self._masks.values():
+            batch.paint(mask, codes)
         for (is_cos, encoding), out in self._rotary.items():
             if (is_cos, encoding) not in tables:
                 tables[is_cos, encoding] = RotaryTable(self._rope, is_cos, encoding)

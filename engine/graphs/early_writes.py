@@ -1,7 +1,8 @@
 """Writing a pass's keys and values part by part, while the parts behind run: they read the pool's other layers only.
 
-Nothing that is written is visible: the columns are reserved for these rows, and no mask shows them before commit. Of
-floats only rows that are finite so far are written, because a hidden NaN would still spoil its neighbours.
+Pages that go to host memory take the same thread: they are read out while the pass runs, before anything it gives is
+written. Nothing that is written is visible: the columns are reserved for these rows, and no mask shows them before
+commit. Of floats only rows that are finite so far are written, because a hidden NaN would still spoil its neighbours.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class _Expected:
 class EarlyWrites:
     """Owns what is expected of a pass and the thread that writes it. `observe` hears what begins and what ends.
 
-    The owner calls `finish` before anything else touches the pools, or the outputs of the pass.
+    The owner calls `finish` before anything else touches the pools or their host memory, or the outputs of the pass.
     """
 
     def __init__(self, pools: PastPools, observe: Callable[[str], None]) -> None:
@@ -39,6 +40,7 @@ class EarlyWrites:
         self._observe = observe
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="early-kv")
         self._pending: list[Future[None]] = []
+        self._moves: list[Future[None]] = []
         self._next = self._current = _Expected()
         self._written = _none()
 
@@ -48,8 +50,8 @@ class EarlyWrites:
         self._next = _Expected(pool, rows[inside], columns[inside])
 
     def begin(self) -> None:
-        """The pass begins."""
-        self.finish()
+        """The pass begins: its outputs are free, moves of pages may go on."""
+        self._wait(self._pending)
         self._current, self._next, self._written = self._next, _Expected(), _none()
 
     def part_done(self, fresh: Fresh, layers: slice) -> None:
@@ -61,11 +63,14 @@ class EarlyWrites:
         """All layers of the pass have been handed over."""
         self._written = self._current.rows
 
+    def move(self, action: Callable[[], None]) -> None:
+        """Copy a page to host memory, or forget a copy, behind everything that was asked for before."""
+        self._moves.append(self._thread.submit(action))
+
     def finish(self) -> None:
-        """Until nothing is being written; raises what went wrong with it."""
-        pending, self._pending = self._pending, []
-        for write in pending:
-            write.result()
+        """Until nothing is being written or moved; raises what went wrong with it."""
+        self._wait(self._moves)
+        self._wait(self._pending)
 
     def left(self, rows: Indices, columns: Indices) -> tuple[Indices, Indices]:
         """Those of `rows` [M] of the pass that are not in the pool yet, with their columns."""
@@ -76,6 +81,13 @@ class EarlyWrites:
     def close(self) -> None:
         """Let the thread end."""
         self._thread.shutdown()
+
+    @staticmethod
+    def _wait(futures: list[Future[None]]) -> None:
+        waiting = list(futures)
+        futures.clear()
+        for future in waiting:
+            future.result()
 
     def _write(self, expected: _Expected, fresh: Fresh, layers: slice) -> None:
         name = f"layers {layers.start} to {layers.stop - 1}"

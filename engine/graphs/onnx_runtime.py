@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -166,9 +167,8 @@ class OnnxRuntime:
         self._pools.write_first(prefix.keys, prefix.values)
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of a page's columns to host memory."""
-        self._early.finish()
-        self._pools.offload(pool, columns, key)
+        """Copy the keys and values of a page's columns to host memory, while the next pass runs."""
+        self._early.move(partial(self._pools.offload, pool, columns, key))
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy an offloaded page into `columns`."""
@@ -177,15 +177,17 @@ class OnnxRuntime:
 
     def offloaded(self, key: bytes) -> bytes:
         """A page in host memory as bytes."""
+        self._early.finish()
         return self._pools.offloaded(key)
 
     def put_offloaded(self, key: bytes, content: bytes) -> None:
         """Put a page into host memory."""
+        self._early.finish()
         self._pools.put_offloaded(key, content)
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
-        self._pools.evict(key)
+        self._early.move(partial(self._pools.evict, key))
 
     def free(self, pool: int, pages: Collection[int]) -> None:
         """Pools keep their columns, whatever is in them."""
@@ -210,9 +212,11 @@ class OnnxRuntime:
             self._unbind(pool)
 
     def _set_width(self, pool: int, width: int) -> None:
+        if self._pools[pool].width == width:
+            return
         self._early.finish()
-        if self._pools.set_width(pool, width):
-            self._unbind(pool)
+        self._pools.set_width(pool, width)
+        self._unbind(pool)
 
     def _unbind(self, pool: int) -> None:
         """The pool was replaced: what is bound to the one before is of no use."""

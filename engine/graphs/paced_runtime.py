@@ -7,6 +7,7 @@ the later ones run, as `onnx_runtime` does.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -88,8 +89,10 @@ class PacedRuntime:
 
     def lay_out(self, pool: int, shape: PassShape) -> None:
         """Give the pool the width that the shape's graphs would bind."""
-        self._early.finish()
-        self._pools.set_width(pool, self._width(shape))
+        width = self._width(shape)
+        if self._pools[pool].width != width:
+            self._early.finish()
+            self._pools.set_width(pool, width)
 
     def run(self, batch: PackedBatch) -> Logits:
         """Fill the row inputs and sleep; logits [R, V] of noise, other rows than those of the last pass."""
@@ -127,9 +130,8 @@ class PacedRuntime:
         self._pools.keep(pool, self._last, rows, columns)
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of a page's columns to host memory."""
-        self._early.finish()
-        self._pools.offload(pool, columns, key)
+        """Copy the keys and values of a page's columns to host memory, while the next pass runs."""
+        self._early.move(partial(self._pools.offload, pool, columns, key))
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy an offloaded page into `columns`."""
@@ -139,7 +141,7 @@ class PacedRuntime:
 
     def evict(self, key: bytes) -> None:
         """Forget the copy in host memory."""
-        self._pools.evict(key)
+        self._early.move(partial(self._pools.evict, key))
 
     def free(self, pool: int, pages: Collection[int]) -> None:
         """The pools keep their size."""

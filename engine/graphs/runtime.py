@@ -57,7 +57,10 @@ class Runtime(Protocol):
         """
 
     def offload(self, pool: int, columns: slice, key: bytes) -> None:
-        """Copy the keys and values of `columns`, one page of a pool, to host memory under `key`."""
+        """Copy the keys and values of `columns`, one page of a pool, to host memory under `key`.
+
+        The copy is made at once or beside the next pass; whatever is asked for later finds it made.
+        """
 
     def load(self, pool: int, columns: slice, key: bytes) -> None:
         """Copy what was offloaded as `key` into `columns`, one page of a pool, widening the pool if need be."""

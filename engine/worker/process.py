@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ from engine.worker.work_loop import StepReport, WorkLoop
 log = logging.getLogger("hexserve.worker")
 
 GRACE_S = 5.0
+# How long a thread that writes keys may keep the loop from going on: Python's own 5 ms are a twentieth of a pass.
+SWITCH_S = 0.0005
 
 
 def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> int:
@@ -52,6 +55,7 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     commands, reports = _take_pipes()
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_S)
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
     os.environ.update(as_variables(config))
     logging.basicConfig(

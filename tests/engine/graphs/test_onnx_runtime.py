@@ -274,6 +274,7 @@ def test_the_host_cache_brings_back_the_same_bytes_elsewhere(bundles: Bundles) -
     run(runtime, PassShape(16, 64), segment("a", prompt, 0, (3,)))
     expected = run(runtime, PassShape(1, 64), segment("a", (33,), 16, (3, 2)))
     runtime.offload(0, slice(48, 64), b"k")
+    assert runtime.offloaded(b"k")  # copied by now
     runtime._pools[0].keys[...] = 9.0
     runtime.load(0, slice(96, 112), b"k")
     restored = run(runtime, PassShape(1, 128), segment("a", (33,), 16, (6, 2)))

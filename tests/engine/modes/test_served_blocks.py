@@ -230,7 +230,8 @@ def test_denoising_changes_no_byte_of_the_cache_and_keeping_exactly_the_block(co
         if before is not None and before.shape == after.shape:
             changed = np.flatnonzero((before != after).any(axis=(0, 1, 2, 4)))
             assert changed.tolist() == list(range(computed, sequences[0].computed))
-            kept.append(len(changed))
+            if computed >= 16:  # the prompt is read in as many passes as its cost on this machine suggests
+                kept.append(len(changed))
         before, computed = after, sequences[0].computed
     runtime.close()
     engine.loop.close()
