@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from engine.compile.calibrated.form import CodeForm, nearest
-from engine.compile.calibrated.matrices import head_tensor
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, mixed_by_attention, mixer_names, output_name, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
@@ -25,32 +24,31 @@ from engine.models.network import Network
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SAMPLED_ROWS, SAMPLED_INPUTS = 512, 512
-MOST = 2.0**20  # of a scale and of its reciprocal
+MOST = 20  # the highest power of two, and the lowest is its reciprocal
 
 
 class ChannelScales:
-    """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time."""
+    """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time.
 
-    def __init__(
-        self, checkpoint: Checkpoint, network: Network, form: CodeForm, advance: Callable[[int], None]
-    ) -> None:
+    has_norms: whether the inputs behind norms are among them, for which a rotated stream has no use.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm, has_norms: bool) -> None:
         self._checkpoint = checkpoint
         self._network = network
         self._form = form
-        self._advance = advance
+        self._has_norms = has_norms
         self._norms: dict[str, NormEdit] = {}
         self._linears: dict[str, LinearEdit] = {}
 
-    def edits(self, states: Sequence[Float32]) -> Edits:
-        """What the scales do to each tensor. states: embedded texts [tokens, hidden]."""
-        network, names = self._network, self._network.details.names
-        for layer in range(network.spec.layers):
+    def edits(self, states: Sequence[Float32], advance: Callable[[int], None]) -> Edits:
+        """What the scales do to each tensor. states: embedded texts [tokens, hidden]. advance: is told of each layer.
+
+        The final norm stays: a head that is tied to the embedding could not follow it.
+        """
+        for layer in range(self._network.spec.layers):
             states = self._layer(layer, states)
-            self._advance(1)
-        if not network.spec.tied_head:
-            reader = LayerReader(self._checkpoint, network, network.spec.layers)
-            normed = self._normed(reader, names.final_norm, states)
-            self._behind_norm(names.final_norm, (names.head,), self._sampled_rows(head_tensor(network)), normed)
+            advance(1)
         return Edits(self._norms, self._linears)
 
     def _layer(self, layer: int, states: Sequence[Float32]) -> list[Float32]:
@@ -89,6 +87,8 @@ class ChannelScales:
         )
 
     def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
+        if not self._has_norms:
+            return
         scales = self._searched(weight, inputs)
         self._norms[name] = NormEdit(1 / scales)
         for module in modules:
@@ -123,21 +123,17 @@ class ChannelScales:
     def _stacked(self, reader: LayerReader, names: Sequence[str]) -> Float32:
         return np.concatenate([reader.tensor(f"{name}.weight") for name in names])
 
-    def _sampled_rows(self, name: str) -> Float32:
-        size = self._checkpoint.shape(name)[0]
-        starts = range(0, size, max(1, size // SAMPLED_ROWS))
-        return np.concatenate([self._checkpoint.rows(name, start, start + 1) for start in starts])
-
 
 def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
-    """[inputs]: powers of two near sizes^alpha / columns^(1 - alpha), their middle at 1; 1 for a channel without use."""
+    """[inputs]: powers of two near sizes^alpha / columns^(1 - alpha), their middle at 1; 1 for a channel of no use."""
     living = (sizes > 0) & (columns > 0)
     if not living.any():
         return np.ones(len(sizes))
     logarithms = np.where(living, alpha * np.log2(np.where(living, sizes, 1)), 0)
     logarithms -= np.where(living, (1 - alpha) * np.log2(np.where(living, columns, 1)), 0)
-    logarithms -= np.median(logarithms[living])
-    return np.where(living, np.exp2(np.clip(np.rint(logarithms), -np.log2(MOST), np.log2(MOST))), 1.0)
+    powers = np.rint(logarithms)
+    powers -= np.rint(np.median(powers[living]))
+    return np.where(living, np.exp2(np.clip(powers, -MOST, MOST)), 1.0)
 
 
 def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:

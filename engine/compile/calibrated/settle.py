@@ -42,23 +42,28 @@ def settle_quality(
 def chosen_source(
     arguments: CompileArguments, source: Source, network: Network, context: int
 ) -> tuple[Source, Network]:
-    """The source rotated, and its network, unless nothing is chosen or adapters are to fit it.
+    """The source with a rotated stream, and its network, unless nothing is chosen or what is read would be turned.
 
     context: as `read_network` takes it. The network keeps the number of parameters that it has without rotations.
     """
-    if arguments.quality is QualityLevel.FAST or arguments.lora:
+    if arguments.quality is QualityLevel.FAST or not is_rotated(arguments):
         return source, network
-    turned = rotated(source, network, SEED, stream=arguments.task is not ModelTask.EMBED)
+    turned = rotated(source, network, SEED, heads=False)
     read = read_network(turned.config, context)
     return turned, replace(read, spec=msgspec.structs.replace(read.spec, parameters=network.spec.parameters))
 
 
+def is_rotated(arguments: CompileArguments) -> bool:
+    """Whether the stream may be turned: not where it is the result, or where adapters are to fit it."""
+    return not arguments.lora and arguments.task is not ModelTask.EMBED
+
+
 def methods_of(arguments: CompileArguments, form: CodeForm) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have."""
-    streams = () if arguments.task is ModelTask.EMBED else ("rotated stream",)
-    rotations = () if arguments.lora else (*streams, "rotated values")
-    scales = "LPBQ multiples" if form.has_multiples else "searched scales"
-    return (*rotations, "targets corrected by the float stream", "GPTQ", scales)
+    rotation = ("Hadamard rotation",) if is_rotated(arguments) else ()
+    channels = () if arguments.lora else ("channel scales",)
+    scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
+    return (*rotation, *channels, "targets from the float stream", "GPTQ", scales)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:

@@ -146,4 +146,4 @@ def test_what_quality_won_and_cost(tiny_checkpoint: Path, tmp_path: Path) -> Non
     text = drawn(tmp_path / "good")
     assert f"good: {quality.methods[0]}" in text
     assert f"{quality.tokens:,} tokens" in text
-    assert f"down {quality.errors['down'].nearest:.1e} to {quality.errors['down'].chosen:.1e}" in text
+    assert f"qkv {quality.errors['qkv'].nearest:.1e} to {quality.errors['qkv'].chosen:.1e}" in text
