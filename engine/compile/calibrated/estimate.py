@@ -8,7 +8,7 @@ from engine.models.network import Network
 TEXT_TOKENS = 512
 MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
 PATIENCE = 600.0  # seconds: more tokens than this allows are not taken
-# Of two cores. Seen on one of a shared server at hidden 1,024: 74e9, and 1.5e-7 for what is done for each weight beside.
+# Of two cores. One core that others shared did 74e9 at hidden 1,024, and 1.5e-7 s for each weight beside that.
 PRODUCTS = 100e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
 BASE = 300_000_000  # bytes of the compiler itself
