@@ -28,16 +28,12 @@ MOST = 20  # the highest power of two, and the lowest is its reciprocal
 
 
 class ChannelScales:
-    """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time.
+    """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time."""
 
-    has_norms: whether the inputs behind norms are among them, for which a rotated stream has no use.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm, has_norms: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm) -> None:
         self._checkpoint = checkpoint
         self._network = network
         self._form = form
-        self._has_norms = has_norms
         self._norms: dict[str, NormEdit] = {}
         self._linears: dict[str, LinearEdit] = {}
 
@@ -87,8 +83,6 @@ class ChannelScales:
         )
 
     def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
-        if not self._has_norms:
-            return
         scales = self._searched(weight, inputs)
         self._norms[name] = NormEdit(1 / scales)
         for module in modules:

@@ -1,8 +1,6 @@
-"""Which quality a compilation gets, what is refused, and the source that it reads."""
+"""Which quality a compilation gets, and what is refused."""
 
 from dataclasses import replace
-
-import msgspec
 
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
@@ -14,12 +12,9 @@ from engine.compile.quantization.int4 import KEPT_BLOCK
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of
 from engine.compile.source import Source
 from engine.compile.task import names_in
-from engine.compile.transforms.source import rotated
 from engine.errors import CompileError
-from engine.models.family import read_network
 from engine.models.network import Network
 
-SEED = 0  # of the rotations
 DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it
 
 
@@ -39,31 +34,11 @@ def settle_quality(
     return arguments
 
 
-def chosen_source(
-    arguments: CompileArguments, source: Source, network: Network, context: int
-) -> tuple[Source, Network]:
-    """The source with a rotated stream, and its network, unless nothing is chosen or what is read would be turned.
-
-    context: as `read_network` takes it. The network keeps the number of parameters that it has without rotations.
-    """
-    if arguments.quality is QualityLevel.FAST or not is_rotated(arguments):
-        return source, network
-    turned = rotated(source, network, SEED, heads=False)
-    read = read_network(turned.config, context)
-    return turned, replace(read, spec=msgspec.structs.replace(read.spec, parameters=network.spec.parameters))
-
-
-def is_rotated(arguments: CompileArguments) -> bool:
-    """Whether the stream may be turned: not where it is the result, or where adapters are to fit it."""
-    return not arguments.lora and arguments.task is not ModelTask.EMBED
-
-
 def methods_of(arguments: CompileArguments, form: CodeForm) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have."""
-    rotation = ("Hadamard rotation",) if is_rotated(arguments) else ()
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
-    return (*rotation, *channels, "targets from the float stream", "GPTQ", scales)
+    return (*channels, "targets from the float stream", "GPTQ", scales)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:

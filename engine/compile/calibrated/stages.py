@@ -12,7 +12,7 @@ from engine.compile.calibrated.choose import Chooser, Forms, embedded, steps_of
 from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.estimate import TEXT_TOKENS
 from engine.compile.calibrated.form import CodeForm, OutputError
-from engine.compile.calibrated.settle import estimate_of, estimate_text, is_rotated, methods_of
+from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
 from engine.compile.memory import peak_memory
 from engine.compile.qdq.texts import calibration_documents, token_sequences
@@ -62,7 +62,7 @@ def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]]) -
     if work.arguments.lora:
         return
     work.progress.stage("channel scales", work.network.spec.layers, "layers")
-    finder = ChannelScales(work.checkpoint, work.network, form, has_norms=not is_rotated(work.arguments))
+    finder = ChannelScales(work.checkpoint, work.network, form)
     edits = finder.edits(embedded(work.checkpoint, work.network, texts), work.progress.advance)
     work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
 

@@ -10,13 +10,12 @@ from engine.compile.transforms.rotation import Rotation
 from engine.models.network import Network
 
 
-def rotation_edits(network: Network, seed: int, stream: bool = True, heads: bool = True) -> Edits:
-    """What both rotations do to each tensor. stream: whether R1 is among them, which needs a head that turns back.
-    heads: whether R2 is."""
-    values = dict(_values(network, seed)) if heads else {}
+def rotation_edits(network: Network, seed: int, stream: bool = True) -> Edits:
+    """What both rotations do to each tensor. stream: whether R1 is among them, which needs a head that turns back."""
     if not stream:
-        return Edits({}, values)
+        return Edits({}, dict(_values(network, seed)))
     turn = Rotation.seeded(network.spec.hidden, (seed, 0))
+    values = dict(_values(network, seed))
     linears = dict(_stream(network, turn, values))
     return Edits({norm: NormEdit() for norm in _norms(network)}, linears)
 

@@ -15,7 +15,7 @@ from engine.compile.source import FolderSource, Source
 from engine.compile.transforms.checkpoint import TransformedCheckpoint
 from engine.compile.transforms.edits import Edits
 from engine.compile.transforms.outliers import OutlierPlan
-from engine.compile.transforms.source import rotated, with_outliers
+from engine.compile.transforms.source import with_outliers
 from engine.models.family import read_network
 from engine.models.network import Network
 from tests.engine.compile.calibrated.texts import SYMMETRIC, random_texts
@@ -26,9 +26,9 @@ TOKENS = np.array(random_texts(1, 24)[0])
 PLAN = OutlierPlan(channels=2, columns=2, values=1, ffn=2)
 
 
-def scaled(checkpoint: Checkpoint, network: Network, has_norms: bool) -> tuple[Checkpoint, Edits]:
+def scaled(checkpoint: Checkpoint, network: Network) -> tuple[Checkpoint, Edits]:
     states = embedded(checkpoint, network, random_texts(4, 40))
-    edits = ChannelScales(checkpoint, network, SYMMETRIC, has_norms).edits(states, lambda _: None)
+    edits = ChannelScales(checkpoint, network, SYMMETRIC).edits(states, lambda _: None)
     return TransformedCheckpoint(checkpoint, edits, network.details.norm_offset), edits
 
 
@@ -39,7 +39,7 @@ def check_stays(folder: Path) -> None:
     source = with_outliers(plain, network, PLAN, 3)
     with source.tensors() as checkpoint:
         expected = reference_logits(checkpoint, network, TOKENS)
-        changed, edits = scaled(checkpoint, network, True)
+        changed, edits = scaled(checkpoint, network)
         assert any((edit.input_scale != 1).any() for edit in edits.linears.values() if edit.input_scale is not None)
         assert np.array_equal(reference_logits(changed, network, TOKENS), expected)
 
@@ -56,17 +56,16 @@ def test_logits_of_recurrent_layers_with_a_norm_offset_stay(tmp_path: Path) -> N
     network = read_network(source.config)
     with source.tensors() as checkpoint:
         expected = reference_logits(checkpoint, network, TOKENS)
-        changed, _ = scaled(checkpoint, network, True)
+        changed, _ = scaled(checkpoint, network)
         np.testing.assert_allclose(reference_logits(changed, network, TOKENS), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("has_rotation", [True, False])
-def test_planted_outliers_are_undone(has_rotation: bool, make_oracle: MakeOracle) -> None:
+def test_planted_outliers_are_undone(make_oracle: MakeOracle) -> None:
     """Columns are what they are without them, up to the rounding of scales to powers of two; planted ones are of 32."""
     _, folder = make_oracle("Qwen3", head_dim=32, tie_word_embeddings=True)
     source = FolderSource(folder)
     planted = with_outliers(source, read_network(source.config), PLAN, 3)
-    plain, undone = (weights(each, has_rotation) for each in (source, planted))
+    plain, undone = (weights(each) for each in (source, planted))
     for name, weight in plain.items():
         if name.endswith(("up_proj.weight", "v_proj.weight")):  # their rows are divided, which costs nothing
             continue
@@ -74,12 +73,10 @@ def test_planted_outliers_are_undone(has_rotation: bool, make_oracle: MakeOracle
         assert set(np.unique(np.rint(np.log2(np.abs(ratios / np.median(ratios)))))) <= {-1, 0, 1}, name
 
 
-def weights(source: Source, has_rotation: bool) -> dict[str, np.ndarray]:
-    if has_rotation:
-        source = rotated(source, read_network(source.config), 0, heads=False)
+def weights(source: Source) -> dict[str, np.ndarray]:
     network = read_network(source.config)
     with source.tensors() as checkpoint:
-        changed, _ = scaled(checkpoint, network, not has_rotation)
+        changed, _ = scaled(checkpoint, network)
         modules = ("q_proj", "k_proj", "v_proj", "o_proj")
         names = [f"model.layers.1.self_attn.{module}.weight" for module in modules]
         names += [f"model.layers.1.mlp.{module}_proj.weight" for module in ("gate", "up", "down")]
