@@ -1,7 +1,7 @@
 """Which arguments make sense together. Pure: no file is written, and none but --calibration is looked for."""
 
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments, Layout
+from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments, Layout, QualityLevel
 from engine.compile.fused.plan import pass_shapes
 from engine.compile.layout import check_layout, layout_of
 from engine.compile.quantization.method import Activations
@@ -90,9 +90,10 @@ def _check_binaries(arguments: CompileArguments) -> None:
 def _check_integer_graphs(arguments: CompileArguments) -> None:
     quant, integer = arguments.quant, quants_with(Activations.INTEGER)
     if quant not in integer:
-        if arguments.calibration is not None and quant not in CHOOSABLE:
-            taken = ", ".join(dict.fromkeys((*integer, *CHOOSABLE)))
-            raise CompileError(f"--calibration is for {taken}, not for --quant {quant}")
+        is_chosen = quant in CHOOSABLE and arguments.quality is not QualityLevel.FAST
+        if arguments.calibration is not None and not is_chosen:
+            kinds = f"{' and '.join(integer)}, and for --quality good with {', '.join(CHOOSABLE)}"
+            raise CompileError(f"--calibration is for {kinds}, not for --quant {quant} as it is asked for")
         if arguments.head in integer:
             raise CompileError(f"--head {arguments.head} needs --quant {' or '.join(integer)}")
         return

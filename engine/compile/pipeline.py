@@ -6,7 +6,7 @@ from dataclasses import replace
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
-from engine.compile.calibrated.settle import chosen_source, settle_quality
+from engine.compile.calibrated.settle import settle_quality
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
 from engine.compile.compilation import Compilation, Pipeline
@@ -138,7 +138,6 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     arguments = settle_task(arguments, source.config, files)
     check_task(arguments, source.config, network)
     arguments = settle_quality(arguments, source, network, progress)
-    source, network = chosen_source(arguments, source, network, requested_context(arguments, shapes))
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))

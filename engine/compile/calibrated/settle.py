@@ -1,8 +1,6 @@
-"""Which quality a compilation gets, what is refused, and the source that it reads."""
+"""Which quality a compilation gets, and what is refused."""
 
 from dataclasses import replace
-
-import msgspec
 
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
@@ -14,12 +12,9 @@ from engine.compile.quantization.int4 import KEPT_BLOCK
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of
 from engine.compile.source import Source
 from engine.compile.task import names_in
-from engine.compile.transforms.source import rotated
 from engine.errors import CompileError
-from engine.models.family import read_network
 from engine.models.network import Network
 
-SEED = 0  # of the rotations
 DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it
 
 
@@ -39,26 +34,11 @@ def settle_quality(
     return arguments
 
 
-def chosen_source(
-    arguments: CompileArguments, source: Source, network: Network, context: int
-) -> tuple[Source, Network]:
-    """The source rotated, and its network, unless nothing is chosen or adapters are to fit it.
-
-    context: as `read_network` takes it. The network keeps the number of parameters that it has without rotations.
-    """
-    if arguments.quality is QualityLevel.FAST or arguments.lora:
-        return source, network
-    turned = rotated(source, network, SEED, stream=arguments.task is not ModelTask.EMBED)
-    read = read_network(turned.config, context)
-    return turned, replace(read, spec=msgspec.structs.replace(read.spec, parameters=network.spec.parameters))
-
-
 def methods_of(arguments: CompileArguments, form: CodeForm) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have."""
-    streams = () if arguments.task is ModelTask.EMBED else ("rotated stream",)
-    rotations = () if arguments.lora else (*streams, "rotated values")
-    scales = "LPBQ multiples" if form.has_multiples else "searched scales"
-    return (*rotations, "targets corrected by the float stream", "GPTQ", scales)
+    channels = () if arguments.lora else ("channel scales",)
+    scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
+    return (*channels, "targets from the float stream", "GPTQ", scales)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:

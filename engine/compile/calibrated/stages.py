@@ -6,8 +6,9 @@ import time
 from engine.bundle.quality_spec import QualitySpec, RoundingError
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
+from engine.compile.calibrated.channels import ChannelScales
 from engine.compile.calibrated.checkpoint import ChosenCheckpoint
-from engine.compile.calibrated.choose import Chooser, Forms, steps_of
+from engine.compile.calibrated.choose import Chooser, Forms, embedded, steps_of
 from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.estimate import TEXT_TOKENS
 from engine.compile.calibrated.form import CodeForm, OutputError
@@ -16,7 +17,9 @@ from engine.compile.compilation import Compilation
 from engine.compile.memory import peak_memory
 from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.quantization.table import head_method, method_of
+from engine.compile.transforms.checkpoint import TransformedCheckpoint
 
+SCALE_TEXTS = 4
 CODES = "codes"  # folder in the unfinished bundle
 
 
@@ -32,6 +35,7 @@ def choose_codes_stage(work: Compilation) -> None:
     folder = work.folder / CODES
     folder.mkdir()
     codes = CodesFolder(folder)
+    _scale_channels(work, forms.layers, texts[:SCALE_TEXTS])
     work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
     chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance)
     chooser.run(texts)
@@ -51,6 +55,16 @@ def drop_codes_stage(work: Compilation) -> None:
     if isinstance(work.checkpoint, ChosenCheckpoint):
         work.checkpoint = work.checkpoint.inner
         shutil.rmtree(work.folder / CODES)
+
+
+def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]]) -> None:
+    """Adapters read the inputs and add to the outputs that scales would change: they keep theirs."""
+    if work.arguments.lora:
+        return
+    work.progress.stage("channel scales", work.network.spec.layers, "layers")
+    finder = ChannelScales(work.checkpoint, work.network, form)
+    edits = finder.edits(embedded(work.checkpoint, work.network, texts), work.progress.advance)
+    work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
 
 
 def forms_of(arguments: CompileArguments) -> Forms:

@@ -27,7 +27,7 @@ from engine.errors import CompileError
         ({"quant": Quant.W4A16, "rows": (1,), "context": (64,), "embedding_bits": 8}, "--embedding 16 only"),
         ({"quant": Quant.W8A16, "rows": (1,), "context": (64,), "head": Quant.INT8}, "--head w8a16 or w4a16"),
         ({"head": Quant.W8A16}, "needs --quant w8a16 or w4a16"),
-        ({"calibration": Path("text.txt")}, "--calibration is for w8a16 and w4a16"),
+        ({"calibration": Path("text.txt")}, "--calibration is for w8a16 and w4a16, and for --quality good"),
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,)}, "takes no --rows, --context or --same-past"),
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,), "quant": Quant.W8A16}, "w8a16 has integers"),
         ({"layout": Layout.SEGMENTS, "split": Split.LMHEAD}, "--split is for --layout pool"),

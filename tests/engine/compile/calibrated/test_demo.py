@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from engine.compile.calibrated.channels import ChannelScales
 from engine.compile.calibrated.checkpoint import CodedCheckpoint
+from engine.compile.calibrated.choose import embedded
 from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.form import CodeForm, nearest
-from engine.compile.calibrated.matrices import groups_of, head_tensor
+from engine.compile.calibrated.matrices import groups_of
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.reference import reference_logits
 from engine.compile.rounding.codes import Coding
-from engine.compile.source import FolderSource, Source
-from engine.compile.transforms.source import rotated
+from engine.compile.source import FolderSource
+from engine.compile.transforms.checkpoint import TransformedCheckpoint
 from engine.demo.corpus.conversation import render
 from engine.demo.corpus.mixture import draw
 from engine.demo.location import demo_folder
@@ -47,16 +49,12 @@ def divergences(expected: np.ndarray, found: np.ndarray) -> np.ndarray:
     return np.asarray((np.exp(expected) * (expected - found)).sum(axis=1))
 
 
-def untied(source: Source) -> Source:
-    return rotated(source, read_network(source.config), 0)
-
-
 def round_all(checkpoint: Checkpoint, network: Network, folder: Path, form: CodeForm) -> CodesFolder:
-    """Every matrix rounded to nearest."""
+    """Every matrix of the layers rounded to nearest."""
     folder.mkdir()
     codes = CodesFolder(folder)
     groups = [group for layer in range(network.spec.layers) for group in groups_of(network, layer)]
-    for name in [*(name for group in groups for name in group.tensors), head_tensor(network)]:
+    for name in (name for group in groups for name in group.tensors):
         codes.append(name, nearest(checkpoint.tensor(name, checkpoint.shape(name)), form))
     return codes
 
@@ -64,15 +62,17 @@ def round_all(checkpoint: Checkpoint, network: Network, folder: Path, form: Code
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_chosen_codes_diverge_by_less_than_half_of_nearest_ones(form: CodeForm, tmp_path: Path) -> None:
     """It is so in each of six texts by itself: no luck of a few positions."""
-    source = untied(FolderSource(demo_folder()))
+    source, other = FolderSource(demo_folder()), texts("other", 12, 256)
     network, held_out = read_network(source.config), texts("held out", 6, 128)
     with source.tensors() as checkpoint:
         expected = log_probabilities(checkpoint, network, held_out)
-        rough = round_all(checkpoint, network, tmp_path / "nearest", form)
-        codes, _, _ = choose(checkpoint, network, tmp_path / "chosen", texts("other", 12, 256), form, form)
+        rough = CodedCheckpoint(checkpoint, round_all(checkpoint, network, tmp_path / "nearest", form))
+        edits = ChannelScales(checkpoint, network, form).edits(embedded(checkpoint, network, other[:4]), lambda _: None)
+        scaled = TransformedCheckpoint(checkpoint, edits)
+        codes, _, _ = choose(scaled, network, tmp_path / "chosen", other, form, None)
         before, after = (
-            divergences(expected, log_probabilities(CodedCheckpoint(checkpoint, found), network, held_out))
-            for found in (rough, codes)
+            divergences(expected, log_probabilities(coded, network, held_out))
+            for coded in (rough, CodedCheckpoint(scaled, codes))
         )
     assert after.mean() < 0.5 * before.mean()
     assert (after.reshape(6, -1).mean(axis=1) < before.reshape(6, -1).mean(axis=1)).all()

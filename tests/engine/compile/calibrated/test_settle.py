@@ -9,10 +9,9 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 
 from engine.bundle.manifest import DiffusionSpec
-from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.calibrated.form import CodeForm
-from engine.compile.calibrated.settle import chosen_source, methods_of, settle_quality
+from engine.compile.calibrated.settle import methods_of, settle_quality
 from engine.compile.progress import SilentProgress
 from engine.compile.quantization.table import method_of
 from engine.compile.source import FolderSource, open_source
@@ -88,24 +87,10 @@ def test_models_that_denoise_blocks_and_whole_contexts(tiny_checkpoint: Path) ->
         settled(tiny_checkpoint, whole_context=(32,), quality=QualityLevel.GOOD)
 
 
-def test_the_source_is_rotated_unless_adapters_are_to_fit(tiny_checkpoint: Path) -> None:
-    source = FolderSource(tiny_checkpoint)
-    network = read_network(source.config)
-    good = CompileArguments(tiny_checkpoint, Path("out"), quality=QualityLevel.GOOD, task=ModelTask.GENERATE)
-    turned, read = chosen_source(good, source, network, 0)
-    assert turned is not source
-    assert not read.spec.tied_head
-    assert read.spec.parameters == network.spec.parameters
-    for plain in (replace(good, quality=QualityLevel.FAST), replace(good, lora=True)):
-        assert chosen_source(plain, source, network, 0) == (source, network)
-    _, embedder = chosen_source(replace(good, task=ModelTask.EMBED), source, network, 0)
-    assert embedder.spec.tied_head
-
-
 def test_methods_in_words() -> None:
     good = CompileArguments(Path("a"), Path("out"), quality=QualityLevel.GOOD)
     w4a16 = replace(good, quant=Quant.W4A16, lora=True)
     forms = [CodeForm.of(method_of(each), each) for each in (good, w4a16)]
     assert forms[0] is not None and forms[1] is not None
-    assert methods_of(good, forms[0])[:2] == ("rotated stream", "rotated values")
-    assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "LPBQ multiples")
+    assert methods_of(good, forms[0]) == ("channel scales", "targets from the float stream", "GPTQ", "searched scales")
+    assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples")

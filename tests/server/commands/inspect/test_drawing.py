@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from engine.bundle.manifest import load_manifest
-from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError
@@ -32,6 +32,7 @@ def test_free_bundle(free_bundle: Path) -> None:
     assert manifest.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
     for expected in ("free_1_of_2", "decoder", "lmhead", "512 B a token", "top-1", "part_2_of_2.data", "free (any"):
         assert expected in text
+    assert manifest.quality is None and "output errors" not in text
     assert pool_bytes(manifest, 1000) == 512_000 and "524.3 KB" in text
 
 
@@ -135,3 +136,14 @@ def test_a_cross_encoder(tmp_path: Path) -> None:
     assert "of pairs: 2 query 3 document 3" in text
     assert "a table, from 0 on" in text
     assert "score_head.bin" in text
+
+
+def test_what_quality_won_and_cost(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Methods, tokens and seconds; the error of each kind of matrix before and after."""
+    arguments = CompileArguments(tiny_checkpoint, tmp_path / "good", quality=QualityLevel.GOOD)
+    quality = compile_bundle(arguments, SilentProgress()).quality
+    assert quality is not None
+    text = drawn(tmp_path / "good")
+    assert f"good: {quality.methods[0]}" in text
+    assert f"{quality.tokens:,} tokens" in text
+    assert f"qkv {quality.errors['qkv'].nearest:.1e} to {quality.errors['qkv'].chosen:.1e}" in text

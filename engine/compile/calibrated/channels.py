@@ -1,0 +1,151 @@
+"""Channel scales: inputs that are large get finer weights, whatever share of them norms and earlier matrices hold.
+
+A channel of inputs x divided by s, its column of weights multiplied by s: the product stays. What divides is the norm
+in front, the rows of the up projection, or those of the values, and there it costs nothing: a norm is not rounded, and
+a row of codes has scales of its own. With a the root mean square of a channel's inputs and c that of its column,
+s = a^alpha / c^(1 - alpha), as in SmoothQuant (Xiao et al. 2023); alpha is searched as in AWQ (Lin et al. 2023). The
+column is then (a c)^alpha, so outliers that only move size between a and c change nothing. Scales are powers of two:
+the float network stays what it is, bit for bit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from engine.compile.calibrated.form import CodeForm, nearest
+from engine.compile.checkpoint import Checkpoint, Float32
+from engine.compile.reference import gated, mixed_by_attention, mixer_names, output_name, rotation_tables
+from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
+from engine.compile.transforms.edits import Edits, LinearEdit, NormEdit
+from engine.compile.transforms.hadamard import Float64
+from engine.compile.transforms.network_rotation import readers, value_module
+from engine.models.network import Network
+
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SAMPLED_ROWS, SAMPLED_INPUTS = 512, 512
+MOST = 20  # the highest power of two, and the lowest is its reciprocal
+
+
+class ChannelScales:
+    """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm) -> None:
+        self._checkpoint = checkpoint
+        self._network = network
+        self._form = form
+        self._norms: dict[str, NormEdit] = {}
+        self._linears: dict[str, LinearEdit] = {}
+
+    def edits(self, states: Sequence[Float32], advance: Callable[[int], None]) -> Edits:
+        """What the scales do to each tensor. states: embedded texts [tokens, hidden]. advance: is told of each layer.
+
+        The final norm stays: a head that is tied to the embedding could not follow it.
+        """
+        for layer in range(self._network.spec.layers):
+            states = self._layer(layer, states)
+            advance(1)
+        return Edits(self._norms, self._linears)
+
+    def _layer(self, layer: int, states: Sequence[Float32]) -> list[Float32]:
+        network, names = self._network, self._network.details.names
+        reader = LayerReader(self._checkpoint, network, layer)
+        normed = self._normed(reader, names.attention_norm, states)
+        weight = self._stacked(reader, mixer_names(network, layer))
+        self._behind_norm(names.attention_norm.format(layer=layer), _at(layer, readers(network, layer)), weight, normed)
+        projected = [reader.project(x, mixer_names(network, layer)) for x in normed]
+        if layer in network.spec.attention_layers:
+            mixed = [_attended(reader, stacked) for stacked in projected]
+            self._values(reader, layer, mixed)
+        else:
+            mixed = [mixed_by_recurrence(reader, stacked, x) for stacked, x in zip(projected, normed, strict=True)]
+        output = (output_name(network, layer),)
+        states = [x + reader.project(y, output) for x, y in zip(states, mixed, strict=True)]
+        normed = self._normed(reader, names.ffn_norm, states)
+        weight = self._stacked(reader, names.gate_up)
+        self._behind_norm(names.ffn_norm.format(layer=layer), _at(layer, names.gate_up), weight, normed)
+        inner = [gated(reader.project(x, names.gate_up)) for x in normed]
+        scales = self._searched(self._stacked(reader, (names.down,)), inner)
+        up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(network.spec.ffn), scales])
+        self._between(names.gate_up[-1].format(layer=layer), up, names.down.format(layer=layer), scales)
+        return [x + reader.project(y, (names.down,)) for x, y in zip(states, inner, strict=True)]
+
+    def _values(self, reader: LayerReader, layer: int, mixed: Sequence[Float32]) -> None:
+        """Heads that share values share their scales."""
+        spec = self._network.spec
+        module, first = value_module(self._network)
+        output = self._network.details.names.output
+        shares = (spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
+        scales = self._searched(self._stacked(reader, (output,)), mixed, shares)
+        own = scales.reshape(shares)[:, 0].reshape(-1)
+        self._between(
+            module.format(layer=layer), np.concatenate([np.ones(first), own]), output.format(layer=layer), scales
+        )
+
+    def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
+        scales = self._searched(weight, inputs)
+        self._norms[name] = NormEdit(1 / scales)
+        for module in modules:
+            self._linears[module] = replace(self._linears.get(module, LinearEdit()), input_scale=scales)
+
+    def _between(self, writer: str, written: Float64, reader: str, read: Float64) -> None:
+        self._linears[writer] = replace(self._linears.get(writer, LinearEdit()), output_scale=1 / written)
+        self._linears[reader] = replace(self._linears.get(reader, LinearEdit()), input_scale=read)
+
+    def _searched(
+        self, weight: Float32, inputs: Sequence[Float32], shares: tuple[int, int, int] | None = None
+    ) -> Float64:
+        """[inputs]. shares: (groups, heads of a group, channels), heads of one group get the same scales."""
+        x = np.concatenate(inputs)
+        sizes = np.sqrt(np.square(x, dtype=np.float64).mean(axis=0))
+        columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
+        if shares is not None:
+            sizes, columns = (_shared(values, shares) for values in (sizes, columns))
+        sample, rows = _spread(x, SAMPLED_INPUTS), _spread(weight, SAMPLED_ROWS)
+        candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
+        errors = [self._error(rows, sample, scales.astype(np.float32)) for scales in candidates]
+        return candidates[int(np.argmin(errors))]
+
+    def _error(self, weight: Float32, x: Float32, scales: Float32) -> float:
+        rounded = nearest(weight * scales, self._form).floats() / scales
+        return float(np.square((rounded - weight) @ x.T).sum(dtype=np.float64))
+
+    def _normed(self, reader: LayerReader, name: str, states: Sequence[Float32]) -> list[Float32]:
+        weight = reader.norm_weight(name)
+        return [norm(x, weight, self._network.norm_epsilon) for x in states]
+
+    def _stacked(self, reader: LayerReader, names: Sequence[str]) -> Float32:
+        return np.concatenate([reader.tensor(f"{name}.weight") for name in names])
+
+
+def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
+    """[inputs]: powers of two near sizes^alpha / columns^(1 - alpha), their middle at 1; 1 for a channel of no use."""
+    living = (sizes > 0) & (columns > 0)
+    if not living.any():
+        return np.ones(len(sizes))
+    logarithms = np.where(living, alpha * np.log2(np.where(living, sizes, 1)), 0)
+    logarithms -= np.where(living, (1 - alpha) * np.log2(np.where(living, columns, 1)), 0)
+    powers = np.rint(logarithms)
+    powers -= np.rint(np.median(powers[living]))
+    return np.where(living, np.exp2(np.clip(powers, -MOST, MOST)), 1.0)
+
+
+def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:
+    """The root mean square over heads that share, at each of them."""
+    means = np.sqrt(np.square(values.reshape(shares)).mean(axis=1, keepdims=True))
+    return np.ascontiguousarray(np.broadcast_to(means, shares)).reshape(-1)
+
+
+def _spread(rows: Float32, most: int) -> Float32:
+    """At most so many rows, from everywhere."""
+    return rows[:: max(1, -(-len(rows) // most))]
+
+
+def _at(layer: int, names: Sequence[str]) -> list[str]:
+    return [name.format(layer=layer) for name in names]
+
+
+def _attended(reader: LayerReader, stacked: Float32) -> Float32:
+    count = len(stacked)
+    turn = rotation_tables(reader.network, np.arange(count))
+    return mixed_by_attention(reader, stacked, *turn, np.tri(count, dtype=np.bool_))

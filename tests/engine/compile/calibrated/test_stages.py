@@ -1,0 +1,96 @@
+"""Whole compilations: what the manifest says, that nothing is left behind, and that layouts agree with the CPU."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.task import ModelTask
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant
+from engine.compile.encoders.pipeline import compile_encoder
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.errors import CompileError
+from tests.hybrid import make_hybrid
+from tests.tiny_encoder import write_encoder
+
+
+def compiled(source: Path, output: Path, **options: Any) -> Manifest:
+    arguments = CompileArguments(source, output, **{"quality": QualityLevel.GOOD, **options})
+    return compile_bundle(arguments, SilentProgress())
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "segments": {},
+    "pool": {"layout": Layout.POOL},
+    "asymmetric": {"asymmetric": True},
+    "w4a16": {"quant": Quant.W4A16, "rows": (8,), "context": (64,)},
+    "fused": {"layout": Layout.FUSED, "rows": (8,), "context": (64,)},
+    "float head": {"head": Quant.FP32},
+    "adapters": {"lora": True},
+}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_every_layout_is_compiled(options: dict[str, Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    manifest = compiled(tiny_checkpoint, tmp_path / "good", **options)
+    quality = load_manifest(tmp_path / "good").quality
+    assert quality == manifest.quality
+    assert quality is not None
+    assert quality.level == "good"
+    assert quality.tokens > 0
+    assert quality.peak_bytes > 0
+    has_head = options.get("head") is None and options.get("quant") is not Quant.W4A16
+    assert set(quality.errors) == {"qkv", "output", "gate_up", "down"} | ({"head"} if has_head else set())
+    assert all(0 < error.chosen < error.nearest for error in quality.errors.values())
+    assert {path.name for path in (tmp_path / "good").iterdir()} == {*manifest.files, "manifest.json"}
+
+
+def test_float_caches_and_outputs_follow_the_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Parity is with the floats of the checkpoint, which chosen codes follow more closely."""
+    fast = compiled(tiny_checkpoint, tmp_path / "fast", quality=QualityLevel.FAST)
+    good = compiled(tiny_checkpoint, tmp_path / "good")
+    assert fast.quality is None
+    assert good.parity["kl"] < fast.parity["kl"]
+
+
+def test_embedders(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    fast, good = (
+        compiled(tiny_checkpoint, tmp_path / level, task=ModelTask.EMBED, quality=QualityLevel(level))
+        for level in ("fast", "good")
+    )
+    assert good.quality is not None
+    assert "head" not in good.quality.errors
+    assert good.parity["cosine"] > fast.parity["cosine"]
+
+
+def test_recurrent_layers(tmp_path: Path) -> None:
+    make_hybrid(tmp_path / "model", gain=0.4)
+    fast, good = (
+        compiled(tmp_path / "model", tmp_path / level, quality=QualityLevel(level)) for level in ("fast", "good")
+    )
+    assert good.parity["kl"] < fast.parity["kl"]
+
+
+def test_encoders_take_fast_only(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "model")
+    arguments = CompileArguments(tmp_path / "model", tmp_path / "out", quant=Quant.INT4, quality=QualityLevel.GOOD)
+    with pytest.raises(CompileError, match="--quality good is for models that generate"):
+        compile_encoder(arguments, SilentProgress())
+    assert not (tmp_path / "out").exists()
+
+
+def test_best_is_refused_as_long_as_it_is_not_there(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="--quality best is not implemented"):
+        compiled(tiny_checkpoint, tmp_path / "best", quality=QualityLevel.BEST)
+
+
+def test_inputs_that_are_not_finite_are_refused(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.compile.calibrated.choose.gated", lambda stacked: np.full_like(stacked[:, ::2], np.nan))
+    with pytest.raises(CompileError, match="not finite"):
+        compiled(tiny_checkpoint, tmp_path / "good")
+    assert not (tmp_path / "good").exists()
