@@ -22,6 +22,7 @@ from engine.compile.npu.split import plan_binaries
 from engine.compile.npu.stages import SOURCES, binaries_stage, genie_stage, quality_stage
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
+from engine.compile.qdq.balance import balance_stage
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
@@ -71,6 +72,7 @@ CPU_SEGMENTS = Pipeline(
 CPU_INTEGER = Pipeline(
     stages=(
         text_stage,
+        balance_stage,
         *WEIGHTS,
         calibration_stage,
         integer_graphs_stage,
@@ -100,6 +102,7 @@ NPU_HALF = Pipeline(
 NPU_INTEGER = Pipeline(
     stages=(
         text_stage,
+        balance_stage,
         *WEIGHTS,
         calibration_stage,
         integer_graphs_stage,

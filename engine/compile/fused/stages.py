@@ -23,6 +23,7 @@ from engine.compile.npu.stages import Chains, binary_groups, compile_groups
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.npu.wrappers import Link, write_wrapper
 from engine.compile.parity import Opener
+from engine.compile.qdq.balance import balance_stage
 from engine.compile.qdq.stages import calibration_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
@@ -34,9 +35,11 @@ NOT_GENIE = "Genie has no graphs of two caches"
 
 def fused_stages(is_npu: bool, activations: Activations) -> tuple[Stage, ...]:
     """In order."""
-    calibration: tuple[Stage, ...] = (calibration_stage,) if activations is Activations.INTEGER else ()
+    balance: tuple[Stage, ...] = (balance_stage,) if activations is Activations.INTEGER else ()
+    calibration: tuple[Stage, ...] = (calibration_stage,) if balance else ()
     made: tuple[Stage, ...] = (
         text_stage,
+        *balance,
         choose_codes_stage,
         weights_stage,
         drop_codes_stage,
