@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from engine.bundle.encoding import Encoding
-from engine.bundle.tensor_names import Place, place_of
+from engine.bundle.tensor_names import place_of
 from engine.compile.layers import MASK_INPUT
 from engine.compile.lowering import COS_INPUT, SIN_INPUT
 from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
 from engine.compile.qdq.ranges import ChooseRange, Observed, Range, extreme_range
 
 WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
-WIDE_CODES, KV_CODES = 65535, 255
+WIDE_CODES = 65535
 KV_ZERO, KV_LARGEST = 128, 127
 MASK_FLOOR = -100.0
 
@@ -51,8 +51,8 @@ def choose_encodings(
     """An encoding for the key of every activation of all parts; KeyError when one was never observed.
 
     Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
-    from `mask_floor` to 0. choose: makes a range of what was observed; of keys it is the extremes in any case, for
-    those that are clipped are those that queries look for.
+    from `mask_floor` to 0. choose: makes a range of what was observed, but for caches: those have the extremes, as at
+    8 bits too little clipping is worth its error, least of all that of keys, where the largest are those looked for.
     """
     groups = tied(graphs)
     inputs = {MASK_INPUT: mask_encoding(mask_floor), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
@@ -65,8 +65,11 @@ def choose_encodings(
     for graph in graphs:
         for output, value in _mixtures(graph):
             _join(joined, groups.find(graph.key(output)), observed[value])
-    sides = {groups.find(key): place.side for key, name in keys.items() if (place := _cache_place(name)) is not None}
-    measured = {root: _measured(seen, sides.get(root), choose) for root, seen in joined.items()}
+    narrow = {groups.find(key) for key, name in keys.items() if _is_cache(name)}
+    measured = {
+        root: kv_encoding(seen.extremes) if root in narrow else wide_encoding(choose(seen))
+        for root, seen in joined.items()
+    }
     return {key: (fixed | measured)[groups.find(key)] for key in keys}
 
 
@@ -101,13 +104,6 @@ def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
         place = place_of(node.input[1], "_in") or place_of(node.input[1], "_out") if len(node.input) > 1 else None
         if node.op_type == "MatMul" and place is not None and place.side == 1:
             yield node.output[0], f"past_value_{place.layer}_out"
-
-
-def _measured(seen: Observed, side: int | None, choose: ChooseRange) -> Encoding:
-    """side: None for what is no cache, else 0 for keys and 1 for values."""
-    if side is None:
-        return wide_encoding(choose(seen, WIDE_CODES))
-    return kv_encoding((choose if side else extreme_range)(seen, KV_CODES))
 
 
 def _join(joined: dict[str, Observed], root: str, seen: Observed) -> None:
@@ -168,5 +164,5 @@ def _fixed(graph: FloatGraph, inputs: Mapping[str, Encoding]) -> Iterator[tuple[
             yield graph.key(node.output[0]), encoding
 
 
-def _cache_place(name: str) -> Place | None:
-    return place_of(name, "_in") or place_of(name, "_out")
+def _is_cache(name: str) -> bool:
+    return place_of(name, "_in") is not None or place_of(name, "_out") is not None

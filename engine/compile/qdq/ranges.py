@@ -37,11 +37,9 @@ class Observed:
         return Observed(texts, self.values + other.values)
 
 
-# What becomes of an activation with so many steps between its smallest and its largest code.
-ChooseRange = Callable[[Observed, int], Range]
+ChooseRange = Callable[[Observed], Range]
 
 
-def extreme_range(seen: Observed, steps: int) -> Range:
-    """What was seen and zero, at 16 bits with a margin."""
-    margin = MARGIN if steps > 255 else 1.0
-    return Range(min(seen.extremes.low, 0.0) * margin, max(seen.extremes.high, 0.0) * margin)
+def extreme_range(seen: Observed) -> Range:
+    """What was seen, with a margin."""
+    return Range(seen.extremes.low * MARGIN, seen.extremes.high * MARGIN)
