@@ -1,6 +1,6 @@
 """The stage that evens out the heads of 8-bit caches before weights are chosen and stored."""
 
-from engine.compile.arguments import Quality
+from engine.compile.arguments import QualityLevel
 from engine.compile.compilation import Compilation
 from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.transforms.balanced_heads import balancing_edits
@@ -12,7 +12,7 @@ TEXT_TOKENS, TEXTS = 256, 8
 
 def balance_stage(work: Compilation) -> None:
     """Fold factors into keys, values and what reads them; only where more than --quality fast is asked for."""
-    if work.arguments.quality is Quality.FAST:
+    if work.arguments.quality is QualityLevel.FAST:
         return
     arguments, network = work.arguments, work.network
     assert work.text is not None

@@ -3,7 +3,7 @@
 import msgspec
 
 from engine.bundle.manifest import GraphSpec
-from engine.compile.arguments import Quality
+from engine.compile.arguments import QualityLevel
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graphs import GraphPlan, build_graph, plan_graphs, save_graph
@@ -48,7 +48,7 @@ def calibration_stage(work: Compilation) -> None:
     observed = observe(folder, draft, shape, texts, work.progress.advance)
     for spec in specs:
         (folder / spec.file).unlink()
-    choose = extreme_range if work.arguments.quality is Quality.FAST else error_range
+    choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range
     work.encodings = choose_encodings(graphs, observed, work.network.spec.rope.factor, choose)
     span = score_span(graphs, observed)
     if span > SAFE_SPAN:
