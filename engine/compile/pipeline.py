@@ -6,6 +6,7 @@ from dataclasses import replace
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.calibrated.balance import balance_stage
 from engine.compile.calibrated.settle import chosen_source, settle_quality
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
@@ -22,7 +23,6 @@ from engine.compile.npu.split import plan_binaries
 from engine.compile.npu.stages import SOURCES, binaries_stage, genie_stage, quality_stage
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
-from engine.compile.qdq.balance import balance_stage
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of

@@ -8,6 +8,7 @@ from onnx import NodeProto
 
 from engine.bundle.fused import fused_shape
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
+from engine.compile.calibrated.balance import balance_stage
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.compilation import Compilation, Stage
 from engine.compile.description import describe
@@ -23,7 +24,6 @@ from engine.compile.npu.stages import Chains, binary_groups, compile_groups
 from engine.compile.npu.targets import NPU_TARGETS
 from engine.compile.npu.wrappers import Link, write_wrapper
 from engine.compile.parity import Opener
-from engine.compile.qdq.balance import balance_stage
 from engine.compile.qdq.stages import calibration_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
