@@ -44,7 +44,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
 
-WEIGHTS = (choose_codes_stage, weights_stage, drop_codes_stage)
+WEIGHTS = (balance_stage, choose_codes_stage, weights_stage, drop_codes_stage)
 # The text comes first: it is quick, and often what is missing.
 CPU_FLOAT = Pipeline(
     stages=(text_stage, *WEIGHTS, graphs_stage, hash_stage, parity_stage),
@@ -72,7 +72,6 @@ CPU_SEGMENTS = Pipeline(
 CPU_INTEGER = Pipeline(
     stages=(
         text_stage,
-        balance_stage,
         *WEIGHTS,
         calibration_stage,
         integer_graphs_stage,
@@ -102,7 +101,6 @@ NPU_HALF = Pipeline(
 NPU_INTEGER = Pipeline(
     stages=(
         text_stage,
-        balance_stage,
         *WEIGHTS,
         calibration_stage,
         integer_graphs_stage,

@@ -1,4 +1,4 @@
-"""The stage that evens out the heads of 8-bit caches before weights are chosen and stored."""
+"""The stage that evens out the heads, for 8-bit caches and 4-bit weights alike, before codes are chosen."""
 
 import time
 
@@ -18,8 +18,8 @@ TEXT_TOKENS = 256
 
 
 def balance_stage(work: Compilation) -> None:
-    """Fold factors into keys, values and what reads them; only where more than --quality fast is asked for."""
-    if work.arguments.quality is QualityLevel.FAST:
+    """Fold factors into keys, values and what reads them; not with --quality fast, nor where adapters are to fit."""
+    if work.arguments.quality is QualityLevel.FAST or work.arguments.lora:
         return
     begin, texts = time.monotonic(), _texts(work)
     work.progress.stage("heads", work.network.spec.layers, "layers")

@@ -58,12 +58,12 @@ def chosen_source(
 def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have. form: of the layers, None = nothing to choose."""
     streams = () if arguments.task is ModelTask.EMBED else ("rotated stream",)
-    rotations = () if arguments.lora else (*streams, "rotated values")
-    heads, ranges = (("balanced heads",), ("ranges by error",)) if arguments.quant in RANGED else ((), ())
+    rotations = () if arguments.lora else ("balanced heads", *streams, "rotated values")
+    ranges = ("ranges by error",) if arguments.quant in RANGED else ()
     if form is None:
-        return (*rotations, *heads, *ranges)
+        return (*rotations, *ranges)
     scales = "LPBQ multiples" if form.has_multiples else "searched scales"
-    return (*rotations, *heads, "targets corrected by the float stream", "GPTQ", scales, *ranges)
+    return (*rotations, "targets corrected by the float stream", "GPTQ", scales, *ranges)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:

@@ -35,11 +35,10 @@ NOT_GENIE = "Genie has no graphs of two caches"
 
 def fused_stages(is_npu: bool, activations: Activations) -> tuple[Stage, ...]:
     """In order."""
-    balance: tuple[Stage, ...] = (balance_stage,) if activations is Activations.INTEGER else ()
-    calibration: tuple[Stage, ...] = (calibration_stage,) if balance else ()
+    calibration: tuple[Stage, ...] = (calibration_stage,) if activations is Activations.INTEGER else ()
     made: tuple[Stage, ...] = (
         text_stage,
-        *balance,
+        balance_stage,
         choose_codes_stage,
         weights_stage,
         drop_codes_stage,

@@ -42,7 +42,7 @@ def settled(source: Path, network: Network | None = None, **options: Any) -> tup
 def grown(network: Network) -> Network:
     """The size of 8 B parameters."""
     sizes = {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 12_288, "vocab": 151_936}
-    return replace(network, spec=msgspec.structs.replace(network.spec, **sizes))
+    return replace(network, spec=msgspec.structs.replace(network.spec, parameters=8_000_000_000, **sizes))
 
 
 @pytest.mark.parametrize("quant", ["int4", "w4", "w4a16", "w8a16"])
@@ -108,7 +108,7 @@ def test_methods_in_words() -> None:
     w4a16 = replace(good, quant=Quant.W4A16, lora=True)
     forms = [CodeForm.of(method_of(each), each) for each in (good, w4a16)]
     assert forms[0] is not None and forms[1] is not None
-    assert methods_of(good, forms[0])[:2] == ("rotated stream", "rotated values")
-    assert methods_of(w4a16, forms[1])[2:] == ("GPTQ", "LPBQ multiples", "ranges by error")
+    assert methods_of(good, forms[0])[:3] == ("balanced heads", "rotated stream", "rotated values")
+    assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "LPBQ multiples", "ranges by error")
     w8a16 = replace(good, quant=Quant.W8A16)
-    assert methods_of(w8a16, None) == ("rotated stream", "rotated values", "balanced heads", "ranges by error")
+    assert methods_of(w8a16, None) == ("balanced heads", "rotated stream", "rotated values", "ranges by error")
