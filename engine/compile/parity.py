@@ -45,6 +45,8 @@ def _on_cpu(path: Path) -> ort.InferenceSession:
     options.log_severity_level = ERROR_LOGGING
     # Graphs run in turn: threads that spin for one session would take the processors of the next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Else products with dequantised weights round their inputs to 8 bits, also those of a graph of floats.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

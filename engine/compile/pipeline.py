@@ -6,6 +6,7 @@ from dataclasses import replace
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.calibrated.balance import balance_stage
 from engine.compile.calibrated.settle import settle_quality
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
@@ -43,7 +44,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
 
-WEIGHTS = (choose_codes_stage, weights_stage, drop_codes_stage)
+WEIGHTS = (balance_stage, choose_codes_stage, weights_stage, drop_codes_stage)
 # The text comes first: it is quick, and often what is missing.
 CPU_FLOAT = Pipeline(
     stages=(text_stage, *WEIGHTS, graphs_stage, hash_stage, parity_stage),

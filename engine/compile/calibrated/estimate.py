@@ -7,6 +7,7 @@ from engine.models.network import Network
 
 TEXT_TOKENS = 512
 MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
+HEAD_TOKENS = 2_048  # for balancing heads
 PATIENCE = 600.0  # seconds: more tokens than this allows are not taken
 # Of two cores. One core that others shared did 74e9 at hidden 1,024, and 1.5e-7 s for each weight beside that.
 PRODUCTS = 100e9  # multiplications and additions a second
@@ -51,6 +52,13 @@ def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
     weights = sum(group.inputs * group.outputs for group in (*groups, *head))
     seconds = products / PRODUCTS + weights * WEIGHT_SECONDS
     return Estimate(seconds, _memory(network, groups, tokens), tokens)
+
+
+def estimated_pass(network: Network) -> Estimate:
+    """Of one pass in floats over the tokens that heads are balanced on."""
+    spec, tokens = network.spec, HEAD_TOKENS
+    memory = FLOAT * (tokens * (3 * spec.hidden + 3 * spec.ffn) + 2 * spec.hidden * spec.ffn)
+    return Estimate(spec.parameters * tokens / PRODUCTS, memory, tokens)
 
 
 def minutes_text(seconds: float) -> str:

@@ -3,18 +3,21 @@
 from dataclasses import replace
 
 from engine.bundle.task import ModelTask
-from engine.compile.arguments import CompileArguments, QualityLevel
-from engine.compile.calibrated.estimate import Estimate, estimated, minutes_text
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel
+from engine.compile.calibrated.estimate import Estimate, estimated, estimated_pass, minutes_text
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
+from engine.compile.layout import layout_of
 from engine.compile.progress import ProgressSink
 from engine.compile.quantization.int4 import KEPT_BLOCK
-from engine.compile.quantization.table import CHOOSABLE, head_method, method_of
+from engine.compile.quantization.method import Activations
+from engine.compile.quantization.table import CHOOSABLE, head_method, method_of, quants_with
 from engine.compile.source import Source
 from engine.compile.task import names_in
 from engine.errors import CompileError
 from engine.models.network import Network
 
+RANGED = quants_with(Activations.INTEGER)  # have ranges of activations to choose
 DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it
 
 
@@ -34,15 +37,21 @@ def settle_quality(
     return arguments
 
 
-def methods_of(arguments: CompileArguments, form: CodeForm) -> tuple[str, ...]:
-    """What is done, in order, by the names that the methods have."""
+def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str, ...]:
+    """What is done, in order, by the names that the methods have. form: of the layers, None = nothing to choose."""
+    heads = () if arguments.lora or layout_of(arguments) is Layout.SEGMENTS else ("balanced heads",)
+    ranges = ("ranges by error",) if arguments.quant in RANGED else ()
+    if form is None:
+        return (*heads, *ranges)
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
-    return (*channels, "targets from the float stream", "GPTQ", scales)
+    return (*heads, *channels, "targets from the float stream", "GPTQ", scales, *ranges)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
     """Of `--quality good` for these arguments."""
+    if method_of(arguments).choice is None:
+        return estimated_pass(network)
     has_head = head_method(arguments).choice is not None and arguments.task is not ModelTask.EMBED
     return estimated(network, has_head)
 
@@ -63,8 +72,9 @@ def _default(arguments: CompileArguments, network: Network, progress: ProgressSi
 
 def _unfit(arguments: CompileArguments, network: Network) -> str:
     """Why nothing but fast can be had; '' when more can."""
-    if arguments.quant not in CHOOSABLE:
-        return f"chooses codes of 4 bits: it is for --quant {', '.join(CHOOSABLE)}, not for {arguments.quant}"
+    if arguments.quant not in (*CHOOSABLE, *RANGED):
+        quants = ", ".join(dict.fromkeys((*CHOOSABLE, *RANGED)))
+        return f"chooses codes of 4 bits and ranges: it is for --quant {quants}, not for {arguments.quant}"
     if network.details.diffusion is not None:
         return f"is for models that write one token after the other; {network.spec.family} denoises blocks"
     if arguments.whole_context:

@@ -28,6 +28,8 @@ def choose_codes_stage(work: Compilation) -> None:
     arguments, network = work.arguments, work.network
     if arguments.quality is QualityLevel.FAST:
         return
+    if method_of(arguments).choice is None:
+        return
     estimate, forms = estimate_of(arguments, network), forms_of(arguments)
     work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
     begin = time.monotonic()

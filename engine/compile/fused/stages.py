@@ -8,6 +8,7 @@ from onnx import NodeProto
 
 from engine.bundle.fused import fused_shape
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
+from engine.compile.calibrated.balance import balance_stage
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.compilation import Compilation, Stage
 from engine.compile.description import describe
@@ -37,6 +38,7 @@ def fused_stages(is_npu: bool, activations: Activations) -> tuple[Stage, ...]:
     calibration: tuple[Stage, ...] = (calibration_stage,) if activations is Activations.INTEGER else ()
     made: tuple[Stage, ...] = (
         text_stage,
+        balance_stage,
         choose_codes_stage,
         weights_stage,
         drop_codes_stage,

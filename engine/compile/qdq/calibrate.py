@@ -1,24 +1,26 @@
-"""Runs the float graphs on text and notes the range of every activation.
+"""Runs the float graphs on text and notes the extremes of every activation in each text.
 
-Smallest and largest values are taken inside the graphs, so that a pass gives back two numbers for each tensor
-however many rows it has.
+Smallest and largest values are taken inside the graphs, so that a pass gives back three numbers for each tensor
+however many rows it has, and two are kept of a text.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from engine.bundle.manifest import Manifest, TensorSpec
 from engine.bundle.variant import PassShape
 from engine.compile.parity import ChainedSequence, PartChain
-from engine.compile.qdq.encodings import MASK_FLOOR, Range
+from engine.compile.qdq.encodings import MASK_FLOOR
 from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
+from engine.compile.qdq.ranges import Observed, Range
 
 ROWS = 64
 PAST = 192
-LEAST, MOST = "least/", "most/"
+LEAST, MOST, COUNT = "least/", "most/", "count/"
 
 
 def calibration_shape(max_context: int) -> PassShape:
@@ -27,18 +29,26 @@ def calibration_shape(max_context: int) -> PassShape:
     return PassShape(rows, max(1, min(PAST, max_context - rows)))
 
 
-def observed(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]]:
-    """The graph with two more outputs for every activation, its smallest and its largest value; and all outputs."""
+def observed_graph(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]]:
+    """The graph with three more outputs for every activation, and all outputs: smallest and largest value, number."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _gather_codes(model)
     added = []
     for name in graph.activations():
-        for prefix, operator in ((LEAST, "ReduceMin"), (MOST, "ReduceMax")):
-            output = f"{prefix}{graph.key(name)}"
-            model.graph.node.append(helper.make_node(operator, [name], [output], name=output, keepdims=0))
-            model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, []))
-            added.append(TensorSpec(output, "float32", ()))
+        key = graph.key(name)
+        for output, operator, dtype in (
+            (LEAST + key, "ReduceMin", "float32"),
+            (MOST + key, "ReduceMax", "float32"),
+            (COUNT + key, "Size", "int64"),
+        ):
+            node = helper.make_node(operator, [name], [output], name=output)
+            if operator != "Size":
+                node.attribute.append(helper.make_attribute("keepdims", 0))
+            model.graph.node.append(node)
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            model.graph.output.append(helper.make_tensor_value_info(output, kind, []))
+            added.append(TensorSpec(output, dtype, ()))
     return model, (*graph.outputs, *added)
 
 
@@ -58,28 +68,32 @@ def _gather_codes(model: onnx.ModelProto) -> None:
         model.graph.node.remove(table)
 
 
-def measure_ranges(
+def observe(
     folder: Path,
     manifest: Manifest,
     shape: PassShape,
     texts: Iterable[Sequence[int]],
     advance: Callable[[int], None],
-) -> dict[str, Range]:
-    """Run token sequences through the observed graphs of a draft manifest; range by key. Tokens are told to `advance`.
+) -> dict[str, Observed]:
+    """Run token sequences through the observed graphs of a draft manifest; by key. Tokens are told to `advance`.
 
     Only full passes are run: a row that pads would show values that no real token has.
     """
-    ranges: dict[str, Range] = {}
+    extremes: dict[str, list[Range]] = {}
+    values: dict[str, int] = {}
     chain = PartChain(folder, manifest, shape)
     for text in texts:
+        seen: dict[str, Range] = {}
+        values = {}
         sequence = ChainedSequence.on(chain, manifest, shape)
         sequence.masked = MASK_FLOOR
         for start in range(0, len(text) - shape.rows + 1, shape.rows):
             outputs = sequence.advance(text[start : start + shape.rows])
-            for name, most in outputs.items():
-                if name.startswith(MOST):
-                    key = name.removeprefix(MOST)
-                    seen = Range(float(outputs[LEAST + key]), float(most))
-                    ranges[key] = ranges[key].joined(seen) if key in ranges else seen
+            for key in (name.removeprefix(MOST) for name in outputs if name.startswith(MOST)):
+                found = Range(float(outputs[LEAST + key]), float(outputs[MOST + key]))
+                seen[key] = seen[key].joined(found) if key in seen else found
+                values[key] = values.get(key, 0) + int(outputs[COUNT + key])
             advance(shape.rows)
-    return ranges
+        for key, found in seen.items():
+            extremes.setdefault(key, []).append(found)
+    return {key: Observed(tuple(found), values[key]) for key, found in extremes.items()}

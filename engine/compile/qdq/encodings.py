@@ -1,7 +1,6 @@
 """One encoding (type, scale, zero point) for every activation, from the ranges that calibration saw. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,12 +9,11 @@ from engine.bundle.tensor_names import place_of
 from engine.compile.layers import MASK_INPUT
 from engine.compile.lowering import COS_INPUT, SIN_INPUT
 from engine.compile.qdq.float_graph import DEQUANTIZE, FloatGraph
+from engine.compile.qdq.ranges import ChooseRange, Observed, Range, extreme_range
 
 WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
 WIDE_CODES = 65535
 KV_ZERO, KV_LARGEST = 128, 127
-# Room for what the calibration text did not show; at 16 bits it costs next to nothing.
-MARGIN = 1.1
 MASK_FLOOR = -100.0
 
 ROTARY_INPUTS = (COS_INPUT, SIN_INPUT)
@@ -24,18 +22,6 @@ FIXED_OPERATORS = {"Softmax": SHARE_ENCODING, "Sigmoid": SHARE_ENCODING}
 
 # Operators that only move numbers: the back end wants one encoding on all their sides.
 MOVERS = {"Reshape", "Transpose", "Split", "Concat", "Expand", "Gather"}
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Smallest and largest value seen."""
-
-    low: float
-    high: float
-
-    def joined(self, other: "Range") -> "Range":
-        """The range that holds both."""
-        return Range(min(self.low, other.low), max(self.high, other.high))
 
 
 class Groups:
@@ -56,26 +42,34 @@ class Groups:
 
 
 def choose_encodings(
-    graphs: Sequence[FloatGraph], ranges: Mapping[str, Range], rotary_factor: float, mask_floor: float = MASK_FLOOR
+    graphs: Sequence[FloatGraph],
+    observed: Mapping[str, Observed],
+    rotary_factor: float,
+    choose: ChooseRange = extreme_range,
+    mask_floor: float = MASK_FLOOR,
 ) -> dict[str, Encoding]:
     """An encoding for the key of every activation of all parts; KeyError when one was never observed.
 
     Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
-    from `mask_floor` to 0.
+    from `mask_floor` to 0. choose: makes a range of what was observed, but for caches: those have the extremes, as at
+    8 bits too little clipping is worth its error, least of all that of keys, where the largest are those looked for.
     """
     groups = tied(graphs)
     inputs = {MASK_INPUT: mask_encoding(mask_floor), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     keys = {graph.key(name): name for graph in graphs for name in graph.activations()}
-    joined: dict[str, Range] = {}
+    joined: dict[str, Observed] = {}
     for key in keys:
         if groups.find(key) not in fixed:
-            _join(joined, groups.find(key), ranges[key])
+            _join(joined, groups.find(key), observed[key])
     for graph in graphs:
         for output, value in _mixtures(graph):
-            _join(joined, groups.find(graph.key(output)), ranges[value])
+            _join(joined, groups.find(graph.key(output)), observed[value])
     narrow = {groups.find(key) for key, name in keys.items() if _is_cache(name)}
-    measured = {root: (kv_encoding if root in narrow else wide_encoding)(seen) for root, seen in joined.items()}
+    measured = {
+        root: kv_encoding(seen.extremes) if root in narrow else wide_encoding(choose(seen))
+        for root, seen in joined.items()
+    }
     return {key: (fixed | measured)[groups.find(key)] for key in keys}
 
 
@@ -112,25 +106,25 @@ def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
             yield node.output[0], f"past_value_{place.layer}_out"
 
 
-def _join(joined: dict[str, Range], root: str, seen: Range) -> None:
+def _join(joined: dict[str, Observed], root: str, seen: Observed) -> None:
     joined[root] = joined[root].joined(seen) if root in joined else seen
 
 
-def score_span(graphs: Iterable[FloatGraph], ranges: Mapping[str, Range]) -> float:
+def score_span(graphs: Iterable[FloatGraph], observed: Mapping[str, Observed]) -> float:
     """The widest range of attention scores, before the mask, of any layer."""
     spans = [0.0]
     for graph in graphs:
         masked = {node.input[0] for node in graph.model.graph.node if node.op_type == "Softmax"}
         for node in graph.model.graph.node:
             if masked.intersection(node.output):
-                seen = ranges[graph.key(node.input[0])]
+                seen = observed[graph.key(node.input[0])].extremes
                 spans.append(seen.high - seen.low)
     return max(spans)
 
 
 def wide_encoding(seen: Range) -> Encoding:
-    """16 bits over the range and zero, with a margin."""
-    low, high = min(seen.low, 0.0) * MARGIN, max(seen.high, 0.0) * MARGIN
+    """16 bits over the range and zero."""
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     scale = _single((high - low) / WIDE_CODES or 1.0)
     return Encoding(WIDE_DTYPE, scale, round(-low / scale))
 

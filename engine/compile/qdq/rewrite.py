@@ -8,8 +8,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine.bundle.encoding import Encoding
 from engine.bundle.manifest import TensorSpec
-from engine.compile.qdq.encodings import Range, wide_encoding
+from engine.compile.qdq.encodings import wide_encoding
 from engine.compile.qdq.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph
+from engine.compile.qdq.ranges import Range
 
 
 def quantise_graph(

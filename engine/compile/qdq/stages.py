@@ -3,12 +3,15 @@
 import msgspec
 
 from engine.bundle.manifest import GraphSpec
+from engine.compile.arguments import QualityLevel
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graphs import GraphPlan, build_graph, plan_graphs, save_graph
-from engine.compile.qdq.calibrate import calibration_shape, measure_ranges, observed
+from engine.compile.qdq.calibrate import calibration_shape, observe, observed_graph
 from engine.compile.qdq.encodings import MASK_FLOOR, choose_encodings, score_span
+from engine.compile.qdq.error_range import error_range
 from engine.compile.qdq.float_graph import FloatGraph, prepare
+from engine.compile.qdq.ranges import extreme_range
 from engine.compile.qdq.rewrite import quantise_graph
 from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.errors import CompileError
@@ -38,15 +41,16 @@ def calibration_stage(work: Compilation) -> None:
     for part in work.parts:
         (plan,) = plan_graphs(part, (shape,))
         graph = float_graph(work, plan)
-        model, outputs = observed(graph)
+        model, outputs = observed_graph(graph)
         graphs.append(graph)
         specs.append(save_graph(plan, model, graph.inputs, outputs, folder))
     draft = msgspec.structs.replace(describe(work), graphs=tuple(specs), kv_dtype=work.pipeline.dtype)
-    ranges = measure_ranges(folder, draft, shape, texts, work.progress.advance)
+    observed = observe(folder, draft, shape, texts, work.progress.advance)
     for spec in specs:
         (folder / spec.file).unlink()
-    work.encodings = choose_encodings(graphs, ranges, work.network.spec.rope.factor)
-    span = score_span(graphs, ranges)
+    choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range
+    work.encodings = choose_encodings(graphs, observed, work.network.spec.rope.factor, choose)
+    span = score_span(graphs, observed)
     if span > SAFE_SPAN:
         work.progress.note(f"attention scores span {span:.0f}: a mask of {MASK_FLOOR:.0f} may not hide every column")
 

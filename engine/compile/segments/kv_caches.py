@@ -36,7 +36,7 @@ def kv_scales_stage(work: Compilation) -> None:
     draft, text = describe(work), work.text
     assert text is not None
     length = min(TEXT_TOKENS, work.network.compiled_context)
-    documents = calibration_documents(work.arguments.source, None, work.folder, text)
+    documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
     texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
     work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
     reach = KvReach(work.network.spec)

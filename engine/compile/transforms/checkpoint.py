@@ -16,41 +16,45 @@ class TransformedCheckpoint:
     """As `inner` with `edits` applied. norm_offset: added to the stored scale of every norm."""
 
     def __init__(self, inner: Checkpoint, edits: Edits, norm_offset: float = 0.0) -> None:
-        self._inner = inner
+        self.inner = inner
         self._edits = edits
         self._offset = norm_offset
         self._turned: tuple[str, Float32] | None = None  # the last matrix whose rows all depend on all
 
+    def scaled(self, factors: Edits) -> "TransformedCheckpoint":
+        """The same edits of what `factors` makes of the inner tensors."""
+        return TransformedCheckpoint(self.inner, self._edits.scaled(factors), self._offset)
+
     def __contains__(self, name: str) -> bool:
-        return self._stored(name) in self._inner
+        return self._stored(name) in self.inner
 
     def total_bytes(self) -> int:
         """Bytes of all float tensors as stored; a tensor that two are made of counts twice."""
-        return self._inner.total_bytes() + sum(self.stored_bytes(f"{name}{WEIGHT}") for name in self._made())
+        return self.inner.total_bytes() + sum(self.stored_bytes(f"{name}{WEIGHT}") for name in self._made())
 
     def unused(self) -> list[str]:
         """Names of the tensors that nothing has asked for yet. One in whose place another is read counts as used."""
         replaced = {f"{name}{WEIGHT}" for name in self._made()}
-        return [name for name in self._inner.unused() if name not in replaced]
+        return [name for name in self.inner.unused() if name not in replaced]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor. CompileError when there is none of that name."""
-        return self._inner.shape(self._stored(name))
+        return self.inner.shape(self._stored(name))
 
     def stored_bytes(self, name: str) -> int:
         """Bytes of a tensor as it is stored before it is changed."""
-        return self._inner.stored_bytes(self._stored(name))
+        return self.inner.stored_bytes(self._stored(name))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """CompileError unless the tensor is there with this shape and a type that can be read."""
-        self._inner.require(self._stored(name), shape)
+        self.inner.require(self._stored(name), shape)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor as float32; CompileError when it is missing or has another shape."""
         self.require(name, shape)
         if self._linear(name, WEIGHT) is not None:
             return self.rows(name, 0, shape[0])
-        values = self._inner.tensor(self._stored(name), shape)
+        values = self.inner.tensor(self._stored(name), shape)
         bias = self._linear(name, BIAS)
         if bias is not None:
             return _single(bias.outputs(values.astype(np.float64), 0))
@@ -64,7 +68,7 @@ class TransformedCheckpoint:
         """Rows start..stop of a matrix as float32."""
         edit = self._linear(name, WEIGHT)
         if edit is None:
-            return self._inner.rows(name, start, stop)
+            return self.inner.rows(name, start, stop)
         outputs = self.shape(name)[0]
         low, high = edit.bounds(start, stop, outputs)
         if edit.output_rotation is None or high - low < outputs:
@@ -76,11 +80,11 @@ class TransformedCheckpoint:
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """The same rows as stored blocks; None where they are changed."""
-        return self._inner.blocks(name, start, stop) if self._linear(name, WEIGHT) is None else None
+        return self.inner.blocks(name, start, stop) if self._linear(name, WEIGHT) is None else None
 
     def is_four_bit(self, name: str) -> bool:
         """Whether `blocks` of a matrix have 4 bits."""
-        return self._linear(name, WEIGHT) is None and self._inner.is_four_bit(name)
+        return self._linear(name, WEIGHT) is None and self.inner.is_four_bit(name)
 
     def _linear(self, name: str, suffix: str) -> LinearEdit | None:
         return self._edits.linears.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
@@ -96,11 +100,11 @@ class TransformedCheckpoint:
     def _changed(self, name: str, edit: LinearEdit, low: int, high: int) -> Float32:
         """Outputs low..high, along their inputs a run of rows at a time, then along their outputs one of columns."""
         stored = self._stored(name)
-        columns = self._inner.shape(stored)[1]
+        columns = self.inner.shape(stored)[1]
         scale = self._norm_scale(edit.norm, columns)
         result = np.empty((high - low, columns), np.float32)
         for start, stop in _runs(low, high, columns):
-            rows = self._inner.rows(stored, start, stop).astype(np.float64)
+            rows = self.inner.rows(stored, start, stop).astype(np.float64)
             result[start - low : stop - low] = _single(edit.inputs(rows, scale))
         for start, stop in _runs(0, columns, high - low) if edit.changes_outputs else ():
             result[:, start:stop] = _single(edit.outputs(result[:, start:stop].astype(np.float64), low))
@@ -109,7 +113,7 @@ class TransformedCheckpoint:
     def _norm_scale(self, norm: str, size: int) -> Float64 | None:
         if not norm:
             return None
-        return self._inner.tensor(f"{norm}{WEIGHT}", (size,)).astype(np.float64) + self._offset
+        return self.inner.tensor(f"{norm}{WEIGHT}", (size,)).astype(np.float64) + self._offset
 
 
 def _runs(low: int, high: int, width: int) -> list[tuple[int, int]]:

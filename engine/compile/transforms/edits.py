@@ -1,7 +1,7 @@
 """What a transform does to single tensors. W [outputs, inputs] stands for a matrix, b [outputs] for its bias."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -70,3 +70,12 @@ class Edits:
 
     norms: Mapping[str, NormEdit] = field(default_factory=dict)
     linears: Mapping[str, LinearEdit] = field(default_factory=dict)
+
+    def scaled(self, factors: "Edits") -> "Edits":
+        """These of what `factors` made of the tensors: they have scales alone, on modules that have none here."""
+        linears = dict(self.linears)
+        for module, edit in factors.linears.items():
+            linears[module] = replace(
+                linears.get(module, LinearEdit()), input_scale=edit.input_scale, output_scale=edit.output_scale
+            )
+        return Edits({**factors.norms, **self.norms}, linears)

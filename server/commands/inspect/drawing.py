@@ -106,7 +106,8 @@ def _quality_text(quality: QualitySpec) -> str:
     memory = f", {size_text(quality.peak_bytes)}" if quality.peak_bytes else ""
     cost = f"{quality.tokens:,} tokens, {quality.seconds:.0f} s{memory}"
     errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
-    return f"{quality.level}: {', '.join(quality.methods)} ({cost})\noutput errors: {errors}"
+    left = f"\noutput errors: {errors}" if errors else ""
+    return f"{quality.level}: {', '.join(quality.methods)} ({cost}){left}"
 
 
 def _parity_text(parity: dict[str, float]) -> str:

@@ -41,23 +41,24 @@ def settled(source: Path, network: Network | None = None, **options: Any) -> tup
 def grown(network: Network) -> Network:
     """The size of 8 B parameters."""
     sizes = {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 12_288, "vocab": 151_936}
-    return replace(network, spec=msgspec.structs.replace(network.spec, **sizes))
+    return replace(network, spec=msgspec.structs.replace(network.spec, parameters=8_000_000_000, **sizes))
 
 
-@pytest.mark.parametrize("quant", ["int4", "w4", "w4a16"])
+@pytest.mark.parametrize("quant", ["int4", "w4", "w4a16", "w8a16"])
 def test_small_models_get_good(quant: str, tiny_checkpoint: Path) -> None:
     assert settled(tiny_checkpoint, quant=Quant(quant)) == (QualityLevel.GOOD, [])
 
 
-def test_models_that_take_longer_get_fast_and_are_told(tiny_checkpoint: Path) -> None:
+@pytest.mark.parametrize("quant", ["int4", "w8a16"])
+def test_models_that_take_longer_get_fast_and_are_told(quant: str, tiny_checkpoint: Path) -> None:
     network = grown(read_network(FolderSource(tiny_checkpoint).config))
-    level, notes = settled(tiny_checkpoint, network)
+    level, notes = settled(tiny_checkpoint, network, quant=Quant(quant))
     assert level is QualityLevel.FAST
     assert "--quality good would take about" in notes[0]
-    assert settled(tiny_checkpoint, network, quality=QualityLevel.GOOD) == (QualityLevel.GOOD, [])
+    assert settled(tiny_checkpoint, network, quant=Quant(quant), quality=QualityLevel.GOOD) == (QualityLevel.GOOD, [])
 
 
-@pytest.mark.parametrize("quant", ["fp32", "int8", "keep", "fp16", "w8a16"])
+@pytest.mark.parametrize("quant", ["fp32", "int8", "keep", "fp16"])
 def test_methods_with_nothing_to_choose(quant: str, tiny_checkpoint: Path) -> None:
     assert settled(tiny_checkpoint, quant=Quant(quant)) == (QualityLevel.FAST, [])
     assert settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.FAST)[0] is QualityLevel.FAST
@@ -93,4 +94,6 @@ def test_methods_in_words() -> None:
     forms = [CodeForm.of(method_of(each), each) for each in (good, w4a16)]
     assert forms[0] is not None and forms[1] is not None
     assert methods_of(good, forms[0]) == ("channel scales", "targets from the float stream", "GPTQ", "searched scales")
-    assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples")
+    assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples", "ranges by error")
+    w8a16 = replace(good, quant=Quant.W8A16)
+    assert methods_of(w8a16, None) == ("balanced heads", "ranges by error")

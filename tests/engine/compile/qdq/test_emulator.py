@@ -8,7 +8,7 @@ import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments, Quant, Target
+from engine.compile.arguments import CompileArguments, QualityLevel, Quant, Target
 from engine.compile.parity import ChainedSequence
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -36,6 +36,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         output,
         target=Target.X_ELITE,
         quant=request.param,
+        quality=QualityLevel.GOOD,
         rows=(32,),
         context=(256,),
         share_weights=False,
@@ -109,7 +110,13 @@ def test_extreme_codes_in_stale_columns_change_no_bit(bench: Bench) -> None:
 def test_the_cpu_computes_the_same_graphs_within_few_codes(bundle: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = bundle
     cpu = CompileArguments(
-        demo_folder(), tmp_path / "cpu", quant=Quant(manifest.quant), rows=(32,), context=(256,), parity_tokens=2
+        demo_folder(),
+        tmp_path / "cpu",
+        quant=Quant(manifest.quant),
+        quality=QualityLevel.GOOD,
+        rows=(32,),
+        context=(256,),
+        parity_tokens=2,
     )
     twin = compile_bundle(cpu, SilentProgress())
     tokens = PROMPT + OTHER

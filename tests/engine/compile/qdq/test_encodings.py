@@ -14,7 +14,6 @@ from engine.compile.arguments import Quant, Split
 from engine.compile.qdq.encodings import (
     MASK_FLOOR,
     Groups,
-    Range,
     choose_encodings,
     kv_encoding,
     mask_encoding,
@@ -23,6 +22,7 @@ from engine.compile.qdq.encodings import (
     wide_encoding,
 )
 from engine.compile.qdq.float_graph import FloatGraph
+from engine.compile.qdq.ranges import Observed, Range, extreme_range
 
 Make = Callable[..., tuple[Path, Manifest]]
 
@@ -38,10 +38,10 @@ def test_rotary_numbers_keep_the_contracts_encoding_until_they_are_stretched() -
     assert rotary_encoding(1.19).decode(np.array([65535], np.uint16))[0] == pytest.approx(1.19, abs=1e-4)
 
 
-@pytest.mark.parametrize("seen", [Range(-3.0, 5.0), Range(2.0, 4.0), Range(-4.0, -2.0), Range(0.0, 0.0)])
-def test_sixteen_bits_hold_the_range_and_exactly_zero(seen: Range) -> None:
-    encoding = wide_encoding(seen)
-    values = np.array([seen.low, 0.0, seen.high])
+@pytest.mark.parametrize("span", [Range(-3.0, 5.0), Range(2.0, 4.0), Range(-4.0, -2.0), Range(0.0, 0.0)])
+def test_sixteen_bits_hold_the_range_and_exactly_zero(span: Range) -> None:
+    encoding = wide_encoding(span)
+    values = np.array([span.low, 0.0, span.high])
     again = encoding.decode(encoding.encode(values))
     assert again[1] == 0.0
     np.testing.assert_allclose(again, values, atol=encoding.scale)
@@ -61,6 +61,10 @@ def test_groups_join_transitively() -> None:
     assert groups.find("e") == "e"
 
 
+def seen(low: float, high: float) -> Observed:
+    return Observed((Range(low, high),), 1)
+
+
 def small_graph() -> FloatGraph:
     """x -> Mul -> Reshape -> y."""
     nodes = [onnx.helper.make_node("Mul", ["x", "x"], ["m"]), onnx.helper.make_node("Reshape", ["m", "s"], ["y"])]
@@ -72,10 +76,30 @@ def small_graph() -> FloatGraph:
 
 
 def test_what_only_moves_numbers_has_one_encoding() -> None:
-    ranges = {"x": Range(-1, 2), "1/m": Range(0, 4), "y": Range(-4, 0)}
-    encodings = choose_encodings([small_graph()], ranges, 1.0)
-    assert encodings["1/m"] == encodings["y"] == wide_encoding(Range(-4, 4))
-    assert encodings["x"] == wide_encoding(Range(-1, 2))
+    observed = {"x": seen(-1, 2), "1/m": seen(0, 4), "y": seen(-4, 0)}
+    encodings = choose_encodings([small_graph()], observed, 1.0)
+    assert encodings["1/m"] == encodings["y"] == wide_encoding(extreme_range(seen(-4, 4)))
+    assert encodings["x"] == wide_encoding(Range(-1.1, 2.2))
+
+
+def test_tensors_of_one_encoding_are_chosen_for_together() -> None:
+    """Their extremes are joined text by text, and their values are counted together."""
+    observed = {
+        "x": seen(-1, 2),
+        "1/m": Observed((Range(0, 4), Range(0, 1)), 10),
+        "y": Observed((Range(-1, 0), Range(-3, 2)), 10),
+    }
+    asked: list[Observed] = []
+
+    def noted(item: Observed) -> Range:
+        asked.append(item)
+        return Range(-1, 1)
+
+    encodings = choose_encodings([small_graph()], observed, 1.0, noted)
+    assert asked == [observed["x"], Observed((Range(-1, 4), Range(-3, 2)), 20)]
+    assert encodings["y"] == wide_encoding(Range(-1, 1))
+    with pytest.raises(ValueError, match="zip"):
+        observed["x"].joined(observed["y"])
 
 
 def test_what_attention_mixes_may_be_as_large_as_one_value() -> None:
@@ -90,10 +114,10 @@ def test_what_attention_mixes_may_be_as_large_as_one_value() -> None:
     graph = onnx.helper.make_graph(nodes, "g", [info(name, 1, [1]) for name in names], [info("y", 1, [1])])
     specs = tuple(TensorSpec(name, "float32", (1,)) for name in names)
     made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), specs, (TensorSpec("y", "float32", (1,)),))
-    ranges = {name: Range(-0.1, 0.1) for name in ("w", "1/seen", "1/fresh", "y")}
-    ranges |= {"past_value_0_in": Range(-3, 2), "past_value_0_out": Range(-4, 2)}
-    encodings = choose_encodings([made], ranges, 1.0)
-    assert encodings["1/seen"] == encodings["1/fresh"] == encodings["y"] == wide_encoding(Range(-4, 2))
+    observed = {name: seen(-0.1, 0.1) for name in ("w", "1/seen", "1/fresh", "y")}
+    observed |= {"past_value_0_in": seen(-3, 2), "past_value_0_out": seen(-4, 2)}
+    encodings = choose_encodings([made], observed, 1.0)
+    assert encodings["1/seen"] == encodings["1/fresh"] == encodings["y"] == wide_encoding(extreme_range(seen(-4, 2)))
     assert encodings["past_value_0_in"] == encodings["past_value_0_out"] == kv_encoding(Range(-4, 2))
 
 
@@ -102,12 +126,12 @@ def test_the_span_of_scores_is_what_a_mask_must_outweigh() -> None:
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(nodes, "g", [info("s", 1, [1]), info("m", 1, [1])], [info("y", 1, [1])])
     made = FloatGraph(Path(), 1, onnx.helper.make_model(graph), (TensorSpec("s", "float32", (1,)),), ())
-    assert score_span([made], {"s": Range(-30.0, 70.0)}) == 100.0
+    assert score_span([made], {"s": seen(-30.0, 70.0)}) == 100.0
 
 
 def test_a_tensor_nobody_observed_is_an_error() -> None:
     with pytest.raises(KeyError, match="1/m"):
-        choose_encodings([small_graph()], {"x": Range(-1, 2), "y": Range(-4, 0)}, 1.0)
+        choose_encodings([small_graph()], {"x": seen(-1, 2), "y": seen(-4, 0)}, 1.0)
 
 
 @pytest.mark.parametrize("quant", [Quant.W8A16, Quant.W4A16])
