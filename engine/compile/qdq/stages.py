@@ -10,7 +10,8 @@ from engine.compile.qdq.calibrate import calibration_shape, measure_ranges, obse
 from engine.compile.qdq.encodings import MASK_FLOOR, choose_encodings, score_span
 from engine.compile.qdq.float_graph import FloatGraph, prepare
 from engine.compile.qdq.rewrite import quantise_graph
-from engine.compile.qdq.texts import calibration_documents, token_sequences
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.errors import CompileError
 
 SEQUENCES = 16

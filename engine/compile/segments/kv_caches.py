@@ -18,9 +18,10 @@ from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.layout import WIDE_ROWS, kv_type
 from engine.compile.parity import open_session
-from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.segments.graphs import attention_graph
 from engine.compile.segments.parity import AttentionGraphs, record_caches
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.models.network import Network
 
 Float32 = NDArray[np.float32]
@@ -36,7 +37,7 @@ def kv_scales_stage(work: Compilation) -> None:
     draft, text = describe(work), work.text
     assert text is not None
     length = min(TEXT_TOKENS, work.network.compiled_context)
-    documents = calibration_documents(work.arguments.source, None, work.folder, text)
+    documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
     texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
     work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
     reach = KvReach(work.network.spec)
