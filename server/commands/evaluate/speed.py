@@ -14,7 +14,7 @@ from server.commands.http_client.address import Unreachable
 from server.commands.own_server import free_port, running_server, serve_command
 
 ROUNDS = 5
-PROMPT_TOKENS, ANSWER_TOKENS = 256, 32
+PROMPT_TOKENS, ANSWER_TOKENS = 256, 64
 TIMEOUT_S = 600.0
 SEED = 0
 NO_GUESSES = ("--lookup-rows", "0")  # an answer of one token over and over could be guessed
@@ -73,15 +73,20 @@ def answers_wanted(bundles: int) -> int:
 
 
 def speed_of(answers: Sequence[MeasuredAnswer]) -> ServedSpeed:
-    """The figures of answers to prompts of one length. Unreachable when one has failed or is too short."""
+    """The figures of answers to prompts of one length. Unreachable when one has failed, or none can be timed.
+
+    An answer whose pieces all came in one read tells no time: this process did not get to read in between.
+    """
     decode, prompt, tokens = [], [], 0
     for answer in answers:
-        step = answer.seconds_per_token
-        if answer.outcome is not AnswerOutcome.OK or answer.usage is None or not answer.first_token_s or not step:
-            raise Unreachable(f"the speed cannot be measured: {answer.error or 'an answer had less than two tokens'}")
+        if answer.outcome is not AnswerOutcome.OK or answer.usage is None:
+            raise Unreachable(f"the speed cannot be measured: {answer.error}")
         tokens = answer.usage.prompt
-        decode.append(1 / step)
-        prompt.append(tokens / answer.first_token_s)
+        if answer.first_token_s and answer.seconds_per_token:
+            decode.append(1 / answer.seconds_per_token)
+            prompt.append(tokens / answer.first_token_s)
+    if not decode:
+        raise Unreachable("the speed cannot be measured: no answer came in more than one piece")
     return ServedSpeed(_rate(decode), _rate(prompt), tokens)
 
 
