@@ -82,7 +82,7 @@ def running_child(command: Sequence[str], port: int, ready_path: str = "health/r
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class OwnModel:
     """What a server says of its model. context: most tokens of prompt and answer."""
 
     name: str
@@ -90,12 +90,12 @@ class ServedModel:
     device: str
 
 
-def served_model(address: str) -> ServedModel:
+def own_model(address: str) -> OwnModel:
     """The only model of a server of ours. Raises ServerFailed."""
     try:
         with httpx.Client(trust_env=False, timeout=ASK_S) as client:
             (model,) = client.get(f"{address}/v1/models").json()["data"]
-        return ServedModel(str(model["id"]), int(model["max_model_len"]), str(model["meta"]["device"]))
+        return OwnModel(str(model["id"]), int(model["max_model_len"]), str(model["meta"]["device"]))
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise ServerFailed(f"the server at {address} does not say which model it has: {error}") from error
 

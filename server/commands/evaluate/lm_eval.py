@@ -45,8 +45,11 @@ class TaskMetric:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """Where it lies with a probability of 95 %, if the error is normally distributed."""
-        return None if self.stderr is None else (self.value - Z95 * self.stderr, self.value + Z95 * self.stderr)
+        """Where it lies with a probability of 95 %, if the error is normally distributed.
+
+        None without an error, and for one of 0: it comes of examples that all went the same way, and says nothing.
+        """
+        return None if not self.stderr else (self.value - Z95 * self.stderr, self.value + Z95 * self.stderr)
 
 
 @dataclass(frozen=True, slots=True)

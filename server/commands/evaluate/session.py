@@ -24,10 +24,10 @@ from server.commands.evaluate.report import write_svg as draw
 from server.commands.evaluate.speed import ServedSpeed, TimedBundle, answers_wanted, measure_speed
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
 from server.commands.http_client.address import Unreachable
-from server.commands.own_server import ServerFailed, running_server, served_model
+from server.commands.own_server import ServerFailed, own_model, running_server
 from server.settings import SettingsError, load_settings
 
-FILE_WIDTH = 140
+FILE_WIDTH = 400  # of no terminal: a column for each task, and nothing wraps
 VISIBLE = "a"
 
 
@@ -65,7 +65,7 @@ def run_evaluation(wanted: EvaluationRequest, json_file: Path | None, svg_file: 
         print("interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
     console = Console()
-    if not console.is_terminal:  # nothing wraps a file's lines again
+    if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
     print_evaluation(console, found)
     for written, file, write in (("Written to", json_file, write_json), ("Drawn in", svg_file, draw)):
@@ -146,5 +146,5 @@ def _tasks(wanted: TaskRequest, name: str, folder: Path) -> tuple[dict[str, Task
     """Figures by task, and the device that the server names."""
     print(f"tasks of {name}", file=sys.stderr)
     with running_server(str(folder)) as address:
-        model = served_model(address)
+        model = own_model(address)
         return run_lm_eval(wanted, address, model.name, model.context), model.device

@@ -27,7 +27,7 @@ from engine.errors import CompileError
         ({"quant": Quant.W4A16, "rows": (1,), "context": (64,), "embedding_bits": 8}, "--embedding 16 only"),
         ({"quant": Quant.W8A16, "rows": (1,), "context": (64,), "head": Quant.INT8}, "--head w8a16 or w4a16"),
         ({"head": Quant.W8A16}, "needs --quant w8a16 or w4a16"),
-        ({"calibration": Path("text.txt"), "quant": Quant.FP32}, "--calibration is for --quant w8a16 and w4a16, for --qu"),
+        ({"calibration": Path("text.txt"), "quant": Quant.FP32}, "--calibration is for --quant w8a16 and w4a16, for "),
         ({"calibration": Path("text.txt"), "kv": KvType.FLOAT32}, "for segments with int8 caches: nothing of this bun"),
         ({"calibration": Path("no.txt")}, "--calibration no.txt cannot be read: there is no such file"),
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,)}, "takes no --rows, --context or --same-past"),
