@@ -12,7 +12,10 @@ from engine.errors import BundleError
 
 @dataclass(frozen=True, slots=True)
 class BundleFacts:
-    """form: how its weights are stored. size: bytes on disk. longest: most tokens of one text."""
+    """form: how its weights are stored, and how their codes were chosen. size: bytes on disk. longest: tokens of a text.
+
+    A form without a level was rounded to nearest, or has nothing to choose.
+    """
 
     manifest: Manifest
     form: str
@@ -26,7 +29,8 @@ def bundle_facts(name: str, folder: Path) -> BundleFacts:
     if reason := _unfit(manifest):
         raise BundleError(f"{name} {reason}")
     size = sum(entry.bytes for entry in manifest.files.values())
-    return BundleFacts(manifest, manifest.quant, size, _longest(manifest))
+    level = f" {manifest.quality.level}" if manifest.quality else ""
+    return BundleFacts(manifest, f"{manifest.quant}{level}", size, _longest(manifest))
 
 
 def _unfit(manifest: Manifest) -> str:
