@@ -12,7 +12,7 @@ from engine.errors import BundleError
 
 @dataclass(frozen=True, slots=True)
 class BundleFacts:
-    """form: how its weights are stored, and how their codes were chosen. size: bytes on disk. longest: tokens of a text.
+    """form: how its weights are stored and how their codes were chosen. size: bytes on disk. longest: most tokens.
 
     A form without a level was rounded to nearest, or has nothing to choose.
     """

@@ -97,7 +97,6 @@ def test_loglikelihoods_are_those_of_transformers(found: Any, run: str, task: st
     assert task != "hexserve_words" or (True in greedy and False in greedy)
 
 
-@pytest.mark.parametrize("run", ["completions", "batched"])
 def test_the_eval_command_runs_it(found: Any, tmp_path: Path) -> None:
     """`hexserve eval --tasks` in our environment, lm-eval in its own: the figures of the run above, with errors."""
     figures, options = tmp_path / "figures.json", ("--include-path", "tasks", "--json")
@@ -124,6 +123,7 @@ def test_the_eval_command_runs_it(found: Any, tmp_path: Path) -> None:
     assert "hexserve_words" in done.stdout
 
 
+@pytest.mark.parametrize("run", ["completions", "batched"])
 def test_rolling_loglikelihoods_are_those_of_transformers(found: Any, run: str) -> None:
     for sample in found[run]["hexserve_story"]["samples"]:
         [[page]] = sample["asked"]
