@@ -107,8 +107,8 @@ class CompileArguments:
     sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
     text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
     part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
-    calibration: text file for w8a16, w4a16 and quality, None = built-in text. decode_slots: sequences that a fused
-    graph decodes beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
+    calibration: texts to measure on, None = built-in ones. decode_slots: sequences that a fused graph decodes
+    beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs. task: what the bundle is for, None = as the files say.
     quality: None = good where it takes minutes, else fast.
     """

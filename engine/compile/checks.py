@@ -1,9 +1,17 @@
 """Which arguments make sense together. Pure: no file is written, and none but --calibration is looked for."""
 
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import BLOCKS, DEFAULT_PART_MB, EMBEDDING_BITS, CompileArguments, Layout, QualityLevel
+from engine.compile.arguments import (
+    BLOCKS,
+    DEFAULT_PART_MB,
+    EMBEDDING_BITS,
+    CompileArguments,
+    KvType,
+    Layout,
+    QualityLevel,
+)
 from engine.compile.fused.plan import pass_shapes
-from engine.compile.layout import check_layout, layout_of
+from engine.compile.layout import check_layout, kv_type, layout_of
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import CHOOSABLE, head_method, quants_with
 from engine.errors import CompileError
@@ -89,22 +97,32 @@ def _check_binaries(arguments: CompileArguments) -> None:
 
 def _check_integer_graphs(arguments: CompileArguments) -> None:
     quant, integer = arguments.quant, quants_with(Activations.INTEGER)
+    _check_calibration(arguments)
     if quant not in integer:
-        is_chosen = quant in CHOOSABLE and arguments.quality is not QualityLevel.FAST
-        if arguments.calibration is not None and not is_chosen:
-            kinds = f"{' and '.join(integer)}, and for --quality good with {', '.join(CHOOSABLE)}"
-            raise CompileError(f"--calibration is for {kinds}, not for --quant {quant} as it is asked for")
         if arguments.head in integer:
             raise CompileError(f"--head {arguments.head} needs --quant {' or '.join(integer)}")
         return
-    if arguments.calibration is not None and not arguments.calibration.is_file():
-        raise CompileError(f"--calibration {arguments.calibration} cannot be read: there is no such file")
     if not arguments.rows:
         raise CompileError(f"--quant {quant} needs fixed variants: --rows with --context or --same-past")
     if head_method(arguments).quant not in integer:
         raise CompileError(f"--quant {quant} takes --head {' or '.join(integer)}, not {arguments.head}")
     if arguments.asymmetric or arguments.embedding_bits not in (0, 16):
         raise CompileError(f"--quant {quant} takes symmetric weights and --embedding 16 only")
+
+
+def _check_calibration(arguments: CompileArguments) -> None:
+    if arguments.calibration is None:
+        return
+    integer = quants_with(Activations.INTEGER)
+    has_int8_caches = layout_of(arguments) is Layout.SEGMENTS and kv_type(arguments) is KvType.INT8
+    chooses_codes = arguments.quant in CHOOSABLE and arguments.quality is not QualityLevel.FAST
+    if not (arguments.quant in integer or has_int8_caches or chooses_codes):
+        raise CompileError(
+            f"--calibration is for --quant {' and '.join(integer)}, for --quality and for segments with int8 caches: "
+            "nothing of this bundle is measured on text"
+        )
+    if not arguments.calibration.is_file():
+        raise CompileError(f"--calibration {arguments.calibration} cannot be read: there is no such file")
 
 
 def _check_whole_context(arguments: CompileArguments) -> None:

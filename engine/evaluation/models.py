@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
-from engine.bundle.task import ModelTask
+from engine.bundle.manifest import MANIFEST_FILE, Manifest
 from engine.bundle.variant import shape_table
-from engine.compile.checks import longest_sequence
 from engine.compile.fused.parity import decoded_logits
 from engine.compile.layout import WIDE_ROWS
 from engine.compile.parity import Opener, Session, bundle_logits, widest_shape
 from engine.compile.segments.parity import storage_logits
 from engine.errors import BundleError
+from engine.evaluation.facts import bundle_facts
 from engine.evaluation.pool_logits import PoolReader, is_chained
 from engine.evaluation.vocabulary import TokenVocabulary
 from engine.files.opening import is_regular, shown
@@ -53,16 +52,15 @@ def open_bundle(name: str, folder: Path, memory: Path | None, stack: ExitStack) 
 
     name: what the caller calls it. memory: where it is remembered that its files were checked.
     """
-    manifest = load_manifest(folder)
-    if reason := _unfit(manifest):
-        raise BundleError(f"{name} {reason}")
+    facts = bundle_facts(name, folder)
+    manifest = facts.manifest
     provider = checked_provider(folder, manifest, 0, memory)
     return EvaluatedModel(
         name=name,
-        form=manifest.quant,
+        form=facts.form,
         device=provider.device,
-        size=sum(entry.bytes for entry in manifest.files.values()),
-        longest=_longest(manifest),
+        size=facts.size,
+        longest=facts.longest,
         made_for=manifest.max_context,
         vocabulary=TokenVocabulary(folder, manifest.text, manifest.model.vocab),
         logits=_logits(folder, manifest, provider, stack),
@@ -116,24 +114,6 @@ def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) ->
         vocabulary=TokenVocabulary(text_folder, text, network.spec.vocab),
         logits=logits,
     )
-
-
-def _unfit(manifest: Manifest) -> str:
-    """Why a bundle has no perplexity, '' when it has one."""
-    if manifest.encoder is not None:
-        return "is a text encoder: it predicts no next token"
-    if manifest.task is ModelTask.EMBED:
-        return "makes embeddings: it predicts no next token"
-    if manifest.diffusion is not None:
-        return "denoises blocks: it predicts no next token"
-    return ""
-
-
-def _longest(manifest: Manifest) -> int:
-    if manifest.fused is not None:
-        return min(manifest.max_context, manifest.fused.columns)
-    shape = None if manifest.is_segmented else widest_shape(manifest)
-    return min(manifest.max_context, longest_sequence((shape,))) if shape else manifest.max_context
 
 
 def _logits(

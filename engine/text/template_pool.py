@@ -72,10 +72,15 @@ class TemplatePool:
 
 
 async def render_all(source: str, requests: Iterable[RenderRequest]) -> list[Rendered]:
-    """Render one after the other; BundleError for no template, InvalidRequest at the first that passes a bound."""
+    """Render one after the other until one passes a bound: its answer is an error and the last. BundleError."""
     pool = TemplatePool(source, LIMITS)
+    found: list[Rendered] = []
     try:
         await pool.start()
-        return [decode_rendered(await pool.render(encode_request(request))) for request in requests]
+        for request in requests:
+            found.append(decode_rendered(await pool.render(encode_request(request))))
+    except InvalidRequest as error:
+        found.append(Rendered(error=str(error)))
     finally:
         await pool.close()
+    return found

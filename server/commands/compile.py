@@ -101,7 +101,9 @@ def compile_command(
     share_weights: _ShareWeights = False,
     one_graph_per_binary: _OneGraphPerBinary = False,
     part_mb: _PartMb = DEFAULT_PART_MB,
-    calibration: Annotated[Path | None, typer.Option(help="text file for w8a16, w4a16 and --quality")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="text or JSON lines to measure on (see docs/quality.md)")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing bundle")] = False,
 ) -> None:
     """Compile a Hugging Face folder or a GGUF file into a bundle."""

@@ -21,6 +21,7 @@ from server import signals
 
 START_S = 900.0  # a checkpoint may have to be compiled first
 POLL_S = 0.1
+ASK_S = 60.0
 DRAIN_S = 5.0
 TAIL_BYTES = 4000
 
@@ -78,6 +79,25 @@ def running_child(command: Sequence[str], port: int, ready_path: str = "health/r
             yield OwnServer(address, child.pid)
         finally:
             stop(child)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModel:
+    """What a server says of its model. context: most tokens of prompt and answer."""
+
+    name: str
+    context: int
+    device: str
+
+
+def own_model(address: str) -> OwnModel:
+    """The only model of a server of ours. Raises ServerFailed."""
+    try:
+        with httpx.Client(trust_env=False, timeout=ASK_S) as client:
+            (model,) = client.get(f"{address}/v1/models").json()["data"]
+        return OwnModel(str(model["id"]), int(model["max_model_len"]), str(model["meta"]["device"]))
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise ServerFailed(f"the server at {address} does not say which model it has: {error}") from error
 
 
 def stop_signal(platform: str) -> int:

@@ -8,8 +8,9 @@ from engine.compile.calibrated.estimate import HEAD_TOKENS
 from engine.compile.calibrated.settle import methods_of
 from engine.compile.compilation import Compilation
 from engine.compile.memory import peak_memory
-from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.quantization.table import method_of
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.compile.transforms.balanced_heads import balancing_edits
 from engine.compile.transforms.checkpoint import TransformedCheckpoint
 from engine.compile.transforms.head_statistics import head_statistics

@@ -15,8 +15,9 @@ from engine.compile.calibrated.form import CodeForm, OutputError
 from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
 from engine.compile.memory import peak_memory
-from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.quantization.table import head_method, method_of
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.compile.transforms.checkpoint import TransformedCheckpoint
 
 SCALE_TEXTS = 4

@@ -13,7 +13,8 @@ from engine.compile.qdq.error_range import error_range
 from engine.compile.qdq.float_graph import FloatGraph, prepare
 from engine.compile.qdq.ranges import extreme_range
 from engine.compile.qdq.rewrite import quantise_graph
-from engine.compile.qdq.texts import calibration_documents, token_sequences
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.errors import CompileError
 
 SEQUENCES = 16

@@ -18,9 +18,10 @@ from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.layout import WIDE_ROWS, kv_type
 from engine.compile.parity import open_session
-from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.segments.graphs import attention_graph
 from engine.compile.segments.parity import AttentionGraphs, record_caches
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.models.network import Network
 
 Float32 = NDArray[np.float32]

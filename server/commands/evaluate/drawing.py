@@ -1,4 +1,4 @@
-"""Error against size on disk as an SVG of any size. Pure."""
+"""Error against size on disk and against speed, as an SVG of any size. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,51 +7,71 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from engine.evaluation.statistics import Interval
 from server.commands.svg_text import add_text
 
-WIDTH, HEIGHT = 720, 420
+WIDTH, HEIGHT = 720, 420  # of a panel
 LEFT, RIGHT, TOP, BOTTOM = 84, 200, 56, 60  # margins; words stand right of a point
 TICKS = 4
+WORDS_APART = 15
 INK, LINE, MARK = "#1f2933", "#d5dbe1", "#2f6fde"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One model. size: bytes on disk. error: the less, the nearer to the float model."""
+    """One model. size: bytes on disk. error: the less, the nearer to the float model. speed: tokens/s of decoding."""
 
     name: str
     size: int
     error: Interval
+    speed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A point of one panel."""
+
+    name: str
+    x: float
+    error: Interval
 
 
 def error_drawing(title: str, points: Sequence[Point]) -> str:
-    """An SVG document with a point for each model and its confidence interval; both axes begin at 0."""
-    widest = 1.1 * max(point.size for point in points)
-    highest = 1.1 * max(max(point.error.value, point.error.high) for point in points) or 1.0
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}", width=str(WIDTH))
+    """An SVG document with a point for each model and its confidence interval; all axes begin at 0.
+
+    The second panel is there when a speed is known.
+    """
+    panels = [("size on disk", "size on disk, MB", [_Mark(each.name, each.size / 1e6, each.error) for each in points])]
+    timed = [_Mark(each.name, each.speed, each.error) for each in points if each.speed is not None]
+    if timed:
+        panels.append(("decode speed", "decode speed, tokens/s (one client)", timed))
+    height = HEIGHT * len(panels)
+    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
     root.set("font-family", "system-ui, sans-serif")
-    SubElement(root, "rect", width=str(WIDTH), height=str(HEIGHT), fill="#ffffff")
-    add_text(root, 24, 28, f"{title}, against size on disk", size=15, weight="600")
-    _axes(root, widest, highest)
-    for point in points:
-        _draw(root, point, _x(point.size, widest), highest)
+    SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
+    for number, (against, axis, marks) in enumerate(panels):
+        panel = SubElement(root, "g", transform=f"translate(0 {number * HEIGHT})")
+        add_text(panel, 24, 28, f"{title}, against {against}", size=15, weight="600")
+        _draw(panel, axis, marks)
     indent(root)
     return tostring(root, encoding="unicode") + "\n"
 
 
-def _axes(root: Element, widest: float, highest: float) -> None:
+def _draw(panel: Element, axis: str, marks: Sequence[_Mark]) -> None:
+    widest = 1.1 * max(mark.x for mark in marks)
+    highest = 1.1 * max(max(mark.error.value, mark.error.high) for mark in marks) or 1.0
     for tick in range(TICKS + 1):
         part = tick / TICKS
         y, x = _y(part * highest, highest), _x(part * widest, widest)
-        _line(root, LEFT, y, WIDTH - RIGHT, y, LINE)
-        add_text(root, LEFT - 8, y + 4, f"{part * highest:.3g}", anchor="end", size=11)
-        add_text(root, x, HEIGHT - BOTTOM + 18, f"{part * widest / 1e6:.3g}", anchor="middle", size=11)
-    add_text(root, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 18, "size on disk, MB", anchor="middle")
-
-
-def _draw(root: Element, point: Point, x: float, highest: float) -> None:
-    y = _y(point.error.value, highest)
-    _line(root, x, _y(point.error.low, highest), x, _y(point.error.high, highest), MARK)
-    SubElement(root, "circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r="5", fill=MARK)
-    add_text(root, x + 10, y + 4, point.name, fill=INK)
+        _line(panel, LEFT, y, WIDTH - RIGHT, y, LINE)
+        add_text(panel, LEFT - 8, y + 4, f"{part * highest:.3g}", anchor="end", size=11)
+        add_text(panel, x, HEIGHT - BOTTOM + 18, f"{part * widest:.3g}", anchor="middle", size=11)
+    add_text(panel, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 18, axis, anchor="middle")
+    free = 0.0  # words of points that lie close together go below each other
+    for mark in sorted(marks, key=lambda each: -each.error.value):
+        x, y = _x(mark.x, widest), _y(mark.error.value, highest)
+        _line(panel, x, _y(mark.error.low, highest), x, _y(mark.error.high, highest), MARK)
+        SubElement(panel, "circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r="5", fill=MARK)
+        at = max(y + 4, free)
+        add_text(panel, x + 10, at, mark.name, fill=INK)
+        free = at + WORDS_APART
 
 
 def _line(root: Element, x1: float, y1: float, x2: float, y2: float, colour: str) -> None:
@@ -59,8 +79,8 @@ def _line(root: Element, x1: float, y1: float, x2: float, y2: float, colour: str
     SubElement(root, "line", {**places, "stroke": colour})
 
 
-def _x(size: float, widest: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * size / widest
+def _x(value: float, widest: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * value / widest
 
 
 def _y(error: float, highest: float) -> float:

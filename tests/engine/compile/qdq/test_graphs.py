@@ -16,8 +16,8 @@ from engine.compile.graphs import check_graph
 from engine.compile.parity import ChainedSequence, PartChain
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.qdq.samples import DOCUMENTS
-from engine.compile.qdq.texts import token_sequences
+from engine.compile.texts.samples import DOCUMENTS
+from engine.compile.texts.sequences import token_sequences
 from engine.errors import CompileError
 
 Make = Callable[..., tuple[Path, Manifest]]

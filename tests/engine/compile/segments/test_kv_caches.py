@@ -13,10 +13,11 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, named_source
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.qdq.texts import calibration_documents, token_sequences
 from engine.compile.segments import kv_caches, stages
 from engine.compile.segments.kv_caches import KvReach, float_attention
 from engine.compile.segments.parity import record_caches, storage_logits
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.sequences import token_sequences
 from engine.errors import CompileError
 from engine.models.family import read_network
 from tests.engine.compile.segments.test_graphs import shapes
@@ -83,6 +84,19 @@ def test_scales_by_definition(tiny_checkpoint: Path, build: Build, monkeypatch: 
         radius = np.sqrt(keys[..., :8] ** 2 + keys[..., 8:] ** 2).max(axis=1)
         most = np.stack([np.concatenate([radius, radius], axis=1), np.abs(values).max(axis=1)])
         np.testing.assert_allclose(scales[layer], 1.2 * most / 127, rtol=1e-6)
+
+
+def test_a_file_is_what_scales_are_measured_on(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
+    """Conversations of a file instead of the built-in text: other scales, and the same ones from the same file."""
+    file = tmp_path / "chats.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "aaaa"}]}\n' * 9, encoding="utf-8")
+    made = [
+        build(tiny_checkpoint, quant=Quant.FP32, kv=KvType.INT8, layout=Layout.SEGMENTS, calibration=calibration)
+        for calibration in (None, file, file)
+    ]
+    scales = [read_kv_scales(*each) for each in made]
+    assert (scales[1] == scales[2]).all()
+    assert (scales[0] != scales[1]).mean() > 0.9
 
 
 def test_channels_that_are_always_zero_have_a_scale(int8_cache_bundle: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -15,8 +16,8 @@ from engine.bundle.manifest import load_manifest
 from engine.evaluation import models
 from engine.evaluation.models import EvaluatedModel
 from server.commands.cli import app
-from server.commands.evaluate import session
-from server.commands.exit_codes import FAILED
+from server.commands.evaluate import command, session
+from server.commands.exit_codes import FAILED, INTERRUPTED
 from tests.bundles import Bundles
 from tests.embedders import compiled
 
@@ -37,7 +38,7 @@ def run(tmp_path: Path, *words: object) -> Result:
 
 def test_several_bundles_against_a_checkpoint(bundles: Bundles, text: Path, tmp_path: Path) -> None:
     figures, drawn = tmp_path / "figures.json", tmp_path / "drawn.svg"
-    options = ("--context", 32, "--tokens", 150, "--json", figures, "--svg", drawn)
+    options = ("--context", 32, "--tokens", 150, "--json", figures, "--svg", drawn, "--no-speed")
     chosen = [bundles("free"), bundles("segments int4")]
     done = run(tmp_path, *chosen, "--against", bundles.source, "--text", text, *options)
     assert done.exit_code == 0, done.output
@@ -66,7 +67,7 @@ def test_several_bundles_against_a_checkpoint(bundles: Bundles, text: Path, tmp_
 
 def test_a_bundle_alone_and_overlapping(bundles: Bundles, text: Path, tmp_path: Path) -> None:
     figures, drawn = tmp_path / "figures.json", tmp_path / "drawn.svg"
-    options = ("--context", 32, "--stride", 16, "--tokens", 100, "--json", figures, "--svg", drawn)
+    options = ("--context", 32, "--stride", 16, "--tokens", 100, "--json", figures, "--svg", drawn, "--no-speed")
     done = run(tmp_path, bundles("free"), "--text", text, *options)
     assert done.exit_code == 0, done.output
     found = json.loads(figures.read_text(encoding="utf-8"))
@@ -138,7 +139,23 @@ def test_a_users_mistake_is_one_sentence(bundles: Bundles, text: Path, tmp_path:
         file = none / "file"
         expected = f"{option} {file} cannot be written: its folder does not exist"
         refused(run(tmp_path, bundle, "--text", text, option, file), expected)
-    assert run(tmp_path, bundle).exit_code == 2  # no text
+    refused(run(tmp_path, bundle), "there is nothing to measure: give --text FILE, --tasks NAMES or both")
+    for words in (
+        ["--against", "m"],
+        ["--tokens", 5],
+        ["--context", 5],
+        ["--stride", 5],
+        ["--seed", 5],
+        ["--svg", "f"],
+    ):
+        done = run(tmp_path, bundle, "--tasks", "a", *words)
+        refused(done, f"{words[0]} is for --text, which is not given")
+    for words in (["--limit", 5], ["--include-path", tmp_path], ["--lm-eval-python", bundle]):
+        refused(run(tmp_path, bundle, "--text", text, *words), f"{words[0]} is for --tasks, which is not given")
+    refused(run(tmp_path, bundle, "--tasks", " , "), "--tasks  ,  names no task")
+    refused(run(tmp_path, bundle, "--tasks", "a", "--include-path", none), f"--include-path {none} is no folder")
+    done = run(tmp_path, bundle, "--tasks", "a", "--lm-eval-python", none)
+    refused(done, f"--lm-eval-python {none} does not exist")
     assert run(tmp_path, bundle, "--text", text, "--tokens", -1).exit_code == 2
 
 
@@ -155,6 +172,74 @@ def test_another_vocabulary_and_no_vocabulary_to_predict(bundles: Bundles, text:
     done = run(tmp_path, bundle, reranker, "--text", text)
     sizes = [load_manifest(each).model.vocab for each in (reranker, bundle)]
     refused(done, f"{reranker} has another vocabulary than {bundle}: {sizes[0]} tokens, not {sizes[1]}")
+
+
+LM_EVAL = """
+import json, pathlib, sys, urllib.request
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+settings = dict(part.split("=", 1) for part in given["--model_args"].split(","))
+body = {"model": settings["model"], "prompt": "one two", "max_tokens": 1, "logprobs": 1, "echo": True}
+asked = urllib.request.Request(settings["base_url"], json.dumps(body).encode(), {"content-type": "application/json"})
+answered = json.load(urllib.request.urlopen(asked))
+found = {"acc,none": answered["usage"]["prompt_tokens"], "acc_stderr,none": 0.5}
+file = pathlib.Path(given["--output_path"]) / "results_1.json"
+file.write_text(json.dumps({"results": {given["--tasks"]: found}}))
+"""
+
+
+def test_tasks_and_speed_beside_a_text(
+    bundles: Bundles, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for lm-eval asks the server that the command has started."""
+    script = tmp_path / "stand_in.py"
+    script.write_text(LM_EVAL, encoding="utf-8")
+    monkeypatch.setattr(command, "find_program", lambda python: (sys.executable, str(script)))
+    figures, drawn, bundle = tmp_path / "figures.json", tmp_path / "drawn.svg", bundles("segments int4")
+    files = ("--json", figures, "--svg", drawn)
+    done = run(tmp_path, bundle, "--text", text, "--against", bundles.source, "--tokens", 50, "--tasks", "quiz", *files)
+    assert done.exit_code == 0, done.output
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    (model,) = found["models"]
+    (metric,) = model["tasks"]["quiz"]["metrics"].values()
+    tokens = int(metric["value"])
+    assert (tokens > 1, metric["stderr"], model["tasks"]["quiz"]["headline"]) == (True, 0.5, "acc")
+    assert 0 < model["speed"]["decode"]["low"] <= model["speed"]["decode"]["high"]
+    assert (found["reference"]["speed"], found["reference"]["tasks"]) == (None, {})
+    for said in ("quiz", f"{tokens - 0.98:.3g}..{tokens + 0.98:.3g}", "decode", "tokens/s", "KL mean", "one client"):
+        assert said in done.stdout
+    assert "against decode speed" in drawn.read_text(encoding="utf-8")
+
+
+def test_tasks_alone(bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "stand_in.py"
+    script.write_text(LM_EVAL, encoding="utf-8")
+    monkeypatch.setattr(command, "find_program", lambda python: (sys.executable, str(script)))
+    done = run(tmp_path, bundles("segments int4"), "--tasks", "quiz")
+    assert done.exit_code == 0, done.output
+    assert "quiz" in done.stdout and "CPU" in done.stdout and "perplexity" not in done.stdout
+
+
+def test_no_lm_eval_and_one_that_fails(bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_program", lambda python: ())
+    refused(
+        run(tmp_path, bundles("free"), "--tasks", "a"),
+        "--tasks needs lm-eval: pip install 'lm_eval[api]', or name the Python that has it: --lm-eval-python",
+    )
+    monkeypatch.setattr(command, "find_program", lambda python: (sys.executable, "-c", "raise SystemExit(4)"))
+    done = run(tmp_path, bundles("free"), "--tasks", "a")
+    refused(done, "lm-eval ended with status 4; what it said stands above", FAILED)
+
+
+def test_an_interrupt_ends_with_its_code(
+    bundles: Bundles, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "evaluate", interrupted)
+    done = run(tmp_path, bundles("free"), "--text", text, "--json", tmp_path / "figures.json")
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (INTERRUPTED, "interrupted; nothing was written")
+    assert not (tmp_path / "figures.json").exists()
 
 
 def test_a_model_that_gives_no_numbers(

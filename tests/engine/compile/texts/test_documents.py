@@ -1,12 +1,14 @@
 """Texts for calibration: conversations through the model's template, where that can be used."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from engine.bundle.manifest import TextSpec
-from engine.compile.qdq.samples import CONVERSATIONS
-from engine.compile.qdq.texts import calibration_documents
+from engine.compile.texts.documents import calibration_documents
+from engine.compile.texts.samples import CONVERSATIONS, DOCUMENTS
+from engine.demo.location import demo_folder
 from engine.errors import BundleError
 from engine.isolation.helper_pool import HelperLimits
 from engine.text import template_pool
@@ -29,12 +31,23 @@ def test_conversations_are_rendered_or_plain(
 ) -> None:
     monkeypatch.setattr(template_pool, "LIMITS", HelperLimits(0.5))
     (tmp_path / "t").write_text(template)
-    documents = calibration_documents(tmp_path, None, tmp_path, TEXT)
+    documents = list(islice(calibration_documents(tmp_path, None, tmp_path, TEXT), 100))
     assert documents[0] == (first or f"user: {QUESTION}</s>assistant: {ANSWER}</s>")
-    assert len(documents) > len(CONVERSATIONS)
+    assert documents[len(CONVERSATIONS) : len(CONVERSATIONS) + len(DOCUMENTS)] == list(DOCUMENTS)
+    asked = [each for each in documents if "in Python?" in each]  # of the standard library
+    assert len(asked) > 10
+    assert all(("user: " in each) == (first is None) for each in asked)
+    assert len(documents) == len(set(documents)) == 100
 
 
 def test_a_broken_template_is_said(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("{% if %}")
     with pytest.raises(BundleError, match="cannot be compiled"):
-        calibration_documents(tmp_path, None, tmp_path, TEXT)
+        next(iter(calibration_documents(tmp_path, None, tmp_path, TEXT)))
+
+
+def test_shipped_models_are_calibrated_on_their_own_corpus(tmp_path: Path) -> None:
+    documents = calibration_documents(demo_folder(), None, tmp_path, TEXT)
+    first, again = list(islice(documents, 50)), list(islice(documents, 50))
+    assert first == again  # they can be read twice
+    assert any("<|im_start|>" in each for each in first)

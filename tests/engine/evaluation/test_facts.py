@@ -1,0 +1,18 @@
+"""What a manifest says of a bundle, for a table of several."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from engine.bundle.manifest import load_manifest, save_manifest
+from engine.bundle.quality_spec import QualitySpec
+from engine.evaluation.facts import bundle_facts
+from tests.bundles import Bundles
+
+
+def test_the_form_tells_bundles_of_one_checkpoint_apart(bundles: Bundles, tmp_path: Path) -> None:
+    fast, good = bundles("segments int4"), shutil.copytree(bundles("segments int4"), tmp_path / "good")
+    spec = QualitySpec("good", ("gptq",), 16, 1.0)
+    save_manifest(good, msgspec.structs.replace(load_manifest(fast), quality=spec))
+    assert [bundle_facts("mine", folder).form for folder in (fast, good)] == ["int4", "int4 good"]
