@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.compile import console
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, Split, Target, Wide
 from engine.compile.checks import check_arguments
 from engine.demo.location import demo_folder
 from server.commands.cli import app
@@ -27,14 +27,15 @@ def test_defaults_of_the_command_line() -> None:
 
 
 def test_no_option_is_the_record_s_default() -> None:
-    assert compile_arguments(["s", "-o", "o"]) == CompileArguments(Path("s"), Path("o"))
+    """But for quality, which the command line leaves to the estimate."""
+    assert compile_arguments(["s", "-o", "o"]) == CompileArguments(Path("s"), Path("o"), quality=None)
 
 
 def test_every_option_arrives() -> None:
     words = (
         "s --output o --target x2-elite --quant w4a16 --split none --block 128 --asymmetric --embedding 16 "
         "--head w8a16 --rows 8,1,8 --context 512, --max-context 100 --parity-tokens 9 --name n --one-graph-per-binary "
-        "--part-mb 7 --calibration text --force"
+        "--part-mb 7 --calibration text --force --quality good"
     )
     assert compile_arguments(words.split()) == CompileArguments(
         source=Path("s"),
@@ -55,6 +56,7 @@ def test_every_option_arrives() -> None:
         part_mb=7,
         calibration=Path("text"),
         force=True,
+        quality=QualityLevel.GOOD,
     )
     segments = compile_arguments(["s", "-o", "o", "--layout", "segments", "--wide", "none"])
     assert (segments.layout, segments.wide, segments.split) == (Layout.SEGMENTS, Wide.NONE, None)
