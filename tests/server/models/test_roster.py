@@ -90,9 +90,7 @@ async def test_a_busy_model_is_never_unloaded_and_the_request_is_told_the_budget
         await one.roster.loaded(one.models[1])
         one.loaders[2].prefixes = 1024**2
         one.roster.rules = dataclasses.replace(TWO_FIT, load_wait_s=1.0)  # enough to reckon when busy
-        told = (
-            r"'c' cannot be loaded now: it takes 0 MiB \(1 MiB of it for prefixes: kv_offload_mb\) .* models_memory"
-        )
+        told = r"'c' cannot be loaded now: it takes 0 MiB \(1 MiB of it for prefixes: kv_offload_mb\) .* models_memory"
         with pytest.raises(Busy, match=told) as busy:
             await one.use(2)
     assert busy.value.reason is BusyReason.MODELS_MEMORY
