@@ -84,11 +84,14 @@ async def test_memory_is_free_only_when_the_engine_has_closed(stage: MakeStage) 
 
 
 async def test_a_busy_model_is_never_unloaded_and_the_request_is_told_the_budget(stage: MakeStage) -> None:
-    one = stage(rules=dataclasses.replace(TWO_FIT, load_wait_s=0.01))
+    one = stage(rules=TWO_FIT)
     with one.models[0].pinned(), one.models[1].pinned():
         await one.roster.loaded(one.models[0])
         await one.roster.loaded(one.models[1])
-        with pytest.raises(Busy, match=r"'c' cannot be loaded now: it takes 0 MiB .* models_memory_mb") as busy:
+        one.loaders[2].prefixes = 1024**2
+        one.roster.rules = dataclasses.replace(TWO_FIT, load_wait_s=1.0)  # enough to reckon when busy
+        told = r"'c' cannot be loaded now: it takes 0 MiB \(1 MiB of it for prefixes: kv_offload_mb\) .* models_memory"
+        with pytest.raises(Busy, match=told) as busy:
             await one.use(2)
     assert busy.value.reason is BusyReason.MODELS_MEMORY
     assert one.loaders[0].closes == one.loaders[1].closes == 0
