@@ -1,0 +1,69 @@
+"""Rounding and scales of one layer, learned so that its output matches that of the float layer.
+
+The layer reads the stream that the quantised layers before it give and is to hand on what the float network would: so
+it makes good a part of what they lost. As block-wise reconstruction in BRECQ (Li et al. 2021) and AutoRound (Cheng et
+al. 2023).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.compile.checkpoint import Float32
+from engine.compile.learned.batches import Batch, batches, endless, parted
+from engine.compile.learned.blocks import LearnedBlocks
+from engine.compile.learned.descent import Learned, Rates, descend
+from engine.compile.learned.network import layer_output, rotation
+from engine.compile.learned.tensors import check_learnable, fixed_weights
+from engine.compile.reference_layers import LayerReader
+from engine.compile.rounding.codes import BlockCodes
+from engine.models.network import Network
+
+RATES = Rates(steps=100, scales=2e-3, places=5e-3)
+BATCH_TOKENS = 1024
+
+
+def learn_layer(
+    network: Network,
+    reader: LayerReader,
+    layer: int,
+    codes: Mapping[str, BlockCodes],
+    inputs: Sequence[Float32],
+    targets: Sequence[Float32],
+    *,
+    with_units: Collection[str] = (),
+    rates: Rates = RATES,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Learned:
+    """The codes of the layer's matrices, by tensor name, learned; those given where they are no better.
+
+    inputs, targets: of each text [T, hidden], the quantised stream before the layer and the float stream behind it.
+    with_units: tensors whose scales are multiples of one unit of their output. advance: is told of every step. Errors
+    are shares of the targets' squares. UnsupportedModel for a network without definition in torch.
+    """
+    check_learnable(network)
+    blocks = {name: LearnedBlocks(given, reader.tensor(name), name in with_units) for name, given in codes.items()}
+    fixed = fixed_weights(reader, layer, blocks)
+    streams = [[torch.from_numpy(text) for text in texts] for texts in (inputs, targets)]
+    lengths = [len(text) for text in inputs]
+    turn = rotation(network, max(lengths))
+    size = sum(float(text.square().sum()) for text in streams[1]) / sum(lengths)
+    taught, held_back = (batches(lengths, indices, BATCH_TOKENS) for indices in parted(len(inputs)))
+
+    def errors(batch: Batch) -> Tensor:
+        """Summed over the batch's tokens."""
+        weights = fixed | {name: each.floats() for name, each in blocks.items()}
+        found = layer_output(network, layer, weights, batch.of(streams[0]), turn)
+        return (found - batch.of(streams[1]))[batch.real].square().sum() / size
+
+    order = endless(taught, layer)
+
+    def loss() -> Tensor:
+        batch = next(order)
+        return errors(batch) / int(batch.real.sum())
+
+    def judge() -> float:
+        return sum(float(errors(batch)) for batch in held_back) / sum(int(batch.real.sum()) for batch in held_back)
+
+    return descend(blocks, rates, loss, judge, advance)
