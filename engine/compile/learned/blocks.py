@@ -47,7 +47,9 @@ class LearnedBlocks:
         with torch.no_grad():
             scales = (self._scales * torch.exp(self.gains)).numpy()
             codes = self._rounded().numpy().astype(np.uint8)
-        return BlockCodes(codes, BlockScales(scales, self._given.grid.zeros, self._given.grid.block), self._given.inputs)
+        return BlockCodes(
+            codes, BlockScales(scales, self._given.grid.zeros, self._given.grid.block), self._given.inputs
+        )
 
     def parameters(self) -> Iterator[Tensor]:
         """What is learned."""

@@ -92,7 +92,8 @@ class _Model:
         """x [B, T, hidden]: embedded tokens. wanted [B, T, hidden]: the float model's stream behind its layers."""
         for layer in range(len(self._layers)):
             x = recomputed(self._layer, layer, x, use_reentrant=False)
-        pairs = zip(x[real].split(HEAD_TOKENS), wanted[real].split(HEAD_TOKENS), strict=True)
+        pieces = -(-int(real.sum()) // HEAD_TOKENS)
+        pairs = zip(*(torch.tensor_split(part[real], pieces) for part in (x, wanted)), strict=True)
         head = {**self._head, **self._floats(self._head)}
         return torch.stack([recomputed(self._tokens, head, *pair, use_reentrant=False) for pair in pairs]).sum()
 

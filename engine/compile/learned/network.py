@@ -61,8 +61,8 @@ def _attention(network: Network, layer: int, weights: Weights, x: Tensor, turn: 
     spec, details = network.spec, network.details
     batch, length = x.shape[:2]
     queries = network.query_width * (2 if details.has_output_gate else 1)
-    sizes = (queries, network.key_width, network.key_width)
-    query, key, value = _project(weights, x, details.names.qkv, layer).split(sizes, dim=-1)
+    borders = (queries, queries + network.key_width)
+    query, key, value = torch.tensor_split(_project(weights, x, details.names.qkv, layer), borders, dim=-1)
     gate: Tensor | None = None
     if details.has_output_gate:
         query, gate = query.reshape(batch, length, spec.heads, 2, spec.head_dim).unbind(3)
