@@ -46,7 +46,7 @@ class LearnedBlocks:
         """As they are now, in the layout they were given in."""
         with torch.no_grad():
             scales = (self._scales * torch.exp(self.gains)).numpy()
-            codes = self._rounded().numpy().astype(np.uint8)
+            codes = self._given.codes if self.places is None else self._rounded().numpy().astype(np.uint8)
         return BlockCodes(
             codes, BlockScales(scales, self._given.grid.zeros, self._given.grid.block), self._given.inputs
         )

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from engine.compile.checkpoint import Float32
-from engine.compile.learned.batches import Batch, batches, endless, parted
 from engine.compile.learned.blocks import LearnedBlocks
 from engine.compile.learned.descent import Learned, Rates, descend
 from engine.compile.learned.network import layer_output, rotation
 from engine.compile.learned.tensors import check_learnable, fixed_weights
+from engine.compile.learned.texts import BATCH_TOKENS, Batch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
 
 RATES = Rates(steps=100, scales=2e-3, places=5e-3)
-BATCH_TOKENS = 1024
 
 
 def learn_layer(

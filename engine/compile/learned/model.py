@@ -12,17 +12,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from engine.compile.checkpoint import Checkpoint
-from engine.compile.learned.batches import Batch, batches, endless, parted
 from engine.compile.learned.blocks import LearnedBlocks
 from engine.compile.learned.descent import Learned, Rates, descend
 from engine.compile.learned.network import Rotation, Weights, head_logits, head_module, layer_output, rotation
 from engine.compile.learned.tensors import check_learnable, fixed_weights, linear_modules
+from engine.compile.learned.texts import BATCH_TOKENS, Batch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
 
 RATES = Rates(steps=200, scales=3e-3, places=0.0)
-BATCH_TOKENS = 1024
 HEAD_TOKENS = 256  # whose logits are in memory at once
 
 

@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 import torch
 
-from engine.compile.learned.batches import batches, endless, parted
+from engine.compile.learned.texts import batches, endless, parted
 from engine.errors import CompileError
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.errors import CompileError
 
+BATCH_TOKENS = 1024  # of one step
 HELD_BACK = 8  # every so many-th text
 
 

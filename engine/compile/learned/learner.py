@@ -1,0 +1,73 @@
+"""What `--quality best` adds to chosen codes: the layers' learned one after the other, then all scales end to end."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from engine.compile.checkpoint import Checkpoint, Float32
+from engine.compile.learned.layer import learn_layer
+from engine.compile.learned.model import learn_scales
+from engine.compile.learned.plan import Plan
+from engine.compile.progress import ProgressSink
+from engine.compile.reference_layers import LayerReader
+from engine.compile.rounding.codes import BlockCodes
+from engine.models.network import Network
+
+
+class TorchLearner:
+    """Learns as `plan` says. with_units: tensors whose scales are multiples of one unit of their output.
+
+    layer_errors: before and after, of each layer, as shares of the squares of what it hands on. divergences: mean KL in
+    nats before and after the scales were learned end to end, None = they were not. All on texts held back.
+    """
+
+    def __init__(self, network: Network, plan: Plan, with_units: Collection[str], progress: ProgressSink) -> None:
+        self.layer_errors: list[tuple[float, float]] = []
+        self.divergences: tuple[float, float] | None = None
+        self._network = network
+        self._plan = plan
+        self._with_units = with_units
+        self._progress = progress
+
+    def layer(
+        self,
+        reader: LayerReader,
+        layer: int,
+        codes: Mapping[str, BlockCodes],
+        inputs: Sequence[Float32],
+        targets: Sequence[Float32],
+    ) -> Mapping[str, BlockCodes]:
+        """Of one layer: see `learn_layer`."""
+        if self._plan.layer is None:
+            return {}
+        learned = learn_layer(
+            self._network,
+            reader,
+            layer,
+            codes,
+            inputs,
+            targets,
+            with_units=self._with_units,
+            rates=self._plan.layer,
+            advance=self._progress.advance,
+        )
+        self.layer_errors.append((learned.before, learned.after))
+        return learned.codes
+
+    def model(
+        self, checkpoint: Checkpoint, codes: Mapping[str, BlockCodes], texts: Sequence[Sequence[int]]
+    ) -> Mapping[str, BlockCodes]:
+        """Of all: see `learn_scales`."""
+        if self._plan.model is None:
+            self._progress.note(f"--quality best: scales are not learned end to end, {self._plan.skipped}")
+            return {}
+        self._progress.stage("scales end to end", self._plan.model.steps, "steps")
+        learned = learn_scales(
+            self._network,
+            checkpoint,
+            codes,
+            texts,
+            with_units=self._with_units,
+            rates=self._plan.model,
+            advance=self._progress.advance,
+        )
+        self.divergences = learned.before, learned.after
+        return learned.codes
