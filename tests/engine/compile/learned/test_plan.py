@@ -56,7 +56,7 @@ def test_the_whole_model_is_left_out_by_time_and_by_memory() -> None:
 
 
 @pytest.mark.parametrize("machine", [0, 24 * GB])
-def test_an_unknown_machine_has_memory_enough(machine: int, tmp_path: Path) -> None:
+def test_an_unknown_machine_has_memory_enough(machine: int) -> None:
     assert planned(network_of("qwen3-0.6b"), True, TOKENS, machine).model is not None
 
 
