@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from engine.compile.checkpoint import Float32
-from engine.compile.learned.blocks import LearnedBlocks
-from engine.compile.learned.descent import Learned, Rates, descend
+from engine.compile.learned.descent import Blocks, Learned, learn
 from engine.compile.learned.network import layer_output, rotation
+from engine.compile.learned.rates import BATCH_TOKENS, LAYER_RATES, Rates
 from engine.compile.learned.tensors import check_learnable, fixed_weights
-from engine.compile.learned.texts import BATCH_TOKENS, Batch, batches, endless, parted
+from engine.compile.learned.texts import Batch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
-
-RATES = Rates(steps=100, scales=2e-3, places=5e-3)
 
 
 def learn_layer(
@@ -32,7 +30,7 @@ def learn_layer(
     targets: Sequence[Float32],
     *,
     with_units: Collection[str] = (),
-    rates: Rates = RATES,
+    rounds: Sequence[Rates] = LAYER_RATES,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Learned:
     """The codes of the layer's matrices, by tensor name, learned; those given where they are no better.
@@ -42,15 +40,14 @@ def learn_layer(
     are shares of the targets' squares. UnsupportedModel for a network without definition in torch.
     """
     check_learnable(network)
-    blocks = {name: LearnedBlocks(given, reader.tensor(name), name in with_units) for name, given in codes.items()}
-    fixed = fixed_weights(reader, layer, blocks)
+    fixed = fixed_weights(reader, layer, codes)
     streams = [[torch.from_numpy(text) for text in texts] for texts in (inputs, targets)]
     lengths = [len(text) for text in inputs]
     turn = rotation(network, max(lengths))
     size = sum(float(text.square().sum()) for text in streams[1]) / sum(lengths)
     taught, held_back = (batches(lengths, indices, BATCH_TOKENS) for indices in parted(len(inputs)))
 
-    def errors(batch: Batch) -> Tensor:
+    def errors(blocks: Blocks, batch: Batch) -> Tensor:
         """Summed over the batch's tokens."""
         weights = fixed | {name: each.floats() for name, each in blocks.items()}
         found = layer_output(network, layer, weights, batch.of(streams[0]), turn)
@@ -58,11 +55,11 @@ def learn_layer(
 
     order = endless(taught, layer)
 
-    def loss() -> Tensor:
+    def loss(blocks: Blocks) -> Tensor:
         batch = next(order)
-        return errors(batch) / int(batch.real.sum())
+        return errors(blocks, batch) / batch.tokens
 
-    def judge() -> float:
-        return sum(float(errors(batch)) for batch in held_back) / sum(int(batch.real.sum()) for batch in held_back)
+    def judge(blocks: Blocks) -> float:
+        return sum(float(errors(blocks, batch)) for batch in held_back) / sum(batch.tokens for batch in held_back)
 
-    return descend(blocks, rates, loss, judge, advance)
+    return learn(codes, reader.tensor, with_units, rounds, loss, judge, advance)

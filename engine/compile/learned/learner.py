@@ -36,7 +36,7 @@ class TorchLearner:
         targets: Sequence[Float32],
     ) -> Mapping[str, BlockCodes]:
         """Of one layer: see `learn_layer`."""
-        if self._plan.layer is None:
+        if not self._plan.layers:
             return {}
         learned = learn_layer(
             self._network,
@@ -46,7 +46,7 @@ class TorchLearner:
             inputs,
             targets,
             with_units=self._with_units,
-            rates=self._plan.layer,
+            rounds=self._plan.layers,
             advance=self._progress.advance,
         )
         self.layer_errors.append((learned.before, learned.after))
@@ -56,17 +56,16 @@ class TorchLearner:
         self, checkpoint: Checkpoint, codes: Mapping[str, BlockCodes], texts: Sequence[Sequence[int]]
     ) -> Mapping[str, BlockCodes]:
         """Of all: see `learn_scales`."""
-        if self._plan.model is None:
-            self._progress.note(f"--quality best: scales are not learned end to end, {self._plan.skipped}")
+        if not self._plan.model:
             return {}
-        self._progress.stage("scales end to end", self._plan.model.steps, "steps")
+        self._progress.stage("scales end to end", sum(rates.steps for rates in self._plan.model), "steps")
         learned = learn_scales(
             self._network,
             checkpoint,
             codes,
             texts,
             with_units=self._with_units,
-            rates=self._plan.model,
+            rounds=self._plan.model,
             advance=self._progress.advance,
         )
         self.divergences = learned.before, learned.after

@@ -12,17 +12,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from engine.compile.checkpoint import Checkpoint
-from engine.compile.learned.blocks import LearnedBlocks
-from engine.compile.learned.descent import Learned, Rates, descend
+from engine.compile.learned.descent import Blocks, Learned, learn
 from engine.compile.learned.network import Rotation, Weights, head_logits, head_module, layer_output, rotation
+from engine.compile.learned.rates import BATCH_TOKENS, HEAD_TOKENS, MODEL_RATES, Rates
 from engine.compile.learned.tensors import check_learnable, fixed_weights, linear_modules
-from engine.compile.learned.texts import BATCH_TOKENS, Batch, batches, endless, parted
+from engine.compile.learned.texts import Batch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
-
-RATES = Rates(steps=200, scales=3e-3, places=0.0)
-HEAD_TOKENS = 256  # whose logits are in memory at once
 
 
 def learn_scales(
@@ -32,7 +29,7 @@ def learn_scales(
     texts: Sequence[Sequence[int]],
     *,
     with_units: Collection[str] = (),
-    rates: Rates = RATES,
+    rounds: Sequence[Rates] = MODEL_RATES,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Learned:
     """The codes with the scales that serve the whole model best; those given where none serve better.
@@ -43,62 +40,57 @@ def learn_scales(
     """
     check_learnable(network)
     turn = rotation(network, max(map(len, texts)))
-    model = _Model(network, checkpoint, codes, with_units, turn)
+    model = _Model(network, checkpoint, codes, turn)
+    reader = LayerReader(checkpoint, network, network.spec.layers)
     embedded = _embedded(network, checkpoint, texts)
     taught, held_back = (batches([*map(len, texts)], indices, BATCH_TOKENS) for indices in parted(len(texts)))
     wanted = _float_states(network, checkpoint, embedded, [*taught, *held_back], turn)
 
-    def divergence(batch: Batch) -> Tensor:
+    def divergence(blocks: Blocks, batch: Batch) -> Tensor:
         """Summed over the batch's tokens."""
-        return model.divergence(batch.of(embedded), batch.of(wanted), batch.real)
+        return model.divergence(blocks, batch.of(embedded), batch.of(wanted), batch.real)
 
     order = endless(taught, 0)
 
-    def loss() -> Tensor:
+    def loss(blocks: Blocks) -> Tensor:
         batch = next(order)
-        return divergence(batch) / int(batch.real.sum())
+        return divergence(blocks, batch) / batch.tokens
 
-    def judge() -> float:
-        return sum(float(divergence(batch)) for batch in held_back) / sum(int(batch.real.sum()) for batch in held_back)
+    def judge(blocks: Blocks) -> float:
+        return sum(float(divergence(blocks, batch)) for batch in held_back) / sum(batch.tokens for batch in held_back)
 
-    return descend(model.blocks, rates, loss, judge, advance)
+    return learn(codes, reader.tensor, with_units, rounds, loss, judge, advance)
 
 
 class _Model:
-    """The network with learned scales; layers are computed again on the way back, so that one is in memory at a time.
+    """What stays floats of the network; layers are computed again on the way back, so that one is in memory at a time.
 
-    blocks: by tensor name.
+    codes: by tensor name, of which nothing is kept.
     """
 
     def __init__(
-        self,
-        network: Network,
-        checkpoint: Checkpoint,
-        codes: Mapping[str, BlockCodes],
-        with_units: Collection[str],
-        turn: Rotation,
+        self, network: Network, checkpoint: Checkpoint, codes: Mapping[str, BlockCodes], turn: Rotation
     ) -> None:
-        self.blocks = {name: LearnedBlocks(given, None, name in with_units) for name, given in codes.items()}
         self._network = network
         self._turn = turn
         readers = [LayerReader(checkpoint, network, layer) for layer in range(network.spec.layers)]
-        self._layers = [fixed_weights(reader, layer, self.blocks) for layer, reader in enumerate(readers)]
+        self._layers = [fixed_weights(reader, layer, codes) for layer, reader in enumerate(readers)]
         names = [f"{network.details.names.final_norm}.weight", f"{head_module(network)}.weight"]
         reader = LayerReader(checkpoint, network, network.spec.layers)
         self._head: Weights = {name: torch.from_numpy(reader.tensor(name)) for name in names}
 
-    def divergence(self, x: Tensor, wanted: Tensor, real: Tensor) -> Tensor:
+    def divergence(self, blocks: Blocks, x: Tensor, wanted: Tensor, real: Tensor) -> Tensor:
         """x [B, T, hidden]: embedded tokens. wanted [B, T, hidden]: the float model's stream behind its layers."""
         for layer in range(len(self._layers)):
-            x = recomputed(self._layer, layer, x, use_reentrant=False)
+            x = recomputed(self._layer, blocks, layer, x, use_reentrant=False)
         pieces = -(-int(real.sum()) // HEAD_TOKENS)
         pairs = zip(*(torch.tensor_split(part[real], pieces) for part in (x, wanted)), strict=True)
-        head = {**self._head, **self._floats(self._head)}
+        head = {**self._head, **_floats(blocks, self._head)}
         return torch.stack([recomputed(self._tokens, head, *pair, use_reentrant=False) for pair in pairs]).sum()
 
-    def _layer(self, layer: int, x: Tensor) -> Tensor:
+    def _layer(self, blocks: Blocks, layer: int, x: Tensor) -> Tensor:
         tensors = [f"{module}.weight" for module in linear_modules(self._network, layer)]
-        weights = {**self._layers[layer], **self._floats(tensors)}
+        weights = {**self._layers[layer], **_floats(blocks, tensors)}
         return layer_output(self._network, layer, weights, x, self._turn)
 
     def _tokens(self, head: Weights, found: Tensor, wanted: Tensor) -> Tensor:
@@ -107,8 +99,9 @@ class _Model:
         logits = torch.log_softmax(head_logits(self._network, head, found), -1)
         return torch.nn.functional.kl_div(logits, expected, reduction="sum", log_target=True)
 
-    def _floats(self, names: Collection[str]) -> Weights:
-        return {name: self.blocks[name].floats() for name in names if name in self.blocks}
+
+def _floats(blocks: Blocks, names: Collection[str]) -> Weights:
+    return {name: blocks[name].floats() for name in names if name in blocks}
 
 
 def _embedded(network: Network, checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from engine.compile.learned.descent import JUDGEMENTS, Rates
-from engine.compile.learned.layer import RATES as LAYER_RATES
-from engine.compile.learned.model import HEAD_TOKENS
-from engine.compile.learned.model import RATES as MODEL_RATES
-from engine.compile.learned.texts import BATCH_TOKENS, HELD_BACK
+from engine.compile.learned.rates import (
+    BATCH_TOKENS,
+    HEAD_TOKENS,
+    HELD_BACK,
+    JUDGEMENTS,
+    LAYER_RATES,
+    MODEL_RATES,
+    Rates,
+)
 from engine.models.network import Network
 
 PATIENCE = 7200.0  # seconds of each of both: fewer steps where all would take more
@@ -20,46 +24,84 @@ FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """layer, model: what is learned of each layer and of the whole, None = nothing; skipped: why.
+    """layers: the rounds in which each layer is learned; model: those of the whole model; () = it is not.
 
-    seconds on two cores; memory: bytes at most.
+    skipped: what is not learned, and why. seconds on two cores; memory: bytes at most.
     """
 
-    layer: Rates | None
-    model: Rates | None
-    skipped: str
+    layers: tuple[Rates, ...]
+    model: tuple[Rates, ...]
+    skipped: tuple[str, ...]
     seconds: float
     memory: int
 
+    @property
+    def layer_steps(self) -> int:
+        """Of one layer."""
+        return sum(rates.steps for rates in self.layers)
 
-def planned(network: Network, has_head: bool, tokens: int, machine: int) -> Plan:
-    """For so many tokens of text. machine: bytes of memory, 0 where unknown. has_head: the head's codes are learned."""
-    weights = _layer_weights(network)
-    head = network.spec.vocab * network.spec.hidden
-    all_weights = weights * network.spec.layers + head
-    judged = JUDGEMENTS * tokens / HELD_BACK
-    # Two passes on the way back, and what is judged is computed once; end to end everything is computed once more.
-    layers = network.spec.layers
-    of_layer = layers * (6 * weights * BATCH_TOKENS / PRODUCTS + weights * WEIGHT_SECONDS)
-    of_model = (8 * all_weights + 2 * head) * BATCH_TOKENS / PRODUCTS + all_weights * WEIGHT_SECONDS / 2
-    beside = (2 * weights * layers * (judged + 2 * tokens) / PRODUCTS, 2 * all_weights * (judged + tokens) / PRODUCTS)
-    layer, model = _affordable(LAYER_RATES, of_layer), _affordable(MODEL_RATES, of_model)
-    memories = _layer_memory(network, weights, tokens), _model_memory(network, weights, tokens, has_head)
-    skipped = ""
-    if model is None:
-        skipped = f"{LEAST_STEPS} steps would take {LEAST_STEPS * of_model / 3600:.0f} hours"
-    elif machine and memories[1] > SHARE * machine:
-        model, skipped = None, f"it would take {memories[1] / 1e9:.0f} GB of the machine's {machine / 1e9:.0f}"
-    chosen = [(layer, of_layer, beside[0], memories[0]), (model, of_model, beside[1], memories[1])]
-    taken = [(rates.steps * step + rest, memory) for rates, step, rest, memory in chosen if rates is not None]
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What could be learned. step, beside: seconds of one step and of all but the steps."""
+
+    name: str
+    rounds: tuple[Rates, ...]
+    step: float
+    beside: float
+    memory: int
+
+    def affordable(self) -> tuple[Rates, ...]:
+        most = int(PATIENCE / self.step / len(self.rounds))
+        return tuple(replace(rates, steps=min(rates.steps, most)) for rates in self.rounds)
+
+    def reason(self, machine: int) -> str:
+        """Why it is not learned; '' when it is."""
+        if min(rates.steps for rates in self.affordable()) < LEAST_STEPS:
+            hours = LEAST_STEPS * len(self.rounds) * self.step / 3600
+            return f"{self.name}: {hours:.0f} hours would be the least"
+        if machine and self.memory > SHARE * machine:
+            return f"{self.name}: it would take {self.memory / 1e9:.1f} GB of the machine's {machine / 1e9:.1f}"
+        return ""
+
+
+def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> Plan:
+    """For so many tokens of text. machine: bytes of memory, 0 where unknown. has_logits: the bundle predicts tokens."""
+    layers, model = _layers(network, tokens), _model(network, tokens)
+    parts = [layers, model] if has_logits else [layers]
+    reasons = [part.reason(machine) for part in parts]
+    chosen = {part.name: part.affordable() for part, reason in zip(parts, reasons, strict=True) if not reason}
+    taken = [part for part in parts if part.name in chosen]
+    steps = sum(rates.steps * part.step for part in taken for rates in chosen[part.name])
     return Plan(
-        layer, model, skipped, sum(seconds for seconds, _ in taken), max((size for _, size in taken), default=0)
+        chosen.get(layers.name, ()),
+        chosen.get(model.name, ()),
+        tuple(filter(None, reasons)),
+        steps + sum(part.beside for part in taken),
+        max((part.memory for part in taken), default=0),
     )
 
 
-def _affordable(rates: Rates, step_seconds: float) -> Rates | None:
-    steps = min(rates.steps, int(PATIENCE / step_seconds))
-    return replace(rates, steps=steps) if steps >= LEAST_STEPS else None
+def _layers(network: Network, tokens: int) -> _Part:
+    """The way back is two products for each of the way there; what is held back is judged in each round."""
+    weights = _layer_weights(network)
+    everything = weights * network.spec.layers
+    step = everything * (6 * BATCH_TOKENS / PRODUCTS + WEIGHT_SECONDS)
+    judged = len(LAYER_RATES) * (1 + JUDGEMENTS) * tokens / HELD_BACK
+    beside = 2 * everything * (judged + tokens) / PRODUCTS
+    return _Part("layers are not learned", LAYER_RATES, step, beside, _layer_memory(network, weights, tokens))
+
+
+def _model(network: Network, tokens: int) -> _Part:
+    """As of layers, with everything computed once more on the way back, and the float head's logits."""
+    weights, head = _layer_weights(network), network.spec.vocab * network.spec.hidden
+    everything = weights * network.spec.layers + head
+    step = (8 * everything + 2 * head) * BATCH_TOKENS / PRODUCTS + everything * WEIGHT_SECONDS / 2
+    judged = len(MODEL_RATES) * (1 + JUDGEMENTS) * tokens / HELD_BACK
+    beside = 2 * everything * (judged + tokens) / PRODUCTS
+    return _Part(
+        "scales are not learned end to end", MODEL_RATES, step, beside, _model_memory(network, weights, tokens)
+    )
 
 
 def _layer_weights(network: Network) -> int:
@@ -73,12 +115,12 @@ def _layer_memory(network: Network, weights: int, tokens: int) -> int:
     return 40 * weights + 4 * tokens * network.spec.hidden * FLOAT + _activations(network)
 
 
-def _model_memory(network: Network, weights: int, tokens: int, has_head: bool) -> int:
+def _model_memory(network: Network, weights: int, tokens: int) -> int:
     """Codes and scales of all; floats and gradients of one layer or of the head; logits of some tokens."""
     spec = network.spec
     head = spec.vocab * spec.hidden
     kept = 2 * weights * spec.layers + head * (FLOAT + 2)
-    working = max(20 * weights, 20 * head if has_head else 0)
+    working = 20 * max(weights, head)
     logits = 6 * HEAD_TOKENS * spec.vocab * FLOAT
     streams = (2 * tokens + spec.layers * BATCH_TOKENS) * spec.hidden * FLOAT
     return kept + working + logits + streams + _activations(network)

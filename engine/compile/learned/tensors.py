@@ -5,6 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from engine.compile.learned.supported import unsupported
 from engine.compile.reference_layers import LayerReader
 from engine.errors import UnsupportedModel
 from engine.models.network import Network
@@ -32,7 +33,5 @@ def fixed_weights(reader: LayerReader, layer: int, learned: Collection[str]) -> 
 
 def check_learnable(network: Network) -> None:
     """UnsupportedModel for layers that have no definition here."""
-    if network.details.diffusion is not None:
-        raise UnsupportedModel(f"--quality best does not learn what denoises blocks ({network.spec.family})")
-    if len(network.spec.attention_layers) < network.spec.layers:
-        raise UnsupportedModel(f"--quality best does not learn recurrent layers ({network.spec.family})")
+    if reason := unsupported(network):
+        raise UnsupportedModel(f"--quality best {reason}")

@@ -7,10 +7,8 @@ from random import Random
 import torch
 from torch import Tensor
 
+from engine.compile.learned.rates import HELD_BACK
 from engine.errors import CompileError
-
-BATCH_TOKENS = 1024  # of one step
-HELD_BACK = 8  # every so many-th text
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +17,11 @@ class Batch:
 
     indices: tuple[int, ...]
     real: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """How many are no padding."""
+        return int(self.real.sum())
 
     def of(self, texts: Sequence[Tensor]) -> Tensor:
         """The texts [T, ...] of this batch as one tensor [B, T, ...], padded with zeros."""

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from engine.compile.checkpoint import Checkpoint
-from engine.compile.learned.descent import Rates
 from engine.compile.learned.layer import learn_layer
 from engine.compile.learned.network import layer_output, rotation
+from engine.compile.learned.rates import Rates
 from engine.compile.learned.tensors import fixed_weights, linear_modules
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
@@ -16,7 +16,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 
 LENGTHS = (30, 12, 21, 30, 17, 26, 9, 14)
-RATES = Rates(steps=12, scales=5e-3, places=2e-3)
+ROUNDS = (Rates(steps=8, scales=5e-3, places=0.0), Rates(steps=8, scales=5e-3, places=2e-3))
 
 
 def test_the_layers_output_comes_nearer_on_texts_that_were_held_back() -> None:
@@ -28,8 +28,8 @@ def test_the_layers_output_comes_nearer_on_texts_that_were_held_back() -> None:
         inputs = states(network, checkpoint, LENGTHS, 1)
         targets = [outputs(reader, x, {}) for x in inputs]
         steps: list[int] = []
-        learned = learn_layer(network, reader, 0, codes, inputs, targets, rates=RATES, advance=steps.append)
-        assert sum(steps) == RATES.steps
+        learned = learn_layer(network, reader, 0, codes, inputs, targets, rounds=ROUNDS, advance=steps.append)
+        assert sum(steps) == 16
         assert learned.codes.keys() == codes.keys()
         assert all(learned.codes[name].codes.shape == codes[name].codes.shape for name in codes)
         # Texts that neither side of the learning has seen.

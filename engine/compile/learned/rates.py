@@ -1,0 +1,23 @@
+"""How much is learned of what, and at which rate; needs no torch."""
+
+from dataclasses import dataclass
+
+BATCH_TOKENS = 1024  # of one step
+HELD_BACK = 8  # every so many-th text
+WARM_UP = 10  # steps
+JUDGEMENTS = 4  # how often a state is judged
+HEAD_TOKENS = 256  # whose logits are in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """steps of Adam; scales: its rate for logarithms of scales; places: for numbers that round to codes, 0 = fixed."""
+
+    steps: int
+    scales: float
+    places: float
+
+
+# Scales first: codes that turn before the scales have settled lose more than they win.
+LAYER_RATES = (Rates(steps=100, scales=3e-3, places=0.0), Rates(steps=100, scales=2e-3, places=5e-3))
+MODEL_RATES = (Rates(steps=200, scales=3e-3, places=0.0),)
