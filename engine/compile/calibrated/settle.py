@@ -9,6 +9,7 @@ from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibrated.estimate import Estimate, estimated, minutes_text
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
+from engine.compile.learned.supported import missing_extra, unsupported
 from engine.compile.progress import ProgressSink
 from engine.compile.quantization.int4 import KEPT_BLOCK
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of
@@ -34,8 +35,8 @@ def settle_quality(
         return replace(arguments, quality=QualityLevel.FAST if reason else _default(arguments, network, progress))
     if reason:
         raise CompileError(f"--quality {arguments.quality} {reason}")
-    if arguments.quality is QualityLevel.BEST:
-        raise CompileError("--quality best is not implemented yet; good is the best there is")
+    if arguments.quality is QualityLevel.BEST and (reason := missing_extra() or unsupported(network)):
+        raise CompileError(f"--quality best {reason}")
     return arguments
 
 

@@ -11,6 +11,7 @@ from engine.compile.calibrated.choose import Chooser, Forms, steps_of
 from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.estimate import TEXT_TOKENS
 from engine.compile.calibrated.form import CodeForm, OutputError
+from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
 from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
 from engine.compile.memory import peak_memory
@@ -26,23 +27,29 @@ def choose_codes_stage(work: Compilation) -> None:
     if arguments.quality is QualityLevel.FAST:
         return
     estimate, forms = estimate_of(arguments, network), forms_of(arguments)
-    work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
+    plan = plan_of(arguments, network, estimate.tokens)
+    work.progress.note(f"quality {arguments.quality}: {estimate_text(with_learning(estimate, plan))}")
+    for reason in plan.skipped:
+        work.progress.note(reason)
     begin = time.monotonic()
     texts = calibration_tokens(work, estimate.tokens)
     folder = work.folder / CODES
     folder.mkdir()
     codes = CodesFolder(folder)
-    work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
-    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance)
+    steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
+    work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
+    learner = learner_of(network, forms, plan, work.progress)
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     work.quality = QualitySpec(
         level=str(arguments.quality),
-        methods=methods_of(arguments, forms.layers),
+        methods=(*methods_of(arguments, forms.layers), *plan.methods),
         tokens=sum(map(len, texts)),
         seconds=round(time.monotonic() - begin, 1),
         peak_bytes=peak_memory()[0],
         errors={kind: _shares(error) for kind, error in chooser.errors.items()},
+        learned=learning_errors(learner),
     )
 
 

@@ -15,13 +15,12 @@ from engine.models.network import Network
 class TorchLearner:
     """Learns as `plan` says. with_units: tensors whose scales are multiples of one unit of their output.
 
-    layer_errors: before and after, of each layer, as shares of the squares of what it hands on. divergences: mean KL in
-    nats before and after the scales were learned end to end, None = they were not. All on texts held back.
+    errors: before and after on texts held back, by "layer N" as a share of the squares of what the layer hands on, and
+    "KL", the mean over tokens in nats.
     """
 
     def __init__(self, network: Network, plan: Plan, with_units: Collection[str], progress: ProgressSink) -> None:
-        self.layer_errors: list[tuple[float, float]] = []
-        self.divergences: tuple[float, float] | None = None
+        self.errors: dict[str, tuple[float, float]] = {}
         self._network = network
         self._plan = plan
         self._with_units = with_units
@@ -49,7 +48,7 @@ class TorchLearner:
             rounds=self._plan.layers,
             advance=self._progress.advance,
         )
-        self.layer_errors.append((learned.before, learned.after))
+        self.errors[f"layer {layer}"] = learned.before, learned.after
         return learned.codes
 
     def model(
@@ -68,5 +67,5 @@ class TorchLearner:
             rounds=self._plan.model,
             advance=self._progress.advance,
         )
-        self.divergences = learned.before, learned.after
+        self.errors["KL"] = learned.before, learned.after
         return learned.codes

@@ -36,9 +36,18 @@ class Plan:
     memory: int
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """What is done, in order."""
+        layers = ("rounding and scales learned by layer",) if self.layers else ()
+        return (*layers, *(("scales learned end to end",) if self.model else ()))
+
+    @property
     def layer_steps(self) -> int:
         """Of one layer."""
         return sum(rates.steps for rates in self.layers)
+
+
+NOTHING = Plan((), (), (), 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)

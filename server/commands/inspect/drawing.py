@@ -106,7 +106,9 @@ def _quality_text(quality: QualitySpec) -> str:
     memory = f", {size_text(quality.peak_bytes)}" if quality.peak_bytes else ""
     cost = f"{quality.tokens:,} tokens, {quality.seconds:.0f} s{memory}"
     errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
-    return f"{quality.level}: {', '.join(quality.methods)} ({cost})\noutput errors: {errors}"
+    text = f"{quality.level}: {', '.join(quality.methods)} ({cost})\noutput errors: {errors}"
+    learned = ", ".join(f"{name} {each.chosen:.1e} to {each.learned:.1e}" for name, each in quality.learned.items())
+    return f"{text}\non text held back: {learned}" if learned else text
 
 
 def _parity_text(parity: dict[str, float]) -> str:
