@@ -8,7 +8,7 @@ from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibrated.choose import Forms
 from engine.compile.calibrated.estimate import Estimate
 from engine.compile.calibrated.matrices import groups_of, head_tensor
-from engine.compile.learned.plan import NOTHING, Plan, planned
+from engine.compile.learned.plan import NOTHING, LearningPlan, planned
 from engine.compile.progress import ProgressSink
 from engine.isolation.memory import usable_memory
 from engine.models.network import Network
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from engine.compile.learned.learner import TorchLearner
 
 
-def plan_of(arguments: CompileArguments, network: Network, tokens: int) -> Plan:
+def plan_of(arguments: CompileArguments, network: Network, tokens: int) -> LearningPlan:
     """What is learned; nothing unless the best quality is wanted."""
     if arguments.quality is not QualityLevel.BEST:
         return NOTHING
     return planned(network, arguments.task is not ModelTask.EMBED, tokens, usable_memory())
 
 
-def with_learning(estimate: Estimate, plan: Plan) -> Estimate:
+def with_learning(estimate: Estimate, plan: LearningPlan) -> Estimate:
     """Of both together: one after the other."""
     return Estimate(estimate.seconds + plan.seconds, max(estimate.memory, plan.memory), estimate.tokens)
 
 
-def learner_of(network: Network, forms: Forms, plan: Plan, progress: ProgressSink) -> "TorchLearner | None":
+def learner_of(network: Network, forms: Forms, plan: LearningPlan, progress: ProgressSink) -> "TorchLearner | None":
     """What learns as planned, None where nothing is to be learned."""
     if not plan.methods:
         return None

@@ -10,7 +10,7 @@ from torch.optim import Adam
 
 from engine.compile.checkpoint import Float32
 from engine.compile.learned.blocks import LearnedBlocks
-from engine.compile.learned.rates import JUDGEMENTS, WARM_UP, Rates
+from engine.compile.learned.rates import JUDGEMENTS, WARM_UP, LearningRates
 from engine.compile.rounding.codes import BlockCodes
 
 Blocks = Mapping[str, LearnedBlocks]
@@ -29,7 +29,7 @@ def learn(
     codes: Mapping[str, BlockCodes],
     floats: Callable[[str], Float32],
     with_units: Collection[str],
-    rounds: Sequence[Rates],
+    rounds: Sequence[LearningRates],
     loss: Callable[[Blocks], Tensor],
     judge: Callable[[Blocks], float],
     advance: Callable[[int], None],
@@ -48,7 +48,7 @@ def learn(
 
 def descend(
     blocks: Blocks,
-    rates: Rates,
+    rates: LearningRates,
     loss: Callable[[Blocks], Tensor],
     judge: Callable[[Blocks], float],
     advance: Callable[[int], None],
@@ -84,7 +84,7 @@ def _better(best: Learned, blocks: Blocks, judge: Callable[[Blocks], float]) -> 
     return Learned({name: each.learned() for name, each in blocks.items()}, best.before, error)
 
 
-def _groups(blocks: Blocks, rates: Rates) -> list[dict[str, object]]:
+def _groups(blocks: Blocks, rates: LearningRates) -> list[dict[str, object]]:
     groups: list[dict[str, object]] = [{"params": [each.gains for each in blocks.values()], "lr": rates.scales}]
     places = [each.places for each in blocks.values() if each.places is not None]
     return [*groups, {"params": places, "lr": rates.places}] if places else groups

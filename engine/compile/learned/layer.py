@@ -13,9 +13,9 @@ from torch import Tensor
 from engine.compile.checkpoint import Float32
 from engine.compile.learned.descent import Blocks, Learned, learn
 from engine.compile.learned.network import layer_output, rotation
-from engine.compile.learned.rates import BATCH_TOKENS, LAYER_RATES, Rates
+from engine.compile.learned.rates import BATCH_TOKENS, LAYER_RATES, LearningRates
 from engine.compile.learned.tensors import check_learnable, fixed_weights
-from engine.compile.learned.texts import Batch, batches, endless, parted
+from engine.compile.learned.texts import TextBatch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
@@ -30,7 +30,7 @@ def learn_layer(
     targets: Sequence[Float32],
     *,
     with_units: Collection[str] = (),
-    rounds: Sequence[Rates] = LAYER_RATES,
+    rounds: Sequence[LearningRates] = LAYER_RATES,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Learned:
     """The codes of the layer's matrices, by tensor name, learned; those given where they are no better.
@@ -47,7 +47,7 @@ def learn_layer(
     size = sum(float(text.square().sum()) for text in streams[1]) / sum(lengths)
     taught, held_back = (batches(lengths, indices, BATCH_TOKENS) for indices in parted(len(inputs)))
 
-    def errors(blocks: Blocks, batch: Batch) -> Tensor:
+    def errors(blocks: Blocks, batch: TextBatch) -> Tensor:
         """Summed over the batch's tokens."""
         weights = fixed | {name: each.floats() for name, each in blocks.items()}
         found = layer_output(network, layer, weights, batch.of(streams[0]), turn)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.learned.layer import learn_layer
 from engine.compile.learned.model import learn_scales
-from engine.compile.learned.plan import Plan
+from engine.compile.learned.plan import LearningPlan
 from engine.compile.progress import ProgressSink
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
@@ -19,7 +19,9 @@ class TorchLearner:
     "KL", the mean over tokens in nats.
     """
 
-    def __init__(self, network: Network, plan: Plan, with_units: Collection[str], progress: ProgressSink) -> None:
+    def __init__(
+        self, network: Network, plan: LearningPlan, with_units: Collection[str], progress: ProgressSink
+    ) -> None:
         self.errors: dict[str, tuple[float, float]] = {}
         self._network = network
         self._plan = plan

@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.learned.descent import Blocks, Learned, learn
 from engine.compile.learned.network import Rotation, Weights, head_logits, head_module, layer_output, rotation
-from engine.compile.learned.rates import BATCH_TOKENS, HEAD_TOKENS, MODEL_RATES, Rates
+from engine.compile.learned.rates import BATCH_TOKENS, HEAD_TOKENS, MODEL_RATES, LearningRates
 from engine.compile.learned.tensors import check_learnable, fixed_weights, linear_modules
-from engine.compile.learned.texts import Batch, batches, endless, parted
+from engine.compile.learned.texts import TextBatch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
@@ -29,7 +29,7 @@ def learn_scales(
     texts: Sequence[Sequence[int]],
     *,
     with_units: Collection[str] = (),
-    rounds: Sequence[Rates] = MODEL_RATES,
+    rounds: Sequence[LearningRates] = MODEL_RATES,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Learned:
     """The codes with the scales that serve the whole model best; those given where none serve better.
@@ -46,7 +46,7 @@ def learn_scales(
     taught, held_back = (batches([*map(len, texts)], indices, BATCH_TOKENS) for indices in parted(len(texts)))
     wanted = _float_states(network, checkpoint, embedded, [*taught, *held_back], turn)
 
-    def divergence(blocks: Blocks, batch: Batch) -> Tensor:
+    def divergence(blocks: Blocks, batch: TextBatch) -> Tensor:
         """Summed over the batch's tokens."""
         return model.divergence(blocks, batch.of(embedded), batch.of(wanted), batch.real)
 
@@ -113,7 +113,7 @@ def _embedded(network: Network, checkpoint: Checkpoint, texts: Sequence[Sequence
 
 
 def _float_states(
-    network: Network, checkpoint: Checkpoint, embedded: Sequence[Tensor], given: Sequence[Batch], turn: Rotation
+    network: Network, checkpoint: Checkpoint, embedded: Sequence[Tensor], given: Sequence[TextBatch], turn: Rotation
 ) -> list[Tensor]:
     """Of each text the float model's stream behind its layers [T, hidden]; a layer's floats are in memory at a time."""
     states = list(embedded)

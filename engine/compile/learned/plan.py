@@ -9,7 +9,7 @@ from engine.compile.learned.rates import (
     JUDGEMENTS,
     LAYER_RATES,
     MODEL_RATES,
-    Rates,
+    LearningRates,
 )
 from engine.models.network import Network
 
@@ -23,14 +23,14 @@ FLOAT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LearningPlan:
     """layers: the rounds in which each layer is learned; model: those of the whole model; () = it is not.
 
     skipped: what is not learned, and why. seconds on two cores; memory: bytes at most.
     """
 
-    layers: tuple[Rates, ...]
-    model: tuple[Rates, ...]
+    layers: tuple[LearningRates, ...]
+    model: tuple[LearningRates, ...]
     skipped: tuple[str, ...]
     seconds: float
     memory: int
@@ -47,7 +47,7 @@ class Plan:
         return sum(rates.steps for rates in self.layers)
 
 
-NOTHING = Plan((), (), (), 0.0, 0)
+NOTHING = LearningPlan((), (), (), 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class _Part:
     """What could be learned. step, beside: seconds of one step and of all but the steps."""
 
     name: str
-    rounds: tuple[Rates, ...]
+    rounds: tuple[LearningRates, ...]
     step: float
     beside: float
     memory: int
 
-    def affordable(self) -> tuple[Rates, ...]:
+    def affordable(self) -> tuple[LearningRates, ...]:
         most = int(PATIENCE / self.step / len(self.rounds))
         return tuple(replace(rates, steps=min(rates.steps, most)) for rates in self.rounds)
 
@@ -74,7 +74,7 @@ class _Part:
         return ""
 
 
-def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> Plan:
+def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> LearningPlan:
     """For so many tokens of text. machine: bytes of memory, 0 where unknown. has_logits: the bundle predicts tokens."""
     layers, model = _layers(network, tokens), _model(network, tokens)
     parts = [layers, model] if has_logits else [layers]
@@ -82,7 +82,7 @@ def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> Pl
     chosen = {part.name: part.affordable() for part, reason in zip(parts, reasons, strict=True) if not reason}
     taken = [part for part in parts if part.name in chosen]
     steps = sum(rates.steps * part.step for part in taken for rates in chosen[part.name])
-    return Plan(
+    return LearningPlan(
         chosen.get(layers.name, ()),
         chosen.get(model.name, ()),
         tuple(filter(None, reasons)),

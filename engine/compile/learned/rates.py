@@ -10,7 +10,7 @@ HEAD_TOKENS = 256  # whose logits are in memory at once
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class LearningRates:
     """steps of Adam; scales: its rate for logarithms of scales; places: for numbers that round to codes, 0 = fixed."""
 
     steps: int
@@ -19,5 +19,5 @@ class Rates:
 
 
 # Scales first: codes that turn before the scales have settled lose more than they win.
-LAYER_RATES = (Rates(steps=100, scales=3e-3, places=0.0), Rates(steps=100, scales=2e-3, places=5e-3))
-MODEL_RATES = (Rates(steps=200, scales=3e-3, places=0.0),)
+LAYER_RATES = (LearningRates(steps=100, scales=3e-3, places=0.0), LearningRates(steps=100, scales=2e-3, places=5e-3))
+MODEL_RATES = (LearningRates(steps=200, scales=3e-3, places=0.0),)

@@ -12,7 +12,7 @@ from engine.errors import CompileError
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TextBatch:
     """indices [B]: which texts. real [B, T]: which places hold a token; the others are padding behind a text's end."""
 
     indices: tuple[int, ...]
@@ -36,7 +36,7 @@ def parted(count: int) -> tuple[list[int], list[int]]:
     return [index for index in range(count) if index not in held], list(held)
 
 
-def batches(lengths: Sequence[int], indices: Sequence[int], tokens: int) -> list[Batch]:
+def batches(lengths: Sequence[int], indices: Sequence[int], tokens: int) -> list[TextBatch]:
     """Texts of like length together, at most `tokens` places in a batch unless one text alone has more."""
     found: list[list[int]] = []
     for index in sorted(indices, key=lambda index: lengths[index]):
@@ -47,12 +47,12 @@ def batches(lengths: Sequence[int], indices: Sequence[int], tokens: int) -> list
     return [_batch(tuple(group), lengths) for group in found]
 
 
-def _batch(indices: tuple[int, ...], lengths: Sequence[int]) -> Batch:
+def _batch(indices: tuple[int, ...], lengths: Sequence[int]) -> TextBatch:
     widths = torch.tensor([lengths[index] for index in indices])
-    return Batch(indices, torch.arange(int(widths.max())) < widths[:, None])
+    return TextBatch(indices, torch.arange(int(widths.max())) < widths[:, None])
 
 
-def endless(given: Sequence[Batch], seed: int) -> Iterator[Batch]:
+def endless(given: Sequence[TextBatch], seed: int) -> Iterator[TextBatch]:
     """The batches again and again, each round in an order of its own."""
     rng = Random(seed)
     while True:

@@ -6,7 +6,7 @@ import torch
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.learned.layer import learn_layer
 from engine.compile.learned.network import layer_output, rotation
-from engine.compile.learned.rates import Rates
+from engine.compile.learned.rates import LearningRates
 from engine.compile.learned.tensors import fixed_weights, linear_modules
 from engine.compile.reference_layers import LayerReader
 from engine.compile.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
@@ -16,7 +16,7 @@ from engine.models.family import read_network
 from engine.models.network import Network
 
 LENGTHS = (30, 12, 21, 30, 17, 26, 9, 14)
-ROUNDS = (Rates(steps=8, scales=5e-3, places=0.0), Rates(steps=8, scales=5e-3, places=2e-3))
+ROUNDS = (LearningRates(steps=8, scales=5e-3, places=0.0), LearningRates(steps=8, scales=5e-3, places=2e-3))
 
 
 def test_the_layers_output_comes_nearer_on_texts_that_were_held_back() -> None:

@@ -13,7 +13,7 @@ from engine.compile.checkpoint import Checkpoint
 from engine.compile.divergence import divergences, log_softmax
 from engine.compile.learned.model import learn_scales
 from engine.compile.learned.network import head_module
-from engine.compile.learned.rates import Rates
+from engine.compile.learned.rates import LearningRates
 from engine.compile.learned.tensors import linear_modules
 from engine.compile.reference import reference_logits
 from engine.compile.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
@@ -26,7 +26,7 @@ Codes = dict[str, BlockCodes]
 MakeOracle = Callable[..., tuple[Any, Path]]
 TEXTS = [np.random.default_rng(seed).integers(0, 256, 24).tolist() for seed in range(40)]
 HELD_BACK = slice(1, None, 8)
-ROUNDS = (Rates(steps=12, scales=1e-2, places=0.0),)
+ROUNDS = (LearningRates(steps=12, scales=1e-2, places=0.0),)
 BLOCK = 16
 
 
@@ -98,7 +98,7 @@ def test_a_step_goes_down_the_slope_that_finite_differences_find(make_oracle: Ma
     """Adam's first step has the size of its rate in every scale: its sign is that of the slope."""
     with coded_model(make_oracle, False) as (network, checkpoint, codes):
         # All texts but the one held back in one batch, so that a step's gradient is that of their mean.
-        learned = learn_scales(network, checkpoint, codes, TEXTS[:2], rounds=(Rates(1, 1e-2, 0.0),))
+        learned = learn_scales(network, checkpoint, codes, TEXTS[:2], rounds=(LearningRates(1, 1e-2, 0.0),))
         name = f"{linear_modules(network, 1)[-1]}.weight"
         moved = np.log(learned.codes[name].grid.scales / codes[name].grid.scales)
         assert np.abs(moved).max() > 0, "the step was not taken"
@@ -116,7 +116,7 @@ def test_a_step_goes_down_the_slope_that_finite_differences_find(make_oracle: Ma
 def test_the_same_texts_give_the_same_scales(make_oracle: MakeOracle) -> None:
     with coded_model(make_oracle, False) as (network, checkpoint, codes):
         first, second = (
-            learn_scales(network, checkpoint, codes, TEXTS, rounds=(Rates(3, 5e-3, 0.0),)) for _ in range(2)
+            learn_scales(network, checkpoint, codes, TEXTS, rounds=(LearningRates(3, 5e-3, 0.0),)) for _ in range(2)
         )
     assert all(np.array_equal(first.codes[name].grid.scales, second.codes[name].grid.scales) for name in codes)
     assert torch.is_grad_enabled()
