@@ -18,6 +18,6 @@ class LearningRates:
     places: float
 
 
-# Scales first: codes that turn before the scales have settled lose more than they win.
-LAYER_RATES = (LearningRates(steps=100, scales=3e-3, places=0.0), LearningRates(steps=100, scales=2e-3, places=5e-3))
+# In rounds. More steps of places turn more codes than calibration text can judge.
+LAYER_RATES = (LearningRates(steps=100, scales=2e-3, places=5e-3),)
 MODEL_RATES = (LearningRates(steps=200, scales=3e-3, places=0.0),)
