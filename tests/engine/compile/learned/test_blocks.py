@@ -6,7 +6,7 @@ import torch
 
 from engine.compile.learned.blocks import LearnedBlocks
 from engine.compile.rounding.codes import BlockCodes, BlockScales, Coding, extreme_scales, rounded
-from engine.compile.rounding.lpbq import nearest_multiples, reaching_scales
+from engine.compile.rounding.lpbq import has_multiples, nearest_multiples, reaching_scales
 
 WEIGHT = np.random.default_rng(4).standard_normal((6, 40)).astype(np.float32)
 BLOCK = 16  # the last block of an output is half padding
@@ -61,7 +61,9 @@ def test_multiples_of_a_unit_stay_multiples() -> None:
     blocks = LearnedBlocks(codes, one_gain=True)
     with torch.no_grad():
         blocks.gains += torch.linspace(-1, 1, 6)[:, None]
-    factors = blocks.learned().grid.scales / codes.grid.scales
+    scales = blocks.learned().grid.scales
+    assert has_multiples(scales)
+    factors = scales / codes.grid.scales
     assert factors == pytest.approx(np.exp(np.linspace(-1, 1, 6))[:, None].repeat(3, axis=1))
 
 
