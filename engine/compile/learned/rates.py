@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 BATCH_TOKENS = 1024  # of one step
+MODEL_TEXTS = 4  # times as much text for the whole model as for a layer, if there is so much
 HELD_BACK = 8  # every so many-th text
 WARM_UP = 10  # steps
 JUDGEMENTS = 4  # how often a state is judged

@@ -17,7 +17,7 @@ from engine.errors import CompileError, InvalidRequest
 from engine.text.rendering import RenderRequest, read_template
 from engine.text.template_pool import render_all
 
-DEMO_SAMPLES = 200
+DEMO_SAMPLES = 1500
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_CHARS = 100_000
 
