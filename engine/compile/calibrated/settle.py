@@ -8,6 +8,7 @@ from engine.compile.calibrated.estimate import Estimate, estimated, estimated_pa
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
 from engine.compile.layout import layout_of
+from engine.compile.learned.supported import missing_extra, unsupported
 from engine.compile.progress import ProgressSink
 from engine.compile.quantization.int4 import KEPT_BLOCK
 from engine.compile.quantization.method import Activations
@@ -32,9 +33,16 @@ def settle_quality(
         return replace(arguments, quality=QualityLevel.FAST if reason else _default(arguments, network, progress))
     if reason:
         raise CompileError(f"--quality {arguments.quality} {reason}")
-    if arguments.quality is QualityLevel.BEST:
-        raise CompileError("--quality best is not implemented yet; good is the best there is")
+    if arguments.quality is QualityLevel.BEST and (reason := _unlearned(arguments, network)):
+        raise CompileError(f"--quality best {reason}")
     return arguments
+
+
+def _unlearned(arguments: CompileArguments, network: Network) -> str:
+    """Why nothing can be learned behind good; '' when something can."""
+    if method_of(arguments).choice is None:
+        return f"learns codes of 4 bits, of which --quant {arguments.quant} has none; take --quality good"
+    return missing_extra() or unsupported(network)
 
 
 def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from engine.compile.calibrated.choose import Chooser, Forms, embedded, steps_of
 from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.estimate import TEXT_TOKENS
 from engine.compile.calibrated.form import CodeForm, OutputError
+from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
 from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
+from engine.compile.learned.rates import MODEL_TEXTS
 from engine.compile.memory import peak_memory
 from engine.compile.quantization.table import head_method, method_of
 from engine.compile.texts.documents import calibration_documents
@@ -32,24 +34,31 @@ def choose_codes_stage(work: Compilation) -> None:
     if method_of(arguments).choice is None:
         return
     estimate, forms = estimate_of(arguments, network), forms_of(arguments)
-    work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
+    plan = plan_of(arguments, network, estimate.tokens)
+    work.progress.note(f"quality {arguments.quality}: {estimate_text(with_learning(estimate, plan))}")
+    for reason in plan.skipped:
+        work.progress.note(reason)
     begin = time.monotonic()
-    texts = calibration_tokens(work, estimate.tokens)
+    all_texts = calibration_tokens(work, estimate.tokens * (MODEL_TEXTS if plan.model else 1))
+    texts = all_texts[: estimate.tokens // len(all_texts[0])]
     folder = work.folder / CODES
     folder.mkdir()
     codes = CodesFolder(folder)
     _scale_channels(work, forms.layers, texts[:SCALE_TEXTS])
-    work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
-    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance)
+    steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
+    work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
+    learner = learner_of(network, forms, plan, all_texts, work.progress)
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     work.quality = QualitySpec(
         level=str(arguments.quality),
-        methods=methods_of(arguments, forms.layers),
-        tokens=sum(map(len, texts)),
+        methods=(*methods_of(arguments, forms.layers), *plan.methods),
+        tokens=sum(map(len, all_texts)),
         seconds=round(time.monotonic() - begin, 1),
         peak_bytes=peak_memory()[0],
         errors={kind: _shares(error) for kind, error in chooser.errors.items()},
+        learned=learning_errors(learner),
     )
 
 

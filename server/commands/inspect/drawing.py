@@ -107,7 +107,9 @@ def _quality_text(quality: QualitySpec) -> str:
     cost = f"{quality.tokens:,} tokens, {quality.seconds:.0f} s{memory}"
     errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
     left = f"\noutput errors: {errors}" if errors else ""
-    return f"{quality.level}: {', '.join(quality.methods)} ({cost}){left}"
+    text = f"{quality.level}: {', '.join(quality.methods)} ({cost}){left}"
+    learned = ", ".join(f"{name} {each.chosen:.1e} to {each.learned:.1e}" for name, each in quality.learned.items())
+    return f"{text}\non text held back: {learned}" if learned else text
 
 
 def _parity_text(parity: dict[str, float]) -> str:

@@ -1,0 +1,1 @@
+"""Rounding and scales that gradients improve: a layer at a time, then the whole model; needs torch, an extra."""

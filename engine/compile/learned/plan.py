@@ -1,0 +1,142 @@
+"""How much is learned on a machine in reasonable time, and what that takes; told before it begins. Pure."""
+
+from dataclasses import dataclass, replace
+
+from engine.compile.learned.rates import (
+    BATCH_TOKENS,
+    HEAD_TOKENS,
+    HELD_BACK,
+    JUDGEMENTS,
+    LAYER_RATES,
+    MODEL_RATES,
+    MODEL_TEXTS,
+    LearningRates,
+)
+from engine.models.network import Network
+
+PATIENCE = 7200.0  # seconds of each of both: fewer steps where all would take more
+LEAST_STEPS = 20  # with fewer nothing is learned
+# On two cores of a server: multiplications and additions a second, and a step's work on one weight beside them.
+PRODUCTS = 60e9
+WEIGHT_SECONDS = 2e-8
+SHARE = 0.8  # of the memory, that this may take
+FLOAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LearningPlan:
+    """layers: the rounds in which each layer is learned; model: those of the whole model; () = it is not.
+
+    skipped: what is not learned, and why. seconds on two cores; memory: bytes at most.
+    """
+
+    layers: tuple[LearningRates, ...]
+    model: tuple[LearningRates, ...]
+    skipped: tuple[str, ...]
+    seconds: float
+    memory: int
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What is done, in order."""
+        layers = ("rounding and scales learned by layer",) if self.layers else ()
+        return (*layers, *(("scales learned end to end",) if self.model else ()))
+
+    @property
+    def layer_steps(self) -> int:
+        """Of one layer."""
+        return sum(rates.steps for rates in self.layers)
+
+
+NOTHING = LearningPlan((), (), (), 0.0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What could be learned. step, beside: seconds of one step and of all but the steps."""
+
+    name: str
+    rounds: tuple[LearningRates, ...]
+    step: float
+    beside: float
+    memory: int
+
+    def affordable(self) -> tuple[LearningRates, ...]:
+        most = int(PATIENCE / self.step / len(self.rounds))
+        return tuple(replace(rates, steps=min(rates.steps, most)) for rates in self.rounds)
+
+    def reason(self, machine: int) -> str:
+        """Why it is not learned; '' when it is."""
+        if min(rates.steps for rates in self.affordable()) < LEAST_STEPS:
+            hours = LEAST_STEPS * len(self.rounds) * self.step / 3600
+            return f"{self.name}: {hours:.0f} hours would be the least"
+        if machine and self.memory > SHARE * machine:
+            return f"{self.name}: it would take {self.memory / 1e9:.1f} GB of the machine's {machine / 1e9:.1f}"
+        return ""
+
+
+def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> LearningPlan:
+    """For so many tokens of text. machine: bytes of memory, 0 where unknown. has_logits: the bundle predicts tokens."""
+    layers, model = _layers(network, tokens), _model(network, MODEL_TEXTS * tokens)
+    parts = [layers, model] if has_logits else [layers]
+    reasons = [part.reason(machine) for part in parts]
+    chosen = {part.name: part.affordable() for part, reason in zip(parts, reasons, strict=True) if not reason}
+    taken = [part for part in parts if part.name in chosen]
+    steps = sum(rates.steps * part.step for part in taken for rates in chosen[part.name])
+    return LearningPlan(
+        chosen.get(layers.name, ()),
+        chosen.get(model.name, ()),
+        tuple(filter(None, reasons)),
+        steps + sum(part.beside for part in taken),
+        max((part.memory for part in taken), default=0),
+    )
+
+
+def _layers(network: Network, tokens: int) -> _Part:
+    """The way back is two products for each of the way there; what is held back is judged in each round."""
+    weights = _layer_weights(network)
+    everything = weights * network.spec.layers
+    step = everything * (6 * BATCH_TOKENS / PRODUCTS + WEIGHT_SECONDS)
+    judged = len(LAYER_RATES) * (1 + JUDGEMENTS) * tokens / HELD_BACK
+    beside = 2 * everything * (judged + tokens) / PRODUCTS
+    return _Part("layers are not learned", LAYER_RATES, step, beside, _layer_memory(network, weights, tokens))
+
+
+def _model(network: Network, tokens: int) -> _Part:
+    """As of layers, with everything computed once more on the way back, and the float head's logits."""
+    weights, head = _layer_weights(network), network.spec.vocab * network.spec.hidden
+    everything = weights * network.spec.layers + head
+    step = (8 * everything + 2 * head) * BATCH_TOKENS / PRODUCTS + everything * WEIGHT_SECONDS / 2
+    judged = len(MODEL_RATES) * (1 + JUDGEMENTS) * tokens / HELD_BACK
+    beside = 2 * everything * (judged + tokens) / PRODUCTS
+    return _Part(
+        "scales are not learned end to end", MODEL_RATES, step, beside, _model_memory(network, weights, tokens)
+    )
+
+
+def _layer_weights(network: Network) -> int:
+    spec = network.spec
+    queries = network.query_width * (3 if network.details.has_output_gate else 2)  # and the output projection
+    return spec.hidden * (queries + 2 * network.key_width + 3 * spec.ffn)
+
+
+def _layer_memory(network: Network, weights: int, tokens: int) -> int:
+    """Places, their gradients and two averages of these; floats on the way; the streams, once more in torch."""
+    return 40 * weights + 4 * tokens * network.spec.hidden * FLOAT + _activations(network)
+
+
+def _model_memory(network: Network, weights: int, tokens: int) -> int:
+    """Codes and scales of all; floats and gradients of one layer or of the head; logits of some tokens."""
+    spec = network.spec
+    head = spec.vocab * spec.hidden
+    kept = 2 * weights * spec.layers + head * (FLOAT + 2)
+    working = 20 * max(weights, head)
+    logits = 6 * HEAD_TOKENS * spec.vocab * FLOAT
+    streams = (2 * tokens + spec.layers * BATCH_TOKENS) * spec.hidden * FLOAT
+    return kept + working + logits + streams + _activations(network)
+
+
+def _activations(network: Network) -> int:
+    """What the way back through one layer needs of the way there."""
+    spec = network.spec
+    return BATCH_TOKENS * (8 * spec.hidden + 6 * network.query_width + 6 * spec.ffn) * FLOAT

@@ -1,0 +1,24 @@
+"""How much is learned of what, and at which rate; needs no torch."""
+
+from dataclasses import dataclass
+
+BATCH_TOKENS = 1024  # of one step
+MODEL_TEXTS = 4  # times as much text for the whole model as for a layer, if there is so much
+HELD_BACK = 8  # every so many-th text
+WARM_UP = 10  # steps
+JUDGEMENTS = 4  # how often a state is judged
+HEAD_TOKENS = 256  # whose logits are in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRates:
+    """steps of Adam; scales: its rate for logarithms of scales; places: for numbers that round to codes, 0 = fixed."""
+
+    steps: int
+    scales: float
+    places: float
+
+
+# In rounds. More steps of places turn more codes than calibration text can judge.
+LAYER_RATES = (LearningRates(steps=100, scales=2e-3, places=5e-3),)
+MODEL_RATES = (LearningRates(steps=200, scales=3e-3, places=0.0),)

@@ -1,0 +1,100 @@
+"""What `--quality best` adds: who may have it, what is planned, and a bundle made with it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.task import ModelTask
+from engine.compile.arguments import CompileArguments, QualityLevel, Quant
+from engine.compile.calibrated.choose import Forms
+from engine.compile.calibrated.estimate import Estimate
+from engine.compile.calibrated.form import CodeForm
+from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
+from engine.compile.calibrated.settle import settle_quality
+from engine.compile.learned.plan import NOTHING
+from engine.compile.learned.rates import LAYER_RATES, MODEL_RATES, LearningRates
+from engine.compile.progress import SilentProgress
+from engine.compile.rounding.codes import Coding
+from engine.compile.source import FolderSource
+from engine.errors import CompileError
+from engine.models.family import read_network
+from tests.hybrid import make_hybrid
+
+BEST = CompileArguments(Path(), Path(), quality=QualityLevel.BEST)
+SCALES = CodeForm(32, Coding.SYMMETRIC)
+
+
+def settle(source: Path) -> QualityLevel | None:
+    opened = FolderSource(source)
+    return settle_quality(replace(BEST, source=source), opened, read_network(opened.config), SilentProgress()).quality
+
+
+def test_best_needs_its_extra(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settle(tiny_checkpoint) is QualityLevel.BEST
+    find = util.find_spec
+    monkeypatch.setattr(
+        "engine.compile.learned.supported.find_spec", lambda name: None if name == "torch" else find(name)
+    )
+    with pytest.raises(CompileError, match=r"--quality best needs one more package: pip install 'hexserve\[learn\]'"):
+        settle(tiny_checkpoint)
+
+
+def test_recurrent_layers_are_refused_by_name(tmp_path: Path) -> None:
+    make_hybrid(tmp_path)
+    with pytest.raises(CompileError, match="--quality best does not learn recurrent layers"):
+        settle(tmp_path)
+
+
+def test_nothing_is_planned_for_less_than_the_best(tiny_checkpoint: Path) -> None:
+    network = read_network(FolderSource(tiny_checkpoint).config)
+    good = replace(BEST, quality=QualityLevel.GOOD)
+    assert plan_of(good, network, 4096) == NOTHING
+    assert learner_of(network, Forms(SCALES, None), NOTHING, [], SilentProgress()) is None
+    assert learning_errors(None) == {}
+    assert with_learning(Estimate(1.0, 2, 3), NOTHING) == Estimate(1.0, 2, 3)
+
+
+def test_an_embedder_has_its_layers_learned(tiny_checkpoint: Path) -> None:
+    network = read_network(FolderSource(tiny_checkpoint).config)
+    plan, other = (plan_of(replace(BEST, task=task), network, 4096) for task in (ModelTask.EMBED, ModelTask.GENERATE))
+    assert (plan.layers, plan.model) == (LAYER_RATES, ())
+    assert plan.methods == ("rounding and scales learned by layer",)
+    assert (other.layers, other.model) == (LAYER_RATES, MODEL_RATES)
+    assert with_learning(Estimate(1.0, 2, 3), plan) == Estimate(1.0 + plan.seconds, plan.memory, 3)
+
+
+def test_the_compiler_loads_no_torch() -> None:
+    """Not even where it is installed: only learning does."""
+    code = "import sys, engine.compile.pipeline, engine.compile.learned.plan; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"quant": Quant.INT4}, {"quant": Quant.W4A16, "rows": (1, 8), "context": (64,)}],
+    ids=lambda options: str(options["quant"]),
+)
+def test_a_bundle_of_the_best_quality(
+    options: dict[str, Any],
+    build: Callable[..., tuple[Path, Manifest]],
+    tiny_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With few steps; what is learned is stored as it is, and nothing rounded again."""
+    monkeypatch.setattr("engine.compile.learned.plan.LAYER_RATES", (LearningRates(20, 2e-3, 5e-3),))
+    monkeypatch.setattr("engine.compile.learned.plan.MODEL_RATES", (LearningRates(20, 3e-3, 0.0),))
+    for rounding in ("int4.int4_blocks", "w4a16.int4_columns"):
+        monkeypatch.setattr(f"engine.compile.quantization.{rounding}", lambda *_: pytest.fail("rounded again"))
+    _, manifest = build(tiny_checkpoint, **options, quality=QualityLevel.BEST)
+    quality = manifest.quality
+    assert quality is not None
+    assert quality.methods[-2:] == ("rounding and scales learned by layer", "scales learned end to end")
+    assert [*quality.learned] == ["layer 0", "layer 1", "KL"]
+    assert all(error.learned <= error.chosen for error in quality.learned.values())
