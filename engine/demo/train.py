@@ -66,7 +66,7 @@ class Trainer:
         matrices = [each for each in self.network.layers.parameters() if each.ndim == 2]
         vectors = [each for each in self.network.parameters() if not any(each is matrix for matrix in matrices)]
         self.optimizers: tuple[Optimizer, ...] = (
-            Muon(matrices, rates[0]),
+            Muon(matrices, rates[0], half=plan.half),
             AdamW(vectors, rates[1], betas=(0.9, 0.97), weight_decay=0.0),
         )
         self.rates = rates

@@ -35,18 +35,21 @@ _BATCHES = 2
 
 @dataclass(frozen=True)
 class English:
-    """What the English run has beside the plan. text: the corpus' folder. context: tokens of a row."""
+    """What the English run has beside the plan.
+
+    text: the corpus' folder. context: tokens of a row. most: characters of documents drawn from it.
+    """
 
     text: Path
     context: int
+    most: int
 
 
-def tokenizer_of(texts: list[str], folder: Path, seed: int, size: int) -> Tokenizer:
-    """The folder's tokenizer; made of a sample of the texts when there is none."""
+def tokenizer_of(texts: list[str], folder: Path, size: int) -> Tokenizer:
+    """The folder's tokenizer; made of the first of the texts when there is none."""
     path = folder / "tokenizer.json"
     if not path.exists():
-        shuffled = Random(f"vocabulary-{seed}").sample(texts, len(texts))
-        save_vocabulary(train_tokenizer(_first_characters(shuffled, _VOCABULARY_CHARACTERS), size), folder)
+        save_vocabulary(train_tokenizer(_first_characters(texts, _VOCABULARY_CHARACTERS), size), folder)
     return Tokenizer.from_file(str(path))
 
 
@@ -71,8 +74,9 @@ def window_stream(tokens: Tensor, context: int, seed: int, tokens_per_step: int,
 def train_english(plan: Plan, english: English, shape: Shape = SHAPE) -> None:
     """Train a new checkpoint, or go on with one, for the planned minutes."""
     texts = read_texts(english.text / "training.jsonl")
-    tokenizer = tokenizer_of(texts, plan.out, plan.seed, shape.vocab_size)
-    tokens = token_stream(tokenizer, texts)
+    drawn = Random(f"documents-{plan.seed}").sample(texts, len(texts))
+    tokenizer = tokenizer_of(drawn, plan.out, shape.vocab_size)
+    tokens = token_stream(tokenizer, list(_first_characters(drawn, english.most)))
     torch.manual_seed(plan.seed)
     trainer = Trainer(plan, DemoNetwork(shape), (_MATRIX_RATE, _VECTOR_RATE))
     run(trainer, lambda first: window_stream(tokens, english.context, plan.seed, plan.tokens_per_step, first))
@@ -101,6 +105,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokens-per-step", type=int, default=4096)
     parser.add_argument("--context", type=int, default=256, help="tokens of a row")
+    parser.add_argument("--megabytes", type=int, default=100, help="of text, at most; documents are drawn at random")
     parser.add_argument("--save-every", type=float, default=3, help="minutes between two checkpoints")
     parser.add_argument("--resume", type=Path, help="the state.pt of an earlier run")
     parser.add_argument("--threads", type=int, default=1)
@@ -108,7 +113,7 @@ def main() -> int:
     torch.set_flush_denormal(True)
     torch.set_num_threads(given.threads)
     plan = Plan(given.minutes, given.out, given.seed, given.tokens_per_step, given.save_every, given.resume, half=True)
-    train_english(plan, English(given.text, given.context))
+    train_english(plan, English(given.text, given.context, given.megabytes * 1_000_000))
     return 0
 
 
