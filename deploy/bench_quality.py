@@ -2,12 +2,13 @@
 
 Every checkpoint, and the same with outliers planted, is compiled in each form and with each --quality; other software
 quantises the same. All are scored by `hexserve eval` against the float checkpoint on text that is held out. Prints the
-figures and the bars, and draws them. Ends with 0 when all bars hold, 1 when one does not or something failed.
+figures and the bars, and draws them; a run that was cut off goes on where it was. Ends with 0 when all bars hold, 1 when one does not or something failed.
 Needs an installed `hexserve[dev]`; --rivals needs a C++ compiler the first time, and half an hour.
 """
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -92,8 +93,12 @@ def measured(
     """One checkpoint in every form and way, then as other software quantises it."""
     rows = []
     for form in options.forms.split(","):
-        rows += [folder.row(subject, form, way) for way in options.ways.split(",")]
-    return rows + [rivals.row(subject, rival) for rival in options.rivals.split(",") if rival]
+        for way in options.ways.split(","):
+            rows.append(folder.kept(subject, (subject.name, form, way), partial(folder.row, subject, form, way)))
+    for name in filter(None, options.rivals.split(",")):
+        place = (subject.name, RIVALS[name].form, RIVALS[name].way)
+        rows.append(folder.kept(subject, place, partial(rivals.row, subject, name)))
+    return rows
 
 
 if __name__ == "__main__":

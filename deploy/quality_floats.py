@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
+from engine.compile.calibrated.matrices import groups_of
 from engine.compile.calibrated.settle import chosen_source, settle_quality
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.compilation import Compilation
@@ -36,10 +37,10 @@ Float32 = NDArray[np.float32]
 def write_floats(arguments: CompileArguments) -> None:
     """Choose the codes as the compiler does and write what they stand for. HexserveError as from `compile_bundle`."""
     source = open_source(arguments.source)
-    network = read_network(source.config, arguments.max_context)
-    arguments = settle_quality(arguments, network)
-    source = chosen_source(arguments, source, network)
-    network = read_network(source.config, arguments.max_context)
+    context = arguments.max_context
+    network = read_network(source.config, context)
+    arguments = settle_quality(arguments, source, network, SilentProgress())
+    source, network = chosen_source(arguments, source, network, context)
     arguments.output.mkdir(parents=True, exist_ok=True)
     with source.tensors() as checkpoint:
         everything = checkpoint.unused()  # nothing has been asked for yet
@@ -57,18 +58,17 @@ def write_floats(arguments: CompileArguments) -> None:
 
 def tensors(work: Compilation, everything: list[str]) -> Iterator[tuple[str, Float32]]:
     """Every tensor under its name: matrices in the floats of their codes, the others as they are."""
-    checkpoint, spec = work.checkpoint, work.network.spec
-    matrices = matrix_names(work.network)
+    checkpoint, names = work.checkpoint, work.network.details.names
+    matrices, head = matrix_names(work.network), f"{names.head}.weight"
     for name in everything:
         shape = checkpoint.shape(name)
-        yield name, coded(work, name, name) if name in matrices else checkpoint.tensor(name, shape)
-    if spec.tied_head:
-        names = work.network.details.names
-        yield f"{names.head}.weight", coded(work, f"{names.embedding}.weight", f"{names.head}.weight")
+        yield name, coded(work, name) if name in matrices else checkpoint.tensor(name, shape)
+    if head not in everything:  # tied; of a rotated checkpoint it is there all the same
+        yield head, coded(work, f"{names.embedding}.weight" if work.network.spec.tied_head else head)
 
 
-def coded(work: Compilation, name: str, to: str) -> Float32:
-    """A matrix in the floats of its codes: those chosen for it, else those nearest. `to`: what it is stored as."""
+def coded(work: Compilation, name: str) -> Float32:
+    """A matrix in the floats of its codes: those chosen for it, else those nearest."""
     outputs, inputs = work.checkpoint.shape(name)
     blocks = work.checkpoint.blocks(name, 0, outputs)
     if blocks is None:
@@ -81,11 +81,10 @@ def coded(work: Compilation, name: str, to: str) -> Float32:
 
 
 def matrix_names(network: Network) -> frozenset[str]:
-    """Names of the tensors that are stored in codes, of networks of plain attention and feed-forward layers."""
-    names = network.details.names
-    of_layers = (*names.qkv, names.output, *names.gate_up, names.down)
-    found = {f"{name.format(layer=layer)}.weight" for name in of_layers for layer in range(network.spec.layers)}
-    return frozenset(found | (set() if network.spec.tied_head else {f"{names.head}.weight"}))
+    """Names of the tensors that are stored in codes."""
+    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
+    found = {name for group in groups for name in group.tensors}
+    return frozenset(found | (set() if network.spec.tied_head else {f"{network.details.names.head}.weight"}))
 
 
 def main() -> int:

@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from peers_setup import SetupFailed
 from quality_report import QualityRow
 from quality_texts import calibration_text, held_out_text
@@ -18,7 +20,6 @@ from rich.console import Console
 from engine.demo.location import demo_folder
 
 DEPLOY = Path(__file__).resolve().parent
-SLOW_S = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,16 @@ class QualityFolder:
             self.run("plant outliers", [sys.executable, "-m", module, str(subject.folder), "-o", str(folder)])
         return Subject(name, folder, subject.held_out, subject.calibration)
 
+    def kept(self, subject: Subject, place: tuple[str, str, str], measured: Callable[[], QualityRow]) -> QualityRow:
+        """A row as an earlier run measured it on this very checkpoint, else measured now."""
+        path = self.folder / "rows" / _file_name(*place, _fingerprint(subject.folder), ".json")
+        if not path.is_file():
+            path.parent.mkdir(exist_ok=True)
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(msgspec.json.encode(measured()))
+            draft.replace(path)
+        return msgspec.json.decode(path.read_bytes(), type=QualityRow)
+
     def row(self, subject: Subject, name: str, way: str) -> QualityRow:
         """One checkpoint in one form, its codes chosen in one way."""
         form = FORMS[name]
@@ -127,11 +138,19 @@ class QualityFolder:
         self.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
         seconds = time.monotonic() - began
         figures.parent.mkdir(exist_ok=True)
-        judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against", str(subject.folder)]
-        judged += ["--tokens", str(self._tokens), "--json", str(figures)]
+        judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]
+        judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures)]
         self.run(f"{' '.join(place)}: score", judged)
         written = json.loads(figures.read_text(encoding="utf-8"))["models"][0]["quality"]
         return QualityRow.of(place, bits, seconds, written)
+
+    def _reference(self, subject: Subject) -> Path:
+        """The float checkpoint as a bundle: much faster than its definition, and checked against that."""
+        bundle = self.folder / _file_name(subject.name, _fingerprint(subject.folder), "fp32")
+        if not bundle.is_dir():
+            compile_it = [sys.executable, "-m", "server", "compile", str(subject.folder), "-o", str(bundle)]
+            self.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
+        return bundle
 
     def run(self, step: str, command: list[str]) -> str:
         """Run a command; what it printed. SetupFailed with the last of it when it does not succeed."""
@@ -154,7 +173,10 @@ def bits_of(folder: Path, form: Form) -> float:
 
 def _fingerprint(folder: Path) -> str:
     """Tells one state of a checkpoint from another."""
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:12]
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _file_name(*words: str) -> str:
