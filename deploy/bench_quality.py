@@ -1,8 +1,9 @@
-"""Quantised checkpoints beside each other and other software's: `python deploy/bench_quality.py --folder build/quality`.
+"""Quantised checkpoints and other software's in one table: `python deploy/bench_quality.py --folder build/quality`.
 
 Every checkpoint, and the same with outliers planted, is compiled in each form and with each --quality; other software
 quantises the same. All are scored by `hexserve eval` against the float checkpoint on text that is held out. Prints the
-figures and the bars, and draws them; a run that was cut off goes on where it was. Ends with 0 when all bars hold, 1 when one does not or something failed.
+figures and the bars, and draws them; a run that was cut off goes on where it was. Ends with 0 when all bars hold, 1
+when one does not or something failed, 130 after Ctrl-C.
 Needs an installed `hexserve[dev]`; --rivals needs a C++ compiler the first time, and half an hour.
 """
 
@@ -87,9 +88,7 @@ def measure(options: argparse.Namespace, console: Console) -> tuple[list[Quality
     return rows, Asked(large, planted, EQUAL_BITS)
 
 
-def measured(
-    folder: QualityFolder, rivals: Rivals, subject: Subject, options: argparse.Namespace
-) -> list[QualityRow]:
+def measured(folder: QualityFolder, rivals: Rivals, subject: Subject, options: argparse.Namespace) -> list[QualityRow]:
     """One checkpoint in every form and way, then as other software quantises it."""
     rows = []
     for form in options.forms.split(","):

@@ -1,4 +1,4 @@
-"""Checkpoints, their bundles and figures in one folder, made by the commands that users have. What is there is used again."""
+"""Checkpoints, their bundles and figures in one folder, made by the commands that users have."""
 
 import hashlib
 import json
@@ -104,7 +104,9 @@ class QualityFolder:
         if form.options:
             calibration = ["--calibration", str(subject.calibration)]
             used = calibration if form.takes_calibration or way != "fast" else []
-            return self.scored(subject, place, bits_of(subject.folder, form), subject.folder, (*form.options, *used), way)
+            return self.scored(
+                subject, place, bits_of(subject.folder, form), subject.folder, (*form.options, *used), way
+            )
         quant = "w4" if name == "w4" else "int4"
         floats = self.folder / "floats"
         shutil.rmtree(floats, ignore_errors=True)

@@ -134,9 +134,7 @@ def bar_table(found: Sequence[Bar]) -> str:
     for bar in found:
         ratio = "-" if bar.ratio is None else f"{bar.ratio:.2f}"
         holds = {None: "", True: "yes", False: "no"}[bar.holds]
-        lines.append(
-            f"| {bar.checkpoint} | {bar.form} | {bar.way} | {bar.name} | {ratio} | {bar.most:g} | {holds} |"
-        )
+        lines.append(f"| {bar.checkpoint} | {bar.form} | {bar.way} | {bar.name} | {ratio} | {bar.most:g} | {holds} |")
     return "\n".join(lines) + "\n"
 
 

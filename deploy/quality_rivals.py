@@ -1,6 +1,6 @@
 """Other software's four bits of the same checkpoints, scored by the same command as ours.
 
-llama.cpp's files are read back by `hexserve compile X.gguf --quant fp32`; what auto-round leaves is a checkpoint of floats.
+llama.cpp's files are read back by `hexserve compile X.gguf --quant fp32`; auto-round leaves a checkpoint of floats.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Quantised checkpoints beside each other: bars, tables, the drawing, and how bits are counted. Nothing is compiled here."""
+"""Quantised checkpoints beside each other: bars, tables, the drawing, how bits are counted. Nothing is compiled."""
 
 import sys
 from collections.abc import Iterator

@@ -22,7 +22,9 @@ def package_files(unpacked: Path, packages: Sequence[Package]) -> Iterator[tuple
         folder = unpacked / package.name
         found = {path for pattern in package.files for path in folder.glob(pattern) if path.is_file()}
         if not found:
-            raise FileNotFoundError(f"no document of {package.name} lies under {folder}: is the package unpacked there?")
+            raise FileNotFoundError(
+                f"no document of {package.name} lies under {folder}: is the package unpacked there?"
+            )
         for path in sorted(found):
             if not path.is_symlink():
                 yield f"{package.name}/{path.relative_to(folder)}", paragraphs(path)

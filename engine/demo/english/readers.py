@@ -5,12 +5,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 # What starts or ends with one of these is a paragraph of its own.
-_BLOCKS = frozenset(
-    "p li ul ol dl dt dd td th tr table div section article blockquote h1 h2 h3 h4 h5 h6 title br hr "
-    "para simpara listitem item".split()
-)
-_SILENT = frozenset("script style head nav pre code-block screen programlisting svg math footer header button".split())
-_CODE = re.compile(r"[A-Z]<+\s*((?:[^<>]|<[^<>]*>)*?)\s*>+")
+_BLOCKS = frozenset({
+    *("p", "li", "ul", "ol", "dl", "dt", "dd", "td", "th", "tr", "table", "div", "section", "article", "blockquote"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "title", "br", "hr", "para", "simpara", "listitem", "item"),
+})  # fmt: skip
+# No prose is within these.
+_SILENT = frozenset({
+    *("script", "style", "head", "nav", "pre", "code-block", "screen", "programlisting", "svg", "math"),
+    *("footer", "header", "button"),
+})  # fmt: skip
+_CODE = re.compile(r"[A-Z]<<+\s+(.*?)\s+>>+|[A-Z]<([^<>]*)>", re.DOTALL)
 
 
 class _Paragraphs(HTMLParser):
@@ -73,7 +77,7 @@ def pod_paragraphs(pod: str) -> list[str]:
     for block in re.split(r"\n\s*\n", pod):
         if block and not block[0].isspace() and not block.startswith("="):
             text = block
-            while (simpler := _CODE.sub(r"\1", text)) != text:
+            while (simpler := _CODE.sub(r"\1\2", text)) != text:
                 text = simpler
             found.append(" ".join(text.split()))
     return found

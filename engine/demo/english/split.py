@@ -28,7 +28,7 @@ def is_prose(paragraph: str) -> bool:
 
 
 def clean_documents(files: Iterable[tuple[str, list[str]]]) -> Iterator[Document]:
-    """Documents of (name, paragraphs): prose only, a paragraph only in the first document that has it, none too short."""
+    """Documents of (name, paragraphs): prose only, each paragraph in the first document that has it, none too short."""
     seen: set[bytes] = set()
     for name, paragraphs in files:
         kept = []

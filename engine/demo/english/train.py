@@ -60,7 +60,7 @@ def token_stream(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
 
 
 def window_stream(tokens: Tensor, context: int, seed: int, tokens_per_step: int, first: int) -> Iterator[list[Batch]]:
-    """Yield the batches of step after step: windows at random places; a step depends on the seed and its number alone."""
+    """Yield the batches of step after step, windows at random places, which the seed and the step's number decide."""
     rows = max(_BATCHES, tokens_per_step // context)
     step = first
     while True:

@@ -17,7 +17,7 @@ def test_an_unclosed_element_within_silence_ends_with_it() -> None:
 
 
 def test_mallard() -> None:
-    page = '<page><info><desc>no block</desc></info><p>Press <key>F1</key>.</p><screen>no</screen></page>'
+    page = "<page><info><desc>no block</desc></info><p>Press <key>F1</key>.</p><screen>no</screen></page>"
     assert markup_paragraphs(page) == ["no block", "Press F1."]
 
 

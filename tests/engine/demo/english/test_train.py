@@ -14,7 +14,7 @@ from engine.demo.network import END_OF_TEXT, Shape
 from engine.demo.train import Plan
 from engine.models.family import read_network
 
-WORDS = "the manual of a system says what its programs do and how they are used by people".split()
+WORDS = ("the ", "manual ", "of ", "a ", "system ", "says ", "what ", "its ", "programs ", "do ", "and ", "how ")
 SHAPE = Shape(vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=1,
               num_key_value_heads=1)  # fmt: skip
 
@@ -24,7 +24,7 @@ def text(tmp_path: Path) -> Path:
     rng = Random(0)
     folder = tmp_path / "text"
     folder.mkdir()
-    pages = [" ".join(rng.choices(WORDS, k=120)) for _ in range(40)]
+    pages = ["".join(rng.choices(WORDS, k=120)) for _ in range(40)]
     lines = (json.dumps({"name": f"page-{number}", "text": page}) + "\n" for number, page in enumerate(pages))
     (folder / "training.jsonl").write_text("".join(lines))
     return folder
