@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-NORMAL, CONTROL = 1, 3
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 ANY_MERGE = "a b"  # a vocabulary without one is refused; prompts come as token ids, so it is never used
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -62,12 +62,13 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], floats: bool) -> 
 
 def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     """Every token with its spelling, so that answers stream text."""
-    special = {identifier for identifier, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    added = tokenizer.get_added_tokens_decoder()
+    kinds = {identifier: CONTROL if token.special else USER_DEFINED for identifier, token in added.items()}
     size = config["vocab_size"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list([tokenizer.id_to_token(identifier) or f"<unused{identifier}>" for identifier in range(size)])
-    writer.add_token_types([CONTROL if identifier in special else NORMAL for identifier in range(size)])
+    writer.add_token_types([kinds.get(identifier, NORMAL) for identifier in range(size)])
     writer.add_token_merges(merges(tokenizer) or [ANY_MERGE])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)

@@ -166,7 +166,8 @@ class _Scale:
     @classmethod
     def of(cls, rows: Sequence[QualityRow]) -> "_Scale":
         values = [math.log10(max(row.kl.value, 1e-9)) for row in rows] or [0.0]
-        return cls(math.floor(min(values)), max(math.ceil(max(values)), math.floor(min(values)) + 1))
+        low = math.ceil(min(values)) - 1  # the shortest bar is seen too
+        return cls(low, max(math.ceil(max(values)), low + 1))
 
     def x(self, value: float) -> float:
         """Where a value stands, within the plot."""
