@@ -77,7 +77,7 @@ def coded(work: Compilation, name: str) -> Float32:
     choice = method_of(work.arguments).choice
     if choice is not None and choice.in_half:
         blocks = replace(blocks, scales=blocks.scales.astype(np.float16).astype(np.float32))
-    return floats_of(blocks, inputs)
+    return np.ascontiguousarray(floats_of(blocks, inputs))  # safetensors writes the bytes of a view as they lie
 
 
 def matrix_names(network: Network) -> frozenset[str]:

@@ -50,11 +50,8 @@ class QualityRow:
     @classmethod
     def of(cls, place: tuple[str, str, str], bits: float, seconds: float, written: dict[str, Any]) -> "QualityRow":
         """From a model's figures in what `hexserve eval --json` wrote. place: checkpoint, form, way."""
-        found = {name: Figure.of(written[key]) for name, key in NAMES}
-        return cls(*place, bits, seconds, written["tokens"], **found)
-
-
-NAMES = (("kl", "kl"), ("top1", "top1"), ("loss", "perplexity_loss"))
+        kl, top1, loss = (Figure.of(written[key]) for key in ("kl", "top1", "perplexity_loss"))
+        return cls(*place, bits, seconds, written["tokens"], kl, top1, loss)
 
 
 @dataclass(frozen=True, slots=True)
