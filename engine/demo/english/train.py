@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-import numpy
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -56,7 +55,7 @@ def tokenizer_of(texts: list[str], folder: Path, size: int) -> Tokenizer:
 def token_stream(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
     """All texts' tokens [tokens], each text ended by END_OF_TEXT."""
     encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return torch.from_numpy(numpy.concatenate([numpy.array([*each.ids, END_OF_TEXT]) for each in encoded]))
+    return torch.cat([torch.tensor([*each.ids, END_OF_TEXT]) for each in encoded])
 
 
 def window_stream(tokens: Tensor, context: int, seed: int, tokens_per_step: int, first: int) -> Iterator[list[Batch]]:
