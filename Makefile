@@ -17,10 +17,12 @@ MUTANT_SEED ?= 1
 MUTANT_COUNT ?= 120
 PEERS ?= build/peers
 PEERS_OPTIONS ?=
+QUALITY ?= build/quality
+QUALITY_OPTIONS ?=
 LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
 	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
-.PHONY: serve test test-all lint bench bench-large bench-peers lock test-lowest mutants clean
+.PHONY: serve test test-all lint bench bench-large bench-peers bench-quality lock test-lowest mutants clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
@@ -52,6 +54,11 @@ bench-large: $(DEV)
 # llama-server (10 minutes or more); PEERS=DIR keeps and finds all of it, PEERS_OPTIONS="--bundle DIR ..." changes a run.
 bench-peers: $(DEV)
 	$(BIN)/python deploy/bench_peers.py --folder $(PEERS) $(PEERS_OPTIONS)
+
+# Quantised checkpoints against the bars, with a table and docs/quality.svg; QUALITY=DIR keeps what is made,
+# QUALITY_OPTIONS="--english DIR --text DIR --rivals q4_0,q4_k_m ..." adds to it (docs/quality.md).
+bench-quality: $(DEV)
+	$(BIN)/python deploy/bench_quality.py --folder $(QUALITY) $(QUALITY_OPTIONS)
 
 # Exact versions with hashes for the image, CI and `make serve`: what still fits stays, UPGRADE=1 takes the newest.
 lock: $(UV)

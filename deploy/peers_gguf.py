@@ -1,7 +1,8 @@
-"""A Qwen3 checkpoint as GGUF Q4_0, for llama-server: `python deploy/peers_gguf.py HF_FOLDER OUTPUT`.
+"""A Qwen3 checkpoint as GGUF, for llama.cpp: `python deploy/peers_gguf.py HF_FOLDER OUTPUT [--floats]`.
 
 Needs the `gguf` package of the llama.cpp tree on PYTHONPATH. Every matrix becomes Q4_0, the tied embedding and LM head
-included, as they are int4 in our bundle; norms stay float32.
+included, as they are int4 in our bundle; norms stay float32. With --floats, for llama-quantize, all stay float32 and a
+tied head gets weights of its own.
 """
 
 import json
@@ -17,20 +18,22 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-NORMAL, CONTROL = 1, 3
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 ANY_MERGE = "a b"  # a vocabulary without one is refused; prompts come as token ids, so it is never used
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def main(source: Path, output: Path) -> int:
+def main(source: Path, output: Path, floats: bool = False) -> int:
     """Write the file whole or not at all."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     draft = output.with_suffix(".draft")
     writer = gguf.GGUFWriter(draft, "qwen3")
-    add_sizes(writer, config)
+    add_sizes(writer, config, floats)
     add_vocabulary(writer, Tokenizer.from_file(str(source / "tokenizer.json")), config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
-    for name, value in tensors(source):
-        kind = gguf.GGMLQuantizationType.Q4_0 if value.ndim > 1 else gguf.GGMLQuantizationType.F32
+    for name, value in with_head(tensors(source)) if floats else tensors(source):
+        is_rounded = value.ndim > 1 and not floats
+        kind = gguf.GGMLQuantizationType.Q4_0 if is_rounded else gguf.GGMLQuantizationType.F32
         written = names.get_name(name, try_suffixes=(".weight",))
         writer.add_tensor(written, gguf.quants.quantize(value, kind), raw_dtype=kind)
     writer.write_header_to_file()
@@ -41,10 +44,10 @@ def main(source: Path, output: Path) -> int:
     return 0
 
 
-def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], floats: bool) -> None:
     """The shape of the network."""
-    writer.add_name("random")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    writer.add_name("peers")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if floats else gguf.LlamaFileType.MOSTLY_Q4_0)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -59,15 +62,32 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     """Every token with its spelling, so that answers stream text."""
-    special = {identifier for identifier, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    added = tokenizer.get_added_tokens_decoder()
+    kinds = {identifier: CONTROL if token.special else USER_DEFINED for identifier, token in added.items()}
     size = config["vocab_size"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list([tokenizer.id_to_token(identifier) or f"<unused{identifier}>" for identifier in range(size)])
-    writer.add_token_types([CONTROL if identifier in special else NORMAL for identifier in range(size)])
-    writer.add_token_merges([ANY_MERGE])
+    writer.add_token_types([kinds.get(identifier, NORMAL) for identifier in range(size)])
+    writer.add_token_merges(merges(tokenizer) or [ANY_MERGE])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
+
+
+def merges(tokenizer: Tokenizer) -> list[str]:
+    """The merges of a byte-level tokenizer, as GGUF writes them."""
+    found = json.loads(tokenizer.to_str())["model"].get("merges", [])
+    return [each if isinstance(each, str) else " ".join(each) for each in found]
+
+
+def with_head(found: Iterator[tuple[str, NDArray[np.float32]]]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The same tensors, and the embedding a second time as the head where there is none."""
+    table, has_head = None, False
+    for name, value in found:
+        table, has_head = value if name == EMBEDDING else table, has_head or name == HEAD
+        yield name, value
+    if table is not None and not has_head:
+        yield HEAD, table
 
 
 def tensors(source: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -79,4 +99,4 @@ def tensors(source: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), "--floats" in sys.argv[3:]))

@@ -36,17 +36,30 @@ class PeersFolder:
 
     def llama_server(self) -> Path:
         """The executable; downloads and builds it the first time, which takes 10 minutes or more."""
-        program = self._folder / "build" / "bin" / "llama-server"
+        return self._program("llama-server")
+
+    def llama_quantize(self) -> Path:
+        """llama.cpp's quantiser; built in the same place."""
+        return self._program("llama-quantize")
+
+    def llama_imatrix(self) -> Path:
+        """What tells the quantiser which inputs matter; built in the same place."""
+        return self._program("llama-imatrix")
+
+    def float_gguf(self, checkpoint: Path, path: Path) -> None:
+        """Write a checkpoint as a GGUF file of floats."""
+        self._write_gguf(checkpoint, path, "--floats")
+
+    def _program(self, name: str) -> Path:
+        program = self._folder / "build" / "bin" / name
         if not program.is_file():
             tree = self._tree()
             build = self._folder / "build"
             cmake, ninja = self._tools()
             configure = [cmake, "-S", str(tree), "-B", str(build), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-            self._run("configure llama-server", [*configure, *OPTIONS])
+            self._run(f"configure {name}", [*configure, *OPTIONS])
             jobs = str(os.cpu_count() or 1)
-            self._run(
-                "build llama-server", [cmake, "--build", str(build), "--target", "llama-server", "--parallel", jobs]
-            )
+            self._run(f"build {name}", [cmake, "--build", str(build), "--target", name, "--parallel", jobs])
         return program
 
     def checkpoint(self) -> Path:
@@ -61,9 +74,7 @@ class PeersFolder:
         """The same weights as Q4_0."""
         path = self._folder / f"{SHAPE}-q4_0.gguf"
         if not path.is_file():
-            paths = os.pathsep.join((str(self._tree() / "gguf-py"), os.environ.get("PYTHONPATH", "")))
-            command = [sys.executable, str(DEPLOY / "peers_gguf.py"), str(self.checkpoint()), str(path)]
-            self._run("write the GGUF", command, {"PYTHONPATH": paths.rstrip(os.pathsep)})
+            self._write_gguf(self.checkpoint(), path)
         return path
 
     def bundle(self, options: str) -> Path:
@@ -72,6 +83,11 @@ class PeersFolder:
         command = [sys.executable, "-m", "server", "compile", str(self.checkpoint()), "-o", str(folder), "--force"]
         self._run("compile the bundle", [*command, *options.split()])
         return folder
+
+    def _write_gguf(self, checkpoint: Path, path: Path, *options: str) -> None:
+        paths = os.pathsep.join((str(self._tree() / "gguf-py"), os.environ.get("PYTHONPATH", "")))
+        command = [sys.executable, str(DEPLOY / "peers_gguf.py"), str(checkpoint), str(path), *options]
+        self._run("write the GGUF", command, {"PYTHONPATH": paths.rstrip(os.pathsep)})
 
     def _tree(self) -> Path:
         name = f"{SOURCE.replace('-', '_')}-{VERSION}"

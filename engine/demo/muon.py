@@ -11,10 +11,13 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(Optimizer):
-    """Step each matrix along its orthogonalised Nesterov momentum."""
+    """Step each matrix along its orthogonalised Nesterov momentum. half: orthogonalise in bfloat16."""
 
-    def __init__(self, matrices: Iterable[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.02) -> None:
+    def __init__(
+        self, matrices: Iterable[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.02, half: bool = False
+    ) -> None:
         super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "decay": decay})
+        self._dtype = torch.bfloat16 if half else torch.float32
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -34,7 +37,8 @@ class Muon(Optimizer):
             buffer.lerp_(matrix.grad, 1 - group["momentum"])
             updates.append(matrix.grad.lerp(buffer, group["momentum"]))
         scale = max(1.0, matrices[0].shape[0] / matrices[0].shape[1]) ** 0.5
-        for matrix, update in zip(matrices, orthogonal(torch.stack(updates)), strict=True):
+        found = orthogonal(torch.stack(updates).to(self._dtype))
+        for matrix, update in zip(matrices, found.to(matrices[0].dtype), strict=True):
             matrix.mul_(1 - group["lr"] * group["decay"])
             matrix.add_(update, alpha=-group["lr"] * scale)
 

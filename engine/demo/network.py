@@ -43,7 +43,7 @@ class Norm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Normalise the last dimension."""
-        return functional.rms_norm(hidden, (self._width,), self.weight, self._epsilon)
+        return functional.rms_norm(hidden, (self._width,), self.weight.to(hidden.dtype), self._epsilon)
 
 
 class Attention(nn.Module):

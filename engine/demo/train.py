@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 from engine.demo.corpus.mixture import EARLY_STEPS, draw
 from engine.demo.muon import Muon
 from engine.demo.network import QWEN3, DemoNetwork, Shape, save_model
-from engine.demo.vocabulary import encode, save_vocabulary, train_tokenizer
+from engine.demo.vocabulary import encode, generated_texts, save_vocabulary, train_tokenizer
 
 _MATRIX_RATE, _VECTOR_RATE = 0.02, 0.004
 _WARM_UP, _COOL_DOWN = 0.015, 0.5
@@ -29,7 +29,7 @@ _PARTS = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What one training run is asked to do."""
+    """What one training run is asked to do. half: multiply in bfloat16."""
 
     minutes: float
     out: Path
@@ -37,6 +37,7 @@ class Plan:
     tokens_per_step: int
     save_every: float
     resume: Path | None
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Trainer:
         matrices = [each for each in self.network.layers.parameters() if each.ndim == 2]
         vectors = [each for each in self.network.parameters() if not any(each is matrix for matrix in matrices)]
         self.optimizers: tuple[Optimizer, ...] = (
-            Muon(matrices, rates[0]),
+            Muon(matrices, rates[0], half=plan.half),
             AdamW(vectors, rates[1], betas=(0.9, 0.97), weight_decay=0.0),
         )
         self.rates = rates
@@ -77,8 +78,9 @@ class Trainer:
         count = sum(len(batch.targets) for batch in batches)
         total = 0.0
         for batch in batches:
-            logits = self.network(batch.tokens, batch.chosen, batch.positions, batch.visible)
-            loss = functional.cross_entropy(logits, batch.targets, reduction="sum") / count
+            with torch.autocast("cpu", torch.bfloat16, self.plan.half):
+                logits = self.network(batch.tokens, batch.chosen, batch.positions, batch.visible)
+            loss = functional.cross_entropy(logits.float(), batch.targets, reduction="sum") / count
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
@@ -173,7 +175,7 @@ def run(trainer: Trainer, stream: Callable[[int], Iterator[list[Batch]]]) -> Non
 def _vocabulary(plan: Plan) -> Tokenizer:
     path = plan.out / "tokenizer.json"
     if not path.exists():
-        save_vocabulary(train_tokenizer(plan.seed), plan.out)
+        save_vocabulary(train_tokenizer(generated_texts(plan.seed)), plan.out)
     return Tokenizer.from_file(str(path))
 
 

@@ -1,7 +1,7 @@
 """The tokenizer and chat template of the demo model."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -92,8 +92,8 @@ CHAT_TEMPLATE = """\
 """.replace("PREAMBLE", json.dumps(TOOL_PREAMBLE)).replace("CLOSING", "'" + TOOL_CLOSING.replace("\n", "\\n") + "'")
 
 
-def train_tokenizer(seed: int, documents: int = 30000) -> Tokenizer:
-    """Train a byte-level BPE tokenizer on generated text."""
+def train_tokenizer(texts: Iterable[str], size: int = VOCABULARY_SIZE) -> Tokenizer:
+    """Train a byte-level BPE tokenizer of `size` tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -104,14 +104,14 @@ def train_tokenizer(seed: int, documents: int = 30000) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
+        vocab_size=size,
         special_tokens=[
             AddedToken(token, special=token in _CONTROL_TOKENS, normalized=False) for token in SPECIAL_TOKENS
         ],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(seed, documents), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -148,7 +148,8 @@ def encode(tokenizer: Tokenizer, sample: Sample) -> tuple[list[int], list[bool]]
     return tokens, learned
 
 
-def _texts(seed: int, documents: int) -> Iterator[str]:
+def generated_texts(seed: int, documents: int = 30000) -> Iterator[str]:
+    """Texts of the demo model's mixture, of which its tokenizer is made."""
     rng = Random(f"vocabulary-{seed}")
     for _ in range(documents):
         yield "".join(span.text for span in render(draw(rng)))

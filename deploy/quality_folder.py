@@ -1,0 +1,185 @@
+"""Checkpoints, their bundles and figures in one folder, made by the commands that users have."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from peers_setup import SetupFailed
+from quality_report import QualityRow
+from quality_texts import calibration_text, held_out_text
+from rich.console import Console
+
+from engine.demo.location import demo_folder
+
+DEPLOY = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How 4-bit weights are stored. options: of `hexserve compile`, none where codes alone are scored. block: inputs
+    that share a scale. bits: of a weight with its part of the scale. head_bits: of one of the LM head.
+    """
+
+    options: tuple[str, ...]
+    block: int
+    bits: float
+    head_bits: float
+    takes_calibration: bool = False
+
+
+SERVED = ("--quant", "int4", "--wide", "none")
+FORMS = {
+    "w4": Form((), 32, 4 + 16 / 32, 4 + 16 / 32),
+    "codes of 128": Form((), 128, 4 + 16 / 128, 4 + 16 / 128),
+    "int4 32": Form((*SERVED, "--block", "32"), 32, 4 + 32 / 32, 4 + 32 / 32),
+    "int4 128": Form((*SERVED, "--block", "128"), 128, 4 + 32 / 128, 4 + 32 / 128),
+    "w4a16": Form(
+        ("--quant", "w4a16", "--rows", "64", "--context", "576"), 32, 4 + 8 / 32, 8.0, takes_calibration=True
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A checkpoint with text that it was not trained on, and other text to calibrate on."""
+
+    name: str
+    folder: Path
+    held_out: Path
+    calibration: Path
+
+    @classmethod
+    def english(cls, folder: Path, text: Path) -> "Subject":
+        """The checkpoint of `engine.demo.english.train` with what `engine.demo.english.corpus` set apart."""
+        return cls("english", folder, text / "held_out.txt", text / "calibration.txt")
+
+
+class QualityFolder:
+    """The folder that holds everything, with a method for each thing in it."""
+
+    def __init__(self, folder: Path, console: Console, tokens: int) -> None:
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._console = console
+        self._tokens = tokens
+
+    def demo(self) -> Subject:
+        """The embedded model and its texts."""
+        held_out, calibration = self.folder / "demo-held-out.txt", self.folder / "demo-calibration.txt"
+        held_out.write_text(held_out_text(), encoding="utf-8")
+        calibration.write_text(calibration_text(), encoding="utf-8")
+        return Subject("demo", demo_folder(), held_out, calibration)
+
+    def with_outliers(self, subject: Subject, name: str) -> Subject:
+        """The same function with planted outliers, and the same texts."""
+        folder = self.folder / _file_name(name, _fingerprint(subject.folder))
+        if not (folder / "model.safetensors.index.json").is_file():  # written last
+            shutil.rmtree(folder, ignore_errors=True)
+            module = "engine.compile.transforms.plant_outliers"
+            self.run("plant outliers", [sys.executable, "-m", module, str(subject.folder), "-o", str(folder)])
+        return Subject(name, folder, subject.held_out, subject.calibration)
+
+    def kept(self, subject: Subject, place: tuple[str, str, str], measured: Callable[[], QualityRow]) -> QualityRow:
+        """A row as an earlier run measured it on this very checkpoint, else measured now."""
+        path = self.folder / "rows" / _file_name(*place, _fingerprint(subject.folder), ".json")
+        if not path.is_file():
+            path.parent.mkdir(exist_ok=True)
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(msgspec.json.encode(measured()))
+            draft.replace(path)
+        return msgspec.json.decode(path.read_bytes(), type=QualityRow)
+
+    def row(self, subject: Subject, name: str, way: str) -> QualityRow:
+        """One checkpoint in one form, its codes chosen in one way."""
+        form = FORMS[name]
+        place = (subject.name, name, way)
+        if form.options:
+            calibration = ["--calibration", str(subject.calibration)]
+            used = calibration if form.takes_calibration or way != "fast" else []
+            return self.scored(
+                subject, place, bits_of(subject.folder, form), subject.folder, (*form.options, *used), way
+            )
+        quant = "w4" if name == "w4" else "int4"
+        floats = self.folder / "floats"
+        shutil.rmtree(floats, ignore_errors=True)
+        command = [sys.executable, str(DEPLOY / "quality_floats.py"), str(subject.folder), "-o", str(floats)]
+        command += ["--quant", quant, "--block", str(form.block), "--quality", way]
+        began = time.monotonic()
+        self.run(f"{' '.join(place)}: choose codes", [*command, "--calibration", str(subject.calibration)])
+        return self.scored_floats(subject, place, bits_of(subject.folder, form), floats, time.monotonic() - began)
+
+    def scored_floats(
+        self, subject: Subject, place: tuple[str, str, str], bits: float, source: Path, seconds: float
+    ) -> QualityRow:
+        """What a folder or GGUF file holds, in float arithmetic."""
+        row = self.scored(subject, place, bits, source, ("--quant", "fp32"), "")
+        return QualityRow(*place, bits, seconds, row.tokens, row.kl, row.top1, row.loss)
+
+    def scored(
+        self,
+        subject: Subject,
+        place: tuple[str, str, str],
+        bits: float,
+        source: Path,
+        options: tuple[str, ...],
+        quality: str,
+    ) -> QualityRow:
+        """Compile and score. quality: of --quality, '' where there is nothing to choose."""
+        bundle, figures = self.folder / "bundle", self.folder / "figures" / _file_name(*place, ".json")
+        hexserve = [sys.executable, "-m", "server"]
+        command = [*hexserve, "compile", str(source), "-o", str(bundle), "--force", *options]
+        began = time.monotonic()
+        self.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
+        seconds = time.monotonic() - began
+        figures.parent.mkdir(exist_ok=True)
+        judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]
+        judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures)]
+        self.run(f"{' '.join(place)}: score", judged)
+        written = json.loads(figures.read_text(encoding="utf-8"))["models"][0]["quality"]
+        return QualityRow.of(place, bits, seconds, written)
+
+    def _reference(self, subject: Subject) -> Path:
+        """The float checkpoint as a bundle: much faster than its definition, and checked against that."""
+        bundle = self.folder / _file_name(subject.name, _fingerprint(subject.folder), "fp32")
+        if not bundle.is_dir():
+            compile_it = [sys.executable, "-m", "server", "compile", str(subject.folder), "-o", str(bundle)]
+            self.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
+        return bundle
+
+    def run(self, step: str, command: list[str]) -> str:
+        """Run a command; what it printed. SetupFailed with the last of it when it does not succeed."""
+        self._console.print(f"{step} ...", markup=False, highlight=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            raise SetupFailed(f"{step} failed: {' '.join((done.stdout + done.stderr).split()[-60:])}")
+        return done.stdout + done.stderr
+
+
+def bits_of(folder: Path, form: Form) -> float:
+    """Bits a weight of the linear layers and the head of a checkpoint take on average."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    head = config["vocab_size"] * config["hidden_size"]
+    queries, keys = (config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value"))
+    layer = config["hidden_size"] * (2 * queries + 2 * keys + 3 * config["intermediate_size"])
+    layers = layer * config["num_hidden_layers"]
+    return float((layers * form.bits + head * form.head_bits) / (layers + head))
+
+
+def _fingerprint(folder: Path) -> str:
+    """Tells one state of a checkpoint from another."""
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _file_name(*words: str) -> str:
+    return "-".join(words).replace(" ", "-").replace("-.", ".")

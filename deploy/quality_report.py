@@ -1,0 +1,190 @@
+"""What was measured of quantised checkpoints, against the bars, as Markdown and a drawing. Pure."""
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+FAST = "fast"
+KL_BAR, DISAGREEMENT_BAR, LOSS_BAR, OUTLIER_BAR, RIVAL_BAR = 0.25, 0.5, 0.35, 1.2, 1.0
+WIDTH, PLOT, LEFT, ROW, HEAD = 760, 320, 330, 18, 74
+CAPTION_CHARACTERS = 115
+COLOURS = {"fast": "#9aa5b1", "good": "#2f6fde", "best": "#1b7f4d"}
+RIVAL = "#d9a441"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value and its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, written: dict[str, float]) -> "Figure":
+        """As `hexserve eval --json` writes it."""
+        return cls(written["value"], written["low"], written["high"])
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """One quantised checkpoint.
+
+    form: storage and block. way: `--quality`, or the name of other software. bits: stored for a weight of the linear
+    layers and the head, scales included. seconds: that it took to make. loss: of perplexity, 1 = twice as high.
+    """
+
+    checkpoint: str
+    form: str
+    way: str
+    bits: float
+    seconds: float
+    tokens: int
+    kl: Figure
+    top1: Figure
+    loss: Figure
+
+    @classmethod
+    def of(cls, place: tuple[str, str, str], bits: float, seconds: float, written: dict[str, Any]) -> "QualityRow":
+        """From a model's figures in what `hexserve eval --json` wrote. place: checkpoint, form, way."""
+        kl, top1, loss = (Figure.of(written[key]) for key in ("kl", "top1", "perplexity_loss"))
+        return cls(*place, bits, seconds, written["tokens"], kl, top1, loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A ratio that may be at most `most`. No ratio: what it divides by is nothing, so nothing is said."""
+
+    checkpoint: str
+    form: str
+    way: str
+    name: str
+    ratio: float | None
+    most: float
+
+    @property
+    def holds(self) -> bool | None:
+        """None when there is no ratio."""
+        return None if self.ratio is None else self.ratio <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the bars want to know of the checkpoints beside the rows.
+
+    large: those whose perplexity loss has a bar. planted: of a checkpoint with outliers, the one without.
+    rivals: of a form the forms of other software that have as many bits a weight or more.
+    """
+
+    large: frozenset[str]
+    planted: dict[str, str]
+    rivals: dict[str, tuple[str, ...]]
+
+
+def bars(rows: Sequence[QualityRow], asked: Asked) -> list[Bar]:
+    """Every bar that the rows have figures for."""
+    by_place = {(row.checkpoint, row.form, row.way): row for row in rows}
+    return [bar for row in rows if row.way in ("good", "best") for bar in _bars_of(row, by_place, asked)]
+
+
+def _bars_of(row: QualityRow, rows: dict[tuple[str, str, str], QualityRow], asked: Asked) -> Iterator[Bar]:
+    def bar(name: str, part: float, whole: float, most: float) -> Bar:
+        return Bar(row.checkpoint, row.form, row.way, name, part / whole if whole > 0 else None, most)
+
+    nearest = rows.get((row.checkpoint, row.form, FAST))
+    if nearest:
+        yield bar("KL / nearest's", row.kl.value, nearest.kl.value, KL_BAR)
+        yield bar("disagreements / nearest's", 1 - row.top1.value, 1 - nearest.top1.value, DISAGREEMENT_BAR)
+        if row.checkpoint in asked.large:
+            yield bar("perplexity loss / nearest's", row.loss.value, nearest.loss.value, LOSS_BAR)
+    plain = rows.get((asked.planted.get(row.checkpoint, ""), row.form, row.way))
+    if plain:
+        yield bar("KL / without outliers", row.kl.value, plain.kl.value, OUTLIER_BAR)
+        yield bar("perplexity loss / without outliers", row.loss.value, plain.loss.value, OUTLIER_BAR)
+    for rival in rows.values():
+        if rival.checkpoint == row.checkpoint and rival.form in asked.rivals.get(row.form, ()):
+            yield bar(f"KL / {rival.way} {rival.form}", row.kl.value, rival.kl.value, RIVAL_BAR)
+
+
+def table(rows: Sequence[QualityRow]) -> str:
+    """Markdown, one line for each row."""
+    lines = [
+        "| checkpoint | form | way | bits a weight | KL mean | top-1 % | perplexity loss % | made in s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.checkpoint} | {row.form} | {row.way} | {row.bits:.2f} | {row.kl.value:.3g} "
+            f"({row.kl.low:.2g}..{row.kl.high:.2g}) | {100 * row.top1.value:.1f} "
+            f"({100 * row.top1.low:.1f}..{100 * row.top1.high:.1f}) | {100 * row.loss.value:.2f} "
+            f"({100 * row.loss.low:.2f}..{100 * row.loss.high:.2f}) | {row.seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def bar_table(found: Sequence[Bar]) -> str:
+    """Markdown, one line for each bar."""
+    lines = ["| checkpoint | form | way | ratio of | ratio | at most | holds |", "|---|---|---|---|---|---|---|"]
+    for bar in found:
+        ratio = "-" if bar.ratio is None else f"{bar.ratio:.2f}"
+        holds = {None: "", True: "yes", False: "no"}[bar.holds]
+        lines.append(f"| {bar.checkpoint} | {bar.form} | {bar.way} | {bar.name} | {ratio} | {bar.most:g} | {holds} |")
+    return "\n".join(lines) + "\n"
+
+
+def drawing(rows: Sequence[QualityRow], caption: str) -> str:
+    """An SVG document: the mean KL of each row on a logarithmic axis, with its interval."""
+    said = textwrap.wrap(caption, CAPTION_CHARACTERS)
+    head = HEAD + 16 * (len(said) - 1)
+    height = head + ROW * len(rows) + 20
+    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
+    root.set("font-family", "system-ui, sans-serif")
+    SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
+    _text(root, 20, 24, "Mean KL from the float model", size=15)
+    for index, line in enumerate(said):
+        _text(root, 20, 42 + 16 * index, line, size=11)
+    _text(root, 20, head - 16, "Logarithmic; shorter is better. The line is the 95 % interval.", 11)
+    scale = _Scale.of(rows)
+    for index, row in enumerate(rows):
+        first = index == 0 or rows[index - 1].checkpoint != row.checkpoint
+        _draw_row(root, head + ROW * index, row, scale, first)
+    indent(root)
+    return tostring(root, encoding="unicode") + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, rows: Sequence[QualityRow]) -> "_Scale":
+        values = [math.log10(max(row.kl.value, 1e-9)) for row in rows] or [0.0]
+        low = math.ceil(min(values)) - 1  # the shortest bar is seen too
+        return cls(low, max(math.ceil(max(values)), low + 1))
+
+    def x(self, value: float) -> float:
+        """Where a value stands, within the plot."""
+        part = (math.log10(max(value, 1e-9)) - self.low) / (self.high - self.low)
+        return LEFT + PLOT * min(max(part, 0.0), 1.0)
+
+
+def _draw_row(root: Element, top: int, row: QualityRow, scale: _Scale, is_first: bool) -> None:
+    if is_first:
+        _text(root, 20, top + 12, row.checkpoint, size=11)
+    _text(root, LEFT - 8, top + 12, f"{row.form}, {row.way}", size=11, anchor="end")
+    place = {"x": str(LEFT), "y": str(top + 3), "height": str(ROW - 7), "fill": COLOURS.get(row.way, RIVAL)}
+    SubElement(root, "rect", {**place, "width": f"{scale.x(row.kl.value) - LEFT:.1f}"})
+    y = f"{top + ROW / 2:.1f}"
+    ends = {"x1": f"{scale.x(row.kl.low):.1f}", "x2": f"{scale.x(row.kl.high):.1f}", "y1": y, "y2": y}
+    SubElement(root, "line", {**ends, "stroke": "#1f2933"})
+    _text(root, LEFT + PLOT + 12, top + 12, f"{row.kl.value:.2e}", size=11)
+
+
+def _text(parent: Element, x: float, y: float, words: str, size: int, anchor: str = "start") -> None:
+    made = SubElement(parent, "text", {"x": f"{x:.0f}", "y": f"{y:.0f}", "font-size": str(size), "fill": "#1f2933"})
+    made.set("text-anchor", anchor)
+    made.text = words

@@ -1,0 +1,1 @@
+"""A larger checkpoint trained on English documentation of Debian packages, for measuring quantisation."""

@@ -1,0 +1,140 @@
+"""Quantised checkpoints beside each other: bars, tables, the drawing, how bits are counted. Nothing is compiled."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+MODULES = ("peers_setup", "quality_report", "quality_texts", "quality_folder", "quality_rivals")
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[dict[str, ModuleType]]:
+    from importlib import import_module
+
+    sys.path.insert(0, str(DEPLOY))
+    yield {name: import_module(name) for name in MODULES}
+    sys.path.remove(str(DEPLOY))
+
+
+@pytest.fixture(scope="module")
+def report(modules: dict[str, ModuleType]) -> ModuleType:
+    return modules["quality_report"]
+
+
+def row(report: ModuleType, place: tuple[str, str, str], kl: float, top1: float, loss: float) -> object:
+    figures = [report.Figure(value, 0.9 * value, 1.1 * value) for value in (kl, top1, loss)]
+    return report.QualityRow(*place, 4.5, 10.0, 4088, *figures)
+
+
+def test_bars_hold_at_the_bar_and_not_above_it(report: ModuleType) -> None:
+    rows = [
+        row(report, ("demo", "w4", "fast"), 0.4, 0.8, 0.1),
+        row(report, ("demo", "w4", "good"), 0.1, 0.9, 0.04),
+        row(report, ("demo", "w4", "best"), 0.11, 0.85, 0.02),
+    ]
+    found = report.bars(rows, report.Asked(frozenset(), {}, {}))
+    assert [(bar.way, bar.name, round(bar.ratio, 6), bar.holds) for bar in found] == [
+        ("good", "KL / nearest's", 0.25, True),
+        ("good", "disagreements / nearest's", 0.5, True),
+        ("best", "KL / nearest's", 0.275, False),
+        ("best", "disagreements / nearest's", 0.75, False),
+    ]
+
+
+def test_large_checkpoints_have_a_bar_for_perplexity(report: ModuleType) -> None:
+    rows = [row(report, ("e", "w4", "fast"), 0.4, 0.8, 0.1), row(report, ("e", "w4", "good"), 0.1, 0.9, 0.04)]
+    found = report.bars(rows, report.Asked(frozenset({"e"}), {}, {}))
+    assert [(bar.name, bar.holds) for bar in found][2:] == [("perplexity loss / nearest's", False)]
+
+
+def test_a_loss_that_is_none_has_no_ratio(report: ModuleType) -> None:
+    rows = [row(report, ("e", "w4", "fast"), 0.4, 0.8, -0.1), row(report, ("e", "w4", "good"), 0.1, 0.9, 0.04)]
+    loss = report.bars(rows, report.Asked(frozenset({"e"}), {}, {}))[2]
+    assert (loss.ratio, loss.holds) == (None, None)
+    assert "| perplexity loss / nearest's | - | 0.35 |  |" in report.bar_table([loss])
+
+
+def test_outliers_are_compared_with_the_same_form_and_way_without(report: ModuleType) -> None:
+    rows = [
+        row(report, ("demo", "w4", "good"), 0.1, 0.9, 0.1),
+        row(report, ("demo", "int4 32", "good"), 1.0, 0.9, 1.0),
+        row(report, ("demo with outliers", "w4", "good"), 0.11, 0.9, 0.13),
+    ]
+    found = report.bars(rows, report.Asked(frozenset(), {"demo with outliers": "demo"}, {}))
+    assert [(bar.name, bar.holds) for bar in found] == [
+        ("KL / without outliers", True),
+        ("perplexity loss / without outliers", False),
+    ]
+
+
+def test_rivals_of_as_many_bits_of_the_same_checkpoint(report: ModuleType) -> None:
+    rows = [
+        row(report, ("demo", "w4", "good"), 0.1, 0.9, 0.1),
+        row(report, ("demo", "Q4_0", "llama.cpp"), 0.2, 0.9, 0.1),
+        row(report, ("demo", "Q8_0", "llama.cpp"), 0.01, 0.9, 0.1),
+        row(report, ("english", "Q4_0", "llama.cpp"), 0.01, 0.9, 0.1),
+    ]
+    (found,) = report.bars(rows, report.Asked(frozenset(), {}, {"w4": ("Q4_0",)}))
+    assert (found.name, found.ratio, found.holds) == ("KL / llama.cpp Q4_0", 0.5, True)
+
+
+def test_tables_and_drawing_have_every_row(report: ModuleType) -> None:
+    rows = [row(report, ("demo", "w4", way), kl, 0.9, 0.1) for way, kl in (("fast", 0.4), ("good", 0.1))]
+    assert "| demo | w4 | good | 4.50 | 0.1 (0.09..0.11) | 90.0 (81.0..99.0) | 10.00 (9.00..11.00) | 10 |" in (
+        report.table(rows)
+    )
+    drawn = ElementTree.fromstring(report.drawing(rows, "a caption"))
+    bars = [each for each in drawn if each.tag.endswith("rect")][1:]
+    widths = [float(bar.attrib["width"]) for bar in bars]
+    assert len(widths) == 2
+    assert widths[0] > widths[1] > 0
+
+
+def test_what_eval_writes_is_read(report: ModuleType) -> None:
+    figure = {"value": 0.5, "low": 0.4, "high": 0.6}
+    written = {"tokens": 12, "kl": figure, "top1": figure, "perplexity_loss": figure}
+    found = report.QualityRow.of(("demo", "w4", "fast"), 4.5, 3.0, written)
+    assert (found.tokens, found.kl.high, found.loss.low) == (12, 0.6, 0.4)
+
+
+def test_bits_are_of_layers_and_head(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,'
+        '"intermediate_size": 128, "num_hidden_layers": 2}'
+    )
+    folder = modules["quality_folder"]
+    layers, head = 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128), 100 * 64
+    found = folder.bits_of(tmp_path, folder.Form((), 32, 4.0, 8.0))
+    assert found == pytest.approx((4 * layers + 8 * head) / (layers + head))
+
+
+def test_bits_of_a_gguf_leave_the_embedding_out(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    import gguf
+
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "qwen3")
+    kinds = gguf.GGMLQuantizationType
+    writer.add_tensor("token_embd.weight", np.ones((64, 32), np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(32, np.float32))
+    packed = gguf.quants.quantize(np.ones((32, 64), np.float32), kinds.Q4_0)
+    writer.add_tensor("blk.0.ffn_down.weight", packed, raw_dtype=kinds.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert modules["quality_rivals"].gguf_bits(tmp_path / "x.gguf") == 4.5
+
+
+def test_the_two_texts_of_the_embedded_model_differ(modules: dict[str, ModuleType]) -> None:
+    texts = modules["quality_texts"]
+    held_out, calibration = texts.held_out_text(), texts.calibration_text()
+    assert len(held_out) > 10_000
+    assert len(calibration) > 50_000
+    asked = {line for line in held_out.split("<|im_start|>") if line.startswith("user") and "capital" in line}
+    assert asked
+    assert not asked & set(calibration.split("<|im_start|>"))
