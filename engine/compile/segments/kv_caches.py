@@ -13,7 +13,7 @@ from engine.bundle.encoding import Array
 from engine.bundle.kv_scales import KV_SCALES, LEAST, scales_shape, write_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, ModelSpec, describe_file
 from engine.bundle.segments import ATTENTION
-from engine.compile.arguments import KvType
+from engine.compile.arguments import KvType, QualityLevel
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.layout import WIDE_ROWS, kv_type
@@ -25,7 +25,9 @@ from engine.compile.texts.sequences import token_sequences
 from engine.models.network import Network
 
 Float32 = NDArray[np.float32]
-TEXT_TOKENS, TEXTS = 128, 8
+TEXT_TOKENS = 128
+# A channel that the texts do not show at its largest is cut off in every answer: few are for quick compilations.
+FEW_TEXTS, TEXTS = 8, 32
 MARGIN = 1.2  # what other text may reach beyond that of the calibration
 HIGHEST_CODE = 127
 
@@ -37,8 +39,9 @@ def kv_scales_stage(work: Compilation) -> None:
     draft, text = describe(work), work.text
     assert text is not None
     length = min(TEXT_TOKENS, work.network.compiled_context)
+    count = FEW_TEXTS if work.arguments.quality is QualityLevel.FAST else TEXTS
     documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
-    texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
+    texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, count)
     work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
     reach = KvReach(work.network.spec)
 

@@ -88,13 +88,13 @@ def _of_module(name: str) -> Iterator[str | CalibrationChat]:
 
 
 def _source(name: str) -> str:
-    """The text of a module, '' where the installation has none."""
+    """The text of a module, '' where the installation has none, or none that this user may read."""
     try:
         spec = importlib.util.find_spec(name)
-    except ImportError:
+        get_source = getattr(spec.loader, "get_source", None) if spec else None
+        return (get_source(name) or "") if get_source else ""
+    except (ImportError, OSError):  # importlib raises either for a file that is there and cannot be read
         return ""
-    get_source = getattr(spec.loader, "get_source", None) if spec else None
-    return (get_source(name) or "") if get_source else ""
 
 
 def _definitions(body: Sequence[ast.stmt], place: str) -> Iterator[tuple[str, Definition]]:

@@ -39,9 +39,9 @@ def settled(source: Path, network: Network | None = None, **options: Any) -> tup
 
 
 def grown(network: Network) -> Network:
-    """The size of 8 B parameters."""
-    sizes = {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 12_288, "vocab": 151_936}
-    return replace(network, spec=msgspec.structs.replace(network.spec, parameters=8_000_000_000, **sizes))
+    """The size of 14 B parameters."""
+    sizes = {"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 8, "head_dim": 128, "ffn": 17_408, "vocab": 151_936}
+    return replace(network, spec=msgspec.structs.replace(network.spec, parameters=14_800_000_000, **sizes))
 
 
 @pytest.mark.parametrize("quant", ["int4", "w4", "w4a16", "w8a16"])

@@ -82,11 +82,6 @@ def test_encoders_take_fast_only(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_best_is_refused_as_long_as_it_is_not_there(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="--quality best is not implemented"):
-        compiled(tiny_checkpoint, tmp_path / "best", quality=QualityLevel.BEST)
-
-
 def test_inputs_that_are_not_finite_are_refused(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from itertools import islice
 
 import pytest
@@ -50,3 +51,13 @@ def test_an_installation_without_some_of_it(monkeypatch: pytest.MonkeyPatch) -> 
     pieces = list(standard_library())
     assert pieces
     assert all("textwrap" in piece.plain for piece in pieces if isinstance(piece, CalibrationChat))
+
+
+def test_files_that_this_user_may_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sum(len(document) for document in map(str, standard_library()))
+
+    def refused(self: SourceFileLoader, name: str) -> str:
+        raise PermissionError(name)
+
+    monkeypatch.setattr(SourceFileLoader, "get_source", refused)
+    assert sum(len(document) for document in map(str, standard_library())) < whole
