@@ -21,6 +21,11 @@ def module_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+def package_command(package: str) -> list[str]:
+    """The command line that runs another project's package in our Python."""
+    return [sys.executable, "-P", "-m", package]
+
+
 def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
     """Our environment and `more`, in which a child and its own children import the `engine` that we import."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)

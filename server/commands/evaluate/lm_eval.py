@@ -6,12 +6,13 @@ import math
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from engine.processes import child_environment, package_command
 
 PACKAGE = "lm_eval"
 PROGRAMS = ("lm_eval", "lm-eval")
@@ -65,7 +66,7 @@ def find_program(python: Path | None) -> tuple[str, ...]:
     if python is not None:
         return (str(python), "-m", PACKAGE)
     if importlib.util.find_spec(PACKAGE) is not None:
-        return (sys.executable, "-m", PACKAGE)
+        return tuple(package_command(PACKAGE))
     return next(((found,) for name in PROGRAMS if (found := shutil.which(name))), ())
 
 
@@ -78,7 +79,11 @@ def run_lm_eval(wanted: TaskRequest, address: str, model: str, context: int) -> 
         command = lm_eval_command(wanted, address, model, context, Path(folder))
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(os.environ), check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=child_environment(spared(os.environ)),
+                check=False,
             )
         except OSError as error:
             raise LmEvalFailed(f"{command[0]} cannot be started: {error.strerror or error}") from error
@@ -112,10 +117,10 @@ def lm_eval_command(wanted: TaskRequest, address: str, model: str, context: int,
     return [*wanted.program, *(word for option in options.items() for word in option)]
 
 
-def environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """Our environment, in which the loopback address is asked without a proxy and the working folder has no modules."""
-    spared = ",".join(filter(None, (ours.get("NO_PROXY") or ours.get("no_proxy"), "127.0.0.1")))
-    return {**ours, "NO_PROXY": spared, "no_proxy": spared, "PYTHONSAFEPATH": "1"}
+def spared(ours: Mapping[str, str]) -> dict[str, str]:
+    """Variables by which the loopback address is asked without a proxy, besides what our environment spares."""
+    hosts = ",".join(filter(None, (ours.get("NO_PROXY") or ours.get("no_proxy"), "127.0.0.1")))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def read_results(content: Mapping[str, Any], asked: Sequence[str]) -> dict[str, TaskFigures]:

@@ -12,11 +12,11 @@ from server.commands.evaluate.lm_eval import (
     LmEvalFailed,
     TaskMetric,
     TaskRequest,
-    environment,
     find_program,
     lm_eval_command,
     read_results,
     run_lm_eval,
+    spared,
 )
 
 ADDRESS = "http://127.0.0.1:9"
@@ -44,11 +44,10 @@ def test_what_it_is_told() -> None:
     assert more[-4:] == ["--limit", "5", "--include_path", "/tasks"]
 
 
-def test_no_proxy_and_no_modules_of_the_working_folder() -> None:
-    found = environment({"HOME": "/h", "http_proxy": "http://proxy", "no_proxy": "intranet"})
+def test_loopback_is_asked_without_a_proxy() -> None:
+    found = spared({"HOME": "/h", "http_proxy": "http://proxy", "no_proxy": "intranet"})
     assert (found["NO_PROXY"], found["no_proxy"]) == ("intranet,127.0.0.1",) * 2
-    assert environment({})["NO_PROXY"] == "127.0.0.1"
-    assert (found["HOME"], found["PYTHONSAFEPATH"]) == ("/h", "1")
+    assert spared({})["NO_PROXY"] == "127.0.0.1"
 
 
 def test_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     script.chmod(0o755)
     assert find_program(None) == (str(script),)
     monkeypatch.setattr(lm_eval, "PACKAGE", "json")
-    assert find_program(None) == (sys.executable, "-m", "json")
+    assert find_program(None) == (sys.executable, "-P", "-m", "json")
 
 
 def test_results_are_read_by_task() -> None:
