@@ -113,16 +113,22 @@ def _check_integer_graphs(arguments: CompileArguments) -> None:
 def _check_calibration(arguments: CompileArguments) -> None:
     if arguments.calibration is None:
         return
-    integer = quants_with(Activations.INTEGER)
-    has_int8_caches = layout_of(arguments) is Layout.SEGMENTS and kv_type(arguments) is KvType.INT8
     chooses_codes = arguments.quant in CHOOSABLE and arguments.quality is not QualityLevel.FAST
-    if not (arguments.quant in integer or has_int8_caches or chooses_codes):
+    if not (measured_on_text(arguments) or chooses_codes):
         raise CompileError(
-            f"--calibration is for --quant {' and '.join(integer)}, for --quality and for segments with int8 caches: "
-            "nothing of this bundle is measured on text"
+            f"--calibration is for --quant {' and '.join(quants_with(Activations.INTEGER))}, for --quality and for "
+            "segments with int8 caches: nothing of this bundle is measured on text"
         )
     if not arguments.calibration.is_file():
         raise CompileError(f"--calibration {arguments.calibration} cannot be read: there is no such file")
+
+
+def measured_on_text(arguments: CompileArguments) -> str:
+    """What calibration text is read for whatever the quality is; '' for nothing."""
+    if arguments.quant in quants_with(Activations.INTEGER):
+        return "ranges of activations"
+    has_int8_caches = layout_of(arguments) is Layout.SEGMENTS and kv_type(arguments) is KvType.INT8
+    return "scales of int8 caches" if has_int8_caches else ""
 
 
 def _check_whole_context(arguments: CompileArguments) -> None:

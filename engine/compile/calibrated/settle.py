@@ -7,10 +7,12 @@ from engine.compile.arguments import CompileArguments, Layout, QualityLevel
 from engine.compile.calibrated.estimate import Estimate, estimated, estimated_pass, minutes_text
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
+from engine.compile.checks import measured_on_text
 from engine.compile.layout import layout_of
 from engine.compile.learned.supported import missing_extra, unsupported
 from engine.compile.progress import ProgressSink
-from engine.compile.quantization.int4 import KEPT_BLOCK
+from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.int4 import is_kept
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of, quants_with
 from engine.compile.source import Source
@@ -25,7 +27,17 @@ DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it
 def settle_quality(
     arguments: CompileArguments, source: Source, network: Network, progress: ProgressSink
 ) -> CompileArguments:
-    """The arguments with the quality asked for, else the default. CompileError for one that cannot be had."""
+    """The arguments with the quality asked for, else the default. CompileError for one that cannot be had.
+
+    A `--calibration` that is read for less than codes is told of.
+    """
+    settled = _settled(arguments, source, network, progress)
+    if settled.calibration is not None and settled.quality is QualityLevel.FAST:
+        progress.note(_calibration_text(settled))
+    return settled
+
+
+def _settled(arguments: CompileArguments, source: Source, network: Network, progress: ProgressSink) -> CompileArguments:
     if arguments.quality is QualityLevel.FAST:
         return arguments
     reason = _unfit(arguments, network) or _kept(arguments, source, network)
@@ -36,6 +48,13 @@ def settle_quality(
     if arguments.quality is QualityLevel.BEST and (reason := _unlearned(arguments, network)):
         raise CompileError(f"--quality best {reason}")
     return arguments
+
+
+def _calibration_text(arguments: CompileArguments) -> str:
+    """With weights that are rounded to nearest."""
+    if measured := measured_on_text(arguments):
+        return f"--calibration is read for {measured} alone: weights are rounded to nearest"
+    return "--calibration is not read: weights are rounded to nearest, and nothing else of this bundle is measured"
 
 
 def _unlearned(arguments: CompileArguments, network: Network) -> str:
@@ -91,12 +110,17 @@ def _unfit(arguments: CompileArguments, network: Network) -> str:
 
 
 def _kept(arguments: CompileArguments, source: Source, network: Network) -> str:
-    """Why nothing is left to choose in matrices that are stored as they come; '' when there is."""
+    """Why codes that a file has already are stored as they come; '' when it has none. Files mix types by layer."""
     form = CodeForm.of(method_of(arguments), arguments)
-    if form is None or form.has_multiples or form.block != KEPT_BLOCK or arguments.asymmetric:
+    if form is None or form.has_multiples:
         return ""
     with source.tensors() as checkpoint:
         named = names_in(checkpoint, network)
-        names = (name for group in groups_of(named, 0) for name in group.tensors)
-        is_four_bit = any(checkpoint.is_four_bit(name) for name in names)
-    return "has nothing to choose: the file's matrices have 4 bits already, and they are kept" if is_four_bit else ""
+        groups = (group for layer in range(network.spec.layers) for group in groups_of(named, layer))
+        names = [name for group in groups for name in group.tensors]
+        first_rows = (checkpoint.blocks(name, 0, 1) for name in names if checkpoint.is_four_bit(name))
+        kept = sum(isinstance(row, Int4Blocks) and is_kept(row, form.block, arguments.asymmetric) for row in first_rows)
+    if not kept:
+        return ""
+    some = "" if kept == len(names) else f"{kept} of "
+    return f"would choose codes that the file has: {some}its matrices have 4 bits already, and they are kept"

@@ -102,12 +102,13 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
 
 
 def _as_blocks(piece: Float32 | Blocks, inputs: int, block: int, asymmetric: bool) -> Int4Blocks:
-    if isinstance(piece, Int4Blocks) and _is_kept(piece, block, asymmetric):
+    if isinstance(piece, Int4Blocks) and is_kept(piece, block, asymmetric):
         return piece
     return int4_blocks(floats_of(piece, inputs), block, asymmetric)
 
 
-def _is_kept(piece: Int4Blocks, block: int, asymmetric: bool) -> bool:
+def is_kept(piece: Int4Blocks, block: int, asymmetric: bool) -> bool:
+    """Whether blocks that a file has are stored as they are in blocks of this form."""
     return piece.block == block and piece.offsets is None and (piece.zero_points is not None) == asymmetric
 
 

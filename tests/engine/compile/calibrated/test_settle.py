@@ -9,7 +9,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType
 
 from engine.bundle.manifest import DiffusionSpec
-from engine.compile.arguments import CompileArguments, QualityLevel, Quant
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant, Target
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.settle import methods_of, settle_quality
 from engine.compile.progress import SilentProgress
@@ -75,6 +75,44 @@ def test_blocks_that_a_file_has_are_kept(tiny_checkpoint: Path, tmp_path: Path) 
         settled(four, quality=QualityLevel.GOOD)
     for options in ({"block": 128}, {"asymmetric": True}, {"quant": Quant.W4A16}):  # these store them otherwise
         assert settled(four, **options)[0] is QualityLevel.GOOD
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_one_layer_of_a_mixed_file_is_enough(last: bool, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    def kind(name: str) -> GGMLQuantizationType:
+        is_four_bit = name.startswith("blk.1." if last else "blk.0.ffn_down")
+        return GGMLQuantizationType.Q4_0 if is_four_bit else GGMLQuantizationType.Q8_0
+
+    mixed = write_gguf(tiny_checkpoint, tmp_path / "mixed.gguf", kind)
+    assert settled(mixed)[0] is QualityLevel.FAST
+    with pytest.raises(CompileError, match=rf"{7 if last else 1} of its matrices have 4 bits already"):
+        settled(mixed, quality=QualityLevel.GOOD)
+
+
+def test_four_bits_that_are_rounded_again_are_chosen(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Q4_1 has a lowest value for each block, which int4 has no place for."""
+    four = write_gguf(tiny_checkpoint, tmp_path / "four.gguf", GGMLQuantizationType.Q4_1)
+    assert settled(four)[0] is QualityLevel.GOOD
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"quant": Quant.INT4}, "read for scales of int8 caches alone: weights are rounded to nearest"),
+        ({"quant": Quant.W4A16, "rows": (8,), "context": (64,)}, "read for ranges of activations alone"),
+        ({"quant": Quant.INT4, "layout": Layout.POOL}, "not read: weights are rounded to nearest, and nothing else"),
+        ({"quant": Quant.W4, "target": Target.X_ELITE}, "not read: weights are rounded to nearest, and nothing else"),
+    ],
+)
+def test_calibration_that_is_read_for_less_is_told_of(
+    options: dict[str, Any], told: str, tiny_checkpoint: Path
+) -> None:
+    network = grown(read_network(FolderSource(tiny_checkpoint).config))
+    text = {"calibration": Path("text.txt")}
+    level, notes = settled(tiny_checkpoint, network, **options, **text)
+    assert (level, len(notes)) == (QualityLevel.FAST, 2)
+    assert notes[1].startswith(f"--calibration is {told}")
+    assert settled(tiny_checkpoint, **options, **text) == (QualityLevel.GOOD, [])
 
 
 def test_models_that_denoise_blocks_and_whole_contexts(tiny_checkpoint: Path) -> None:
