@@ -50,6 +50,13 @@ def unwinding() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """As `unwinding`, for commands of a process without children: Ctrl-C stays a KeyboardInterrupt."""
+    with handled(stop_signals(), unwind):
+        yield
+
+
 def end_with(code: int) -> None:
     """From now on every signal ends the process at once with `code`: nothing is left that could wait for it."""
     for number in (signal.SIGINT, *stop_signals()):

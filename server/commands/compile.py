@@ -24,6 +24,7 @@ from engine.compile.arguments import (
     named_source,
 )
 from server.commands.exit_codes import refuse
+from server.signals import ending_in_order
 
 
 def _block(text: str) -> int:
@@ -147,7 +148,8 @@ def compile_here(arguments: CompileArguments) -> int:
         refuse("compiling needs more packages: pip install 'hexserve[compile]'")
     from engine.compile.console import run_compiler
 
-    return run_compiler(arguments)
+    with ending_in_order():
+        return run_compiler(arguments)
 
 
 def _shares(share_weights: bool, one_graph_per_binary: bool) -> bool:

@@ -11,6 +11,7 @@ from engine.compile.arguments import Quant, named_source
 from engine.compile.block_export.arguments import Backend, ExportArguments
 from engine.errors import CompileError
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
+from server.signals import ending_in_order
 
 _Quant = Annotated[Quant | None, typer.Option(help="cpu: fp32 (default), int8, int4; portable: fp32; npu: fp16, w4")]
 _Shared = Annotated[bool, typer.Option("--shared-masks", help="one mask for all layers instead of one for each")]
@@ -40,7 +41,7 @@ def _export(arguments: ExportArguments) -> int:
     from engine.compile.progress import RichProgress
 
     try:
-        with RichProgress(Console(stderr=True)) as progress:
+        with ending_in_order(), RichProgress(Console(stderr=True)) as progress:
             export_blocks(arguments, progress)
     except CompileError as error:
         refuse(error, FAILED)

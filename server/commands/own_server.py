@@ -146,5 +146,5 @@ def _ends_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with signals.handled(signals.stop_signals(), signals.unwind):
+    with signals.ending_in_order():
         yield

@@ -1,5 +1,8 @@
 """The compiler in a process of its own: one argument, progress on stderr, exit codes."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,28 @@ def test_other_arguments_are_refused(argv: list[str], capsys: pytest.CaptureFixt
     assert main(argv) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: python -m engine.compile takes") and captured.err.count("\n") == 1
+
+
+# A signal comes while the head is written.
+SIGNALLED = """
+import os, signal, sys
+from engine.compile import weights
+from engine.compile.__main__ import main
+
+weights.WeightPacker._head = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(main(["--end-with-input", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process without asking it")
+def test_sigterm_leaves_nothing(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    arguments = encode_arguments(CompileArguments(tiny_checkpoint, tmp_path / "out"))
+    command = [sys.executable, "-c", SIGNALLED, arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGTERM, told
+    assert "Traceback" not in told and list(tmp_path.iterdir()) == []
 
 
 def test_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

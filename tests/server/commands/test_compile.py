@@ -1,5 +1,7 @@
 """`hexserve compile`: its options, what they stand for, how it ends."""
 
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from engine.compile import console
 from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, Split, Target, Wide
 from engine.compile.checks import check_arguments
 from engine.demo.location import demo_folder
+from engine.sources.publish import staged_folder
 from server.commands.cli import app
 from tests.command_line import compile_arguments
 
@@ -137,6 +140,23 @@ def test_an_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(console, "compile_bundle", interrupt)
     result = CliRunner().invoke(app, ["compile", str(tmp_path), "-o", str(tmp_path / "o")])
     assert (result.exit_code, result.stderr) == (130, "interrupted; nothing was written\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    number = signal.Signals[name]
+
+    def signalled(arguments: CompileArguments, _: object) -> None:
+        with staged_folder(arguments.output, force=False) as folder:
+            (folder / "half").touch()
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(console, "compile_bundle", signalled)
+    result = CliRunner().invoke(app, ["compile", str(tmp_path), "-o", str(tmp_path / "o")])
+    assert (result.exit_code, result.stderr, list(tmp_path.iterdir())) == (128 + number, "", [])
+    assert signal.getsignal(number) == before
 
 
 def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,16 @@
 """`hexserve export-blocks`: its options, what it says and how it ends."""
 
+import signal
+import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from engine.compile.block_export import export
+from engine.compile.block_export.arguments import ExportArguments
 from engine.diffusion_export.description import load_export
+from engine.sources.publish import staged_folder
 from server.commands.cli import app
 from tests.engine.compile.block_export.eager import write_block_checkpoint
 
@@ -35,6 +41,17 @@ def test_what_cannot_be_exported_ends_with_one_sentence(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "error: --context must be from 4, one block, to 128" in " ".join(done.output.split())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+def test_sigterm_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def signalled(arguments: ExportArguments, _: object) -> None:
+        with staged_folder(arguments.output, force=False):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(export, "export_blocks", signalled)
+    done = CliRunner().invoke(app, ["export-blocks", "s", str(tmp_path / "out")])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, [])
 
 
 def test_an_unknown_backend_is_named(tmp_path: Path) -> None:
