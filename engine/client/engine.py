@@ -32,6 +32,7 @@ from engine.embeddings.support import check_embeds, width_for
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
+from engine.logs.names import server_log
 from engine.pooling.prompts import PooledInput
 from engine.request import Delivered, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
 from engine.text.facts import TextFacts
@@ -41,29 +42,35 @@ from engine.text.template_pool import TemplatePool
 
 __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 
-_log = logging.getLogger("hexserve")
 TEXT_THREADS = 2
 DEFAULT_LIMITS = ClientLimits()
 T = TypeVar("T")
 
 
 class Engine:
-    """One bundle served by one worker process. All methods belong to the event loop that ran `start`."""
+    """One bundle served by one worker process. All methods belong to the event loop that ran `start`.
+
+    label: the model's name in log lines, '' = the server has this model only.
+    """
 
     def __init__(
         self,
         config: EngineConfig,
         limits: ClientLimits = DEFAULT_LIMITS,
         command: Sequence[str] | None = None,
+        label: str = "",
     ) -> None:
+        self._log = server_log(label)
+        self._label = label
         self._config = config
         self._limits = limits
         self._supervisor = Supervisor(
-            command or worker_command(config),
+            command or worker_command(config, label),
             self._deliver,
             self._fail,
             Patience(polite_s=max(Patience().polite_s, config.save_s)),
             hang_bounds=HangBounds(config.pass_timeout_s, config.load_timeout_s),
+            label=label,
         )
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)
         self._streams: dict[str, TokenStream] = {}
@@ -107,12 +114,14 @@ class Engine:
         return await starting
 
     async def _load_text(self, folder: Path, manifest: Manifest) -> None:
-        self._prompts = await self._in_thread(lambda: _load_prompts(folder, manifest))
+        self._prompts = await self._in_thread(lambda: _load_prompts(folder, manifest, self._log))
         if self._prompts.template_source is not None:
-            self._templates = TemplatePool(self._prompts.template_source, self._limits.templates)
+            self._templates = TemplatePool(self._prompts.template_source, self._limits.templates, label=self._label)
             await self._templates.start()
         if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
-            self._compiler_pool = GrammarCompilerPool(compiler_command(folder, manifest), self._limits.grammars)
+            self._compiler_pool = GrammarCompilerPool(
+                compiler_command(folder, manifest), self._limits.grammars, self._label
+            )
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop: take nothing new, give unfinished requests up to `drain_s` seconds, end the worker. May be repeated."""
@@ -122,7 +131,7 @@ class Engine:
             try:
                 await asyncio.wait_for(self._empty.wait(), drain_s)
             except TimeoutError:
-                _log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
+                self._log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
         if self._templates is not None:
             await self._templates.close()
@@ -132,7 +141,7 @@ class Engine:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._prompts = None  # large, and an engine is part of a circle: it would wait for the garbage collector
         if was_running and self._info is not None and self._timings_record.summary().prompt_ms.samples:
-            _log.info("%s", self._timings_record.summary().line())
+            self._log.info("%s", self._timings_record.summary().line())
 
     @property
     def state(self) -> EngineState:
@@ -379,14 +388,14 @@ class Engine:
         self._admission.leave(request_id, finished=timings is not None)
         if timings is not None:
             self._timings_record.add(timings)
-            _log.debug("%s %s", request_id, timings.line())
+            self._log.debug("%s %s", request_id, timings.line())
         if not self._streams:
             self._empty.set()
 
 
-def _load_prompts(folder: Path, manifest: Manifest) -> PromptMaker:
+def _load_prompts(folder: Path, manifest: Manifest, log: logging.Logger) -> PromptMaker:
     maker, vocab = PromptMaker.load(folder, manifest.text), manifest.model.vocab
     if maker.tokenizer.vocabulary > vocab:  # often a padding token that a fine-tune added and nobody sends
         text = "the tokenizer has ids up to %d, the model only up to %d: prompts with a larger one are refused"
-        _log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)
+        log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)
     return maker

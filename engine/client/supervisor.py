@@ -6,7 +6,6 @@ a death is charged to is decided in `engine/client/recovery.py`.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, ne
 from engine.client.watchdog import USUAL_BOUNDS, HangBounds, Watchdog
 from engine.client.worker_process import WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
+from engine.logs.names import server_log
 from engine.messages import (
     Abort,
     Failed,
@@ -36,7 +36,6 @@ from engine.messages import (
 )
 from engine.request import Request, TokenEvent
 
-_log = logging.getLogger("hexserve")
 CLOSING = "The server is shutting down."
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
@@ -68,7 +67,9 @@ class Supervisor:
         hang_bounds: HangBounds = USUAL_BOUNDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        label: str = "",
     ) -> None:
+        self._log = server_log(label)
         self._command = tuple(command)
         self._deliver = deliver
         self._fail = fail
@@ -220,7 +221,7 @@ class Supervisor:
         self._deaths_in_a_row += 1
         lost = sum(pending.is_sent for pending in self._pending.values())
         if self._fatal is None or not self._fatal.permanent:
-            _log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
+            self._log.error("worker %s; %d unfinished requests go on with the next one", reason, lost)
         for pending in charge_death(self._pending.values()):
             del self._pending[pending.request.id]
             self._fail(
@@ -251,7 +252,7 @@ class Supervisor:
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(unusable or failure)
         else:
-            _log.critical("the engine is dead: %s", reason)
+            self._log.critical("the engine is dead: %s", reason)
 
     def _fail_all(self, error: HexserveError) -> None:
         pendings, self._pending = self._pending, {}
@@ -288,7 +289,7 @@ class Supervisor:
             self._slowest_load_s = max(self._slowest_load_s or 0.0, self._watchdog.load_s)
         if self._lifecycle.may(EngineState.READY):
             self._lifecycle.move(EngineState.READY)
-        _log.info("worker ready: %s on %s", ready.bundle, ready.device)
+        self._log.info("worker ready: %s on %s", ready.bundle, ready.device)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(ready)
         if self.passes.is_watched:

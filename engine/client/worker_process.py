@@ -27,9 +27,9 @@ LAST_WORDS_S = 1.0  # how long a process may outlive one of its pipes, and a pip
 OnReport = Callable[["WorkerProcess", Report], None]
 
 
-def worker_command(config: EngineConfig) -> list[str]:
-    """The command line that starts a worker for `config`."""
-    return module_command("engine.worker", msgspec.json.encode(config).decode())
+def worker_command(config: EngineConfig, label: str = "") -> list[str]:
+    """The command line that starts a worker for `config`. label: the model's name in its log lines, '' = none."""
+    return module_command("engine.worker", msgspec.json.encode(config).decode(), label)
 
 
 def exit_text(code: int | None) -> str:

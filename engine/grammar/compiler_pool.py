@@ -47,7 +47,9 @@ def compiler_command(folder: Path, manifest: Manifest) -> list[str]:
 class GrammarCompilerPool:
     """All methods belong to one event loop. `command` starts a compiler."""
 
-    def __init__(self, command: Sequence[str], limits: GrammarCompilerLimits = GrammarCompilerLimits()) -> None:
+    def __init__(
+        self, command: Sequence[str], limits: GrammarCompilerLimits = GrammarCompilerLimits(), label: str = ""
+    ) -> None:
         self._limits = limits
         self._helpers = HelperPool(
             "the grammar compiler",
@@ -55,6 +57,7 @@ class GrammarCompilerPool:
             encode_opening(CompilerOpening(limits.budget_s)),
             _accept,
             HelperLimits(limits.budget_s, limits.compilers, START_S),
+            label,
         )
         self._free = asyncio.Semaphore(limits.compilers)
         self._waiting = 0  # for a compiler, or for its answer

@@ -6,7 +6,6 @@ once more.
 """
 
 import asyncio
-import logging
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from enum import StrEnum
 
 from engine.errors import Busy, EngineFailure, HexserveError
 from engine.isolation.helper_process import HelperProcess
+from engine.logs.names import server_log
 
-_log = logging.getLogger("hexserve")
 START_S = 60.0
 TAKE_S = 2.0  # a helper that waits takes a question at once, unless it is stopped
 GRACE_S = 1.0  # for a helper to end itself, before it counts as hung
@@ -62,8 +61,10 @@ class HelperPool:
         opening: bytes,
         accept: Callable[[Answer], None],
         limits: HelperLimits,
+        label: str = "",
     ) -> None:
-        """`name`: what a helper is called in a sentence."""
+        """`name`: what a helper is called in a sentence. label: of log lines, '' = none."""
+        self._log = server_log(label)
         self._name = name
         self._command = tuple(command)
         self._opening = opening
@@ -90,7 +91,7 @@ class HelperPool:
             helper = await self._taken()
             answer = await self._asked(helper, question, self._budget_s)
             if answer in WORTH_ASKING_AGAIN:
-                _log.warning("%s failed: %s; another one is asked", self._name, answer)
+                self._log.warning("%s failed: %s; another one is asked", self._name, answer)
                 helper = await self._fresh()
                 answer = await self._asked(helper, question, self._budget_s)
             if isinstance(answer, bytes):

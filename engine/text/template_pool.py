@@ -26,10 +26,12 @@ LIMITS = HelperLimits()
 class TemplatePool:
     """All methods belong to one event loop. `command` starts a renderer."""
 
-    def __init__(self, source: str, limits: HelperLimits = LIMITS, command: Sequence[str] = RENDERER) -> None:
+    def __init__(
+        self, source: str, limits: HelperLimits = LIMITS, command: Sequence[str] = RENDERER, label: str = ""
+    ) -> None:
         self._limits = limits
         opening = encode(TemplateOpening(source, limits.opening_s, limits.budget_s))
-        self._helpers = HelperPool("the process of the chat template", command, opening, self._accept, limits)
+        self._helpers = HelperPool("the process of the chat template", command, opening, self._accept, limits, label)
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`python -m engine.worker <EngineConfig as JSON>`: the worker process."""
+"""`python -m engine.worker <EngineConfig as JSON> [label of its log lines]`: the worker process."""
 
 import sys
 

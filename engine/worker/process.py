@@ -20,6 +20,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.errors import BundleError, PassFailed
 from engine.logs.handler import DroppingHandler, standard_error
+from engine.logs.names import worker_format
 from engine.messages import (
     Abort,
     Command,
@@ -57,10 +58,11 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
     config = msgspec.json.decode(arguments[0], type=EngineConfig)
+    label = arguments[1] if len(arguments) > 1 else ""
     os.environ.update(as_variables(config))
     logging.basicConfig(
         level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=worker_format(label),
         handlers=[DroppingHandler(standard_error())],
     )
     inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()

@@ -18,11 +18,11 @@ from server.settings import load_settings
 from tests.clients.obedient_bundle import write_bundle
 
 
-def obedient_engine(config: EngineConfig, limits: ClientLimits) -> Engine:
+def obedient_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Engine:
     """The real engine; only the worker's command line differs."""
     config = replace(config, cost_cache="")
-    words = (sys.executable, "-m", "tests.clients.obedient_worker", msgspec.json.encode(config).decode())
-    return Engine(config, limits, words)
+    words = (sys.executable, "-m", "tests.clients.obedient_worker", msgspec.json.encode(config).decode(), label)
+    return Engine(config, limits, words, label)
 
 
 def main(kind: str, folder: str, *flags: str) -> int:

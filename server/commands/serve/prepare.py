@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from engine.bundle.manifest import Manifest, load_manifest
@@ -23,7 +24,7 @@ from server.models.roster import Roster, RosterRules
 from server.models.served_model import ServedModel
 from server.settings import Settings
 
-OpenEngine = Callable[[EngineConfig, ClientLimits], EngineLike]
+OpenEngine = Callable[[EngineConfig, ClientLimits, str], EngineLike]  # the last one: the label of its log lines
 MACHINE_SHARE = 0.75  # of its memory, for all models; the system and everybody else have the rest
 
 
@@ -48,7 +49,7 @@ def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exit
     folder = _found(settings, cache, held)
     own = _resolved(settings, folder, cache, held)
     told = tuple(remarks(load_manifest(folder).diffusion, settings))
-    return Prepared(own, told, 1, lambda limits: OneModel(own, open_engine(own.engine, limits)))
+    return Prepared(own, told, 1, lambda limits: OneModel(own, open_engine(own.engine, limits, "")))
 
 
 def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
@@ -72,10 +73,10 @@ def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: Exi
     )
 
     def make(limits: ClientLimits) -> Models:
-        def opened(config: EngineConfig) -> EngineLike:
-            return open_engine(config, limits)
+        def opened(config: EngineConfig, name: str) -> EngineLike:
+            return open_engine(config, limits, name)
 
-        return Roster([_served(model, cache, held, opened) for model in models], rules)
+        return Roster([_served(model, cache, held, partial(opened, name=model.name)) for model in models], rules)
 
     return Prepared(settings, tuple(told), len(models), make)
 

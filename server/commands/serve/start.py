@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from engine.client.engine import ClientLimits, Engine
+from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
@@ -27,7 +28,12 @@ from server.tracing.wanted import Layer
 _log = logging.getLogger("hexserve")
 
 
-def start(settings: Settings, open_engine: OpenEngine = Engine, layers: Sequence[Layer] = ()) -> int:
+def opened_engine(config: EngineConfig, limits: ClientLimits, label: str) -> Engine:
+    """The engine that serves. label: of its log lines."""
+    return Engine(config, limits, label=label)
+
+
+def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: Sequence[Layer] = ()) -> int:
     """Serve until told to stop; the exit code. Keys are read and the port is taken first: a compilation may follow."""
     try:
         keys = read_keys(settings.api_keys, settings.api_key_file)

@@ -182,10 +182,11 @@ async def test_a_bundle_that_cannot_be_served(tmp_path: Path) -> None:
 
 
 def test_the_worker_is_started_as_a_module_with_its_settings() -> None:
-    executable, *rest = worker_command(EngineConfig("folder", threads=3))
+    executable, *rest = worker_command(EngineConfig("folder", threads=3), "qwen3")
     assert executable == sys.executable
-    assert rest[-3:-1] == ["-m", "engine.worker"]
-    assert json.loads(rest[-1])["threads"] == 3
+    assert rest[-4:-2] == ["-m", "engine.worker"]
+    assert json.loads(rest[-2])["threads"] == 3
+    assert rest[-1] == "qwen3"
 
 
 def test_a_folder_called_engine_is_not_mistaken_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -295,3 +295,9 @@ def test_the_pause_between_workers_doubles_up_to_a_bound(scene: Scene) -> None:
         supervisor._deaths_in_a_row = deaths
         pauses.append(supervisor._backoff_s())
     assert pauses == [0.1, 0.2, 0.4, 3.2, 5.0, 5.0]
+
+
+async def test_log_lines_say_which_model(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        await scene.supervisor(label="qwen3").start()
+    assert [record.name for record in caplog.records if "worker ready" in record.message] == ["hexserve[qwen3]"]

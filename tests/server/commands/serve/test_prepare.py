@@ -25,9 +25,10 @@ Prepare = Callable[[Settings], Prepared]
 
 
 class OpenedEngine(ScriptedEngine):
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, label: str) -> None:
         super().__init__()
         self.config = config
+        self.label = label
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def made(tmp_path: Path) -> Iterator[Prepare]:
     with ExitStack() as held:
 
         def prepared(settings: Settings) -> Prepared:
-            return prepare(settings, tmp_path / "cache", lambda config, _: OpenedEngine(config), held)
+            return prepare(settings, tmp_path / "cache", lambda config, _, label: OpenedEngine(config, label), held)
 
         yield prepared
 
@@ -50,6 +51,7 @@ async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles
     models = prepared.make(ClientLimits())
     assert isinstance(models, OneModel) and prepared.count == 1
     assert not models.models[0].comes_and_goes
+    assert cast(OpenedEngine, models.models[0].engine).label == ""
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,9 @@ async def test_what_belongs_to_one_model_is_the_firsts(made: Prepare, bundles: B
     )
     first, second = made(settings).make(ClientLimits()).models
     assert first.names == ("first", "poet") and second.names == ("second",)
-    opened = [cast(OpenedEngine, model.loader.open()).config for model in (first, second) if model.loader]
+    engines = [cast(OpenedEngine, model.loader.open()) for model in (first, second) if model.loader]
+    assert [engine.label for engine in engines] == ["first", "second"]  # of their log lines
+    opened = [engine.config for engine in engines]
     assert [(config.draft, config.lora, config.kv_file, config.threads) for config in opened] == [
         (str(bundles("segments int8")), "poet=folder", "pages", 3),
         ("", "", "", 3),
