@@ -12,7 +12,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # importlib mode adds no 
 from tests.bundles import bundles
 from tests.hybrid import hybrid, int4_hybrid
 from tests.progress import Progress
-from tests.tiny_checkpoint import build, fixed_bundle, free_bundle, int8_cache_bundle, segmented_bundle, tiny_checkpoint
+from tests.tiny_checkpoint import (
+    build,
+    fixed_bundle,
+    free_bundle,
+    int8_cache_bundle,
+    segmented_bundle,
+    short_text,
+    tiny_checkpoint,
+)
 
 __all__ = [
     "build",
@@ -23,6 +31,7 @@ __all__ = [
     "int4_hybrid",
     "int8_cache_bundle",
     "segmented_bundle",
+    "short_text",
     "tiny_checkpoint",
 ]
 

@@ -81,9 +81,9 @@ def test_curl_examples_of_the_pages(tmp_path: Path) -> None:
 def test_own_model_commands(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", SHAPES["tiny"])
     paths = {"path/to/model": str(tmp_path / "model"), "my-bundle": str(tmp_path / "my-bundle")}
-    for start in (".venv/bin/hexserve compile", ".venv/bin/hexserve inspect"):
+    for start, more in ((".venv/bin/hexserve compile", ("--quality", "fast")), (".venv/bin/hexserve inspect", ())):
         words = [paths.get(word, word) for word in shlex.split(command(start))]
-        out = run([sys.executable, "-m", "server", *words[1:]])
+        out = run([sys.executable, "-m", "server", *words[1:], *more])
     made = load_manifest(tmp_path / "my-bundle")
     assert ("narrow: int4" if made.is_segmented else "free_1_of_2") in out
     with serving("--bundle", paths["my-bundle"]) as own:

@@ -1,6 +1,7 @@
 """A tiny checkpoint and bundles of it."""
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from engine.compile.arguments import CompileArguments, KvType, Layout
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from engine.compile.texts.samples import CONVERSATIONS, DOCUMENTS
 
 
 @pytest.fixture(scope="session")
@@ -71,3 +73,11 @@ def build(tmp_path: Path) -> Callable[..., tuple[Path, Manifest]]:
         return output, manifest
 
     return build_bundle
+
+
+@pytest.fixture(scope="session")
+def short_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For `--calibration` where what is chosen matters and how well does not: a sixth of what is read without it."""
+    path = tmp_path_factory.mktemp("text") / "short.txt"
+    path.write_text("\n\n".join((*DOCUMENTS, *chain(*CONVERSATIONS))), encoding="utf-8")
+    return path

@@ -217,7 +217,9 @@ def read_plan(description: str) -> Plan:
     parser.add_argument("--tokens-per-step", type=int, default=4096)
     parser.add_argument("--save-every", type=float, default=3, help="minutes between two checkpoints")
     parser.add_argument("--resume", type=Path, help="the state.pt of an earlier run")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--threads", type=int, default=2, help="no more than idle cores: on a busy one they wait for each other"
+    )
     given = parser.parse_args()
     # Sure predictions leave gradients too small for normal floats, with which some processors are very slow.
     torch.set_flush_denormal(True)

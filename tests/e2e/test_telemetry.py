@@ -37,7 +37,8 @@ def test_onnxruntime_alone_would_write(places: dict[str, str]) -> None:
 def test_no_command_leaves_anything(places: dict[str, str], tiny_checkpoint: Path, tmp_path: Path) -> None:
     hexserve = [sys.executable, "-P", "-m", "server"]
     bundle = tmp_path / "bundle"
-    for arguments in (["compile", str(tiny_checkpoint), "-o", str(bundle)], ["inspect", str(bundle)], ["doctor"]):
+    making = ["compile", str(tiny_checkpoint), "-o", str(bundle), "--quality", "fast"]
+    for arguments in (making, ["inspect", str(bundle)], ["doctor"]):
         subprocess.run([*hexserve, *arguments], env=places, check=True, capture_output=True)
     with watching([*hexserve, "serve", str(bundle), "--port", str(free_port())], places) as server:
         body = {"model": "bundle", "prompt": [1, 2, 3], "max_tokens": 2}

@@ -7,7 +7,7 @@ from engine.bundle.quality_spec import LearningError
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibrated.choose import Forms
-from engine.compile.calibrated.estimate import Estimate
+from engine.compile.calibrated.estimate import BASE, Estimate
 from engine.compile.calibrated.matrices import groups_of, head_tensor
 from engine.compile.learned.plan import NOTHING, LearningPlan, planned
 from engine.compile.progress import ProgressSink
@@ -26,8 +26,9 @@ def plan_of(arguments: CompileArguments, network: Network, tokens: int) -> Learn
 
 
 def with_learning(estimate: Estimate, plan: LearningPlan) -> Estimate:
-    """Of both together: one after the other."""
-    return Estimate(estimate.seconds + plan.seconds, max(estimate.memory, plan.memory), estimate.tokens)
+    """Of both together: layers are learned beside what choosing codes holds, the whole model after that."""
+    memory = max(estimate.memory + plan.beside, BASE + plan.memory if plan.methods else 0)
+    return Estimate(estimate.seconds + plan.seconds, memory, estimate.tokens)
 
 
 def learner_of(

@@ -21,13 +21,15 @@ PRODUCTS = 60e9
 WEIGHT_SECONDS = 2e-8
 SHARE = 0.8  # of the memory, that this may take
 FLOAT = 4
+TORCH = 270_000_000  # bytes of torch itself, and of its threads, beside those of the compiler
 
 
 @dataclass(frozen=True, slots=True)
 class LearningPlan:
     """layers: the rounds in which each layer is learned; model: those of the whole model; () = it is not.
 
-    skipped: what is not learned, and why. seconds on two cores; memory: bytes at most.
+    skipped: what is not learned, and why. seconds on two cores; memory: bytes at most, without the compiler itself.
+    beside: those of them that are taken while codes are chosen, layer by layer.
     """
 
     layers: tuple[LearningRates, ...]
@@ -35,6 +37,7 @@ class LearningPlan:
     skipped: tuple[str, ...]
     seconds: float
     memory: int
+    beside: int = 0
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -89,6 +92,7 @@ def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> Le
         tuple(filter(None, reasons)),
         steps + sum(part.beside for part in taken),
         max((part.memory for part in taken), default=0),
+        layers.memory if layers in taken else 0,
     )
 
 
@@ -122,7 +126,7 @@ def _layer_weights(network: Network) -> int:
 
 def _layer_memory(network: Network, weights: int, tokens: int) -> int:
     """Places, their gradients and two averages of these; floats on the way; the streams, once more in torch."""
-    return 40 * weights + 4 * tokens * network.spec.hidden * FLOAT + _activations(network)
+    return TORCH + 40 * weights + 4 * tokens * network.spec.hidden * FLOAT + _activations(network)
 
 
 def _model_memory(network: Network, weights: int, tokens: int) -> int:
@@ -133,7 +137,7 @@ def _model_memory(network: Network, weights: int, tokens: int) -> int:
     working = 20 * max(weights, head)
     logits = 6 * HEAD_TOKENS * spec.vocab * FLOAT
     streams = (2 * tokens + spec.layers * BATCH_TOKENS) * spec.hidden * FLOAT
-    return kept + working + logits + streams + _activations(network)
+    return TORCH + kept + working + logits + streams + _activations(network)
 
 
 def _activations(network: Network) -> int:

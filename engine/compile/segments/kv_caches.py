@@ -3,6 +3,7 @@
 Legend: L = layers, 2 = keys and values, K = KV heads, D = head size.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,11 +26,20 @@ from engine.compile.texts.sequences import token_sequences
 from engine.models.network import Network
 
 Float32 = NDArray[np.float32]
-TEXT_TOKENS = 128
-# A channel that the texts do not show at its largest is cut off in every answer: few are for quick compilations.
-FEW_TEXTS, TEXTS = 8, 32
-MARGIN = 1.2  # what other text may reach beyond that of the calibration
+TEXTS = 32
 HIGHEST_CODE = 127
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """tokens: of each text. margin: what other text may reach beyond all of them."""
+
+    tokens: int
+    margin: float
+
+
+# A channel that the texts do not show at its largest is cut off in every answer. A quarter of the tokens shows less.
+QUICK, THOROUGH = CacheReading(32, 1.5), CacheReading(128, 1.2)
 
 
 def kv_scales_stage(work: Compilation) -> None:
@@ -38,10 +48,10 @@ def kv_scales_stage(work: Compilation) -> None:
         return
     draft, text = describe(work), work.text
     assert text is not None
-    length = min(TEXT_TOKENS, work.network.compiled_context)
-    count = FEW_TEXTS if work.arguments.quality is QualityLevel.FAST else TEXTS
+    reading = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
+    length = min(reading.tokens, work.network.compiled_context)
     documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
-    texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, count)
+    texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
     work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
     reach = KvReach(work.network.spec)
 
@@ -51,7 +61,7 @@ def kv_scales_stage(work: Compilation) -> None:
 
     least_rows = 1 if work.wide is None else WIDE_ROWS
     record_caches(work.folder, draft, texts, least_rows, float_attention(work.network), record)
-    write_kv_scales(work.folder, reach.scales())
+    write_kv_scales(work.folder, reach.scales(reading.margin))
     work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
 
 
@@ -73,9 +83,9 @@ class KvReach:
         sizes[0, ..., :half] = sizes[0, ..., half : 2 * half] = radius
         np.maximum(self._most[layer], sizes.max(axis=2), out=self._most[layer])
 
-    def scales(self) -> Float32:
+    def scales(self, margin: float) -> Float32:
         """[L, 2, K, D]: what one code stands for. A channel that was always 0 gets the largest of its head."""
-        scales = self._most * np.float32(MARGIN / HIGHEST_CODE)
+        scales = self._most * np.float32(margin / HIGHEST_CODE)
         scales = np.where(scales < LEAST, scales.max(axis=3, keepdims=True), scales)
         return np.where(scales < LEAST, np.float32(1.0), scales).astype(np.float32)
 

@@ -14,11 +14,11 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
 from engine.compile.calibrated.choose import Forms
-from engine.compile.calibrated.estimate import Estimate
+from engine.compile.calibrated.estimate import BASE, Estimate
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
 from engine.compile.calibrated.settle import settle_quality
-from engine.compile.learned.plan import NOTHING
+from engine.compile.learned.plan import NOTHING, TORCH
 from engine.compile.learned.rates import LAYER_RATES, MODEL_RATES, LearningRates
 from engine.compile.progress import SilentProgress
 from engine.compile.rounding.codes import Coding
@@ -67,7 +67,12 @@ def test_an_embedder_has_its_layers_learned(tiny_checkpoint: Path) -> None:
     assert (plan.layers, plan.model) == (LAYER_RATES, ())
     assert plan.methods == ("rounding and scales learned by layer",)
     assert (other.layers, other.model) == (LAYER_RATES, MODEL_RATES)
-    assert with_learning(Estimate(1.0, 2, 3), plan) == Estimate(1.0 + plan.seconds, plan.memory, 3)
+    assert plan.beside == plan.memory >= TORCH
+    assert with_learning(Estimate(1.0, BASE, 3), plan) == Estimate(1.0 + plan.seconds, BASE + plan.memory, 3)
+    assert other.memory > other.beside == plan.beside
+    assert with_learning(Estimate(1.0, 2, 3), other).memory == BASE + other.memory
+    much = Estimate(1.0, 10**10, 3)
+    assert with_learning(much, other).memory == 10**10 + other.beside
 
 
 def test_the_compiler_loads_no_torch() -> None:
@@ -85,6 +90,7 @@ def test_a_bundle_of_the_best_quality(
     options: dict[str, Any],
     build: Callable[..., tuple[Path, Manifest]],
     tiny_checkpoint: Path,
+    short_text: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With few steps; what is learned is stored as it is, and nothing rounded again."""
@@ -92,7 +98,7 @@ def test_a_bundle_of_the_best_quality(
     monkeypatch.setattr("engine.compile.learned.plan.MODEL_RATES", (LearningRates(20, 3e-3, 0.0),))
     for rounding in ("int4.int4_blocks", "w4a16.int4_columns"):
         monkeypatch.setattr(f"engine.compile.quantization.{rounding}", lambda *_: pytest.fail("rounded again"))
-    _, manifest = build(tiny_checkpoint, **options, quality=QualityLevel.BEST)
+    _, manifest = build(tiny_checkpoint, **options, quality=QualityLevel.BEST, calibration=short_text)
     quality = manifest.quality
     assert quality is not None
     assert quality.methods[-2:] == ("rounding and scales learned by layer", "scales learned end to end")

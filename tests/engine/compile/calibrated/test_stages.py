@@ -34,8 +34,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
-def test_every_layout_is_compiled(options: dict[str, Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    manifest = compiled(tiny_checkpoint, tmp_path / "good", **options)
+def test_every_layout_is_compiled(
+    options: dict[str, Any], tiny_checkpoint: Path, short_text: Path, tmp_path: Path
+) -> None:
+    manifest = compiled(tiny_checkpoint, tmp_path / "good", calibration=short_text, **options)
     quality = load_manifest(tmp_path / "good").quality
     assert quality == manifest.quality
     assert quality is not None
@@ -56,9 +58,10 @@ def test_float_caches_and_outputs_follow_the_checkpoint(tiny_checkpoint: Path, t
     assert good.parity["kl"] < fast.parity["kl"]
 
 
-def test_embedders(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_embedders(tiny_checkpoint: Path, short_text: Path, tmp_path: Path) -> None:
+    options = {"task": ModelTask.EMBED, "calibration": short_text}
     fast, good = (
-        compiled(tiny_checkpoint, tmp_path / level, task=ModelTask.EMBED, quality=QualityLevel(level))
+        compiled(tiny_checkpoint, tmp_path / level, quality=QualityLevel(level), **options)
         for level in ("fast", "good")
     )
     assert good.quality is not None
@@ -66,10 +69,11 @@ def test_embedders(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert good.parity["cosine"] > fast.parity["cosine"]
 
 
-def test_recurrent_layers(tmp_path: Path) -> None:
+def test_recurrent_layers(short_text: Path, tmp_path: Path) -> None:
     make_hybrid(tmp_path / "model", gain=0.4)
     fast, good = (
-        compiled(tmp_path / "model", tmp_path / level, quality=QualityLevel(level)) for level in ("fast", "good")
+        compiled(tmp_path / "model", tmp_path / level, quality=QualityLevel(level), calibration=short_text)
+        for level in ("fast", "good")
     )
     assert good.parity["kl"] < fast.parity["kl"]
 
@@ -83,9 +87,9 @@ def test_encoders_take_fast_only(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_not_finite_are_refused(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, short_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.compile.calibrated.choose.gated", lambda stacked: np.full_like(stacked[:, ::2], np.nan))
     with pytest.raises(CompileError, match="not finite"):
-        compiled(tiny_checkpoint, tmp_path / "good")
+        compiled(tiny_checkpoint, tmp_path / "good", calibration=short_text)
     assert not (tmp_path / "good").exists()

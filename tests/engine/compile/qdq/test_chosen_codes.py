@@ -23,7 +23,7 @@ PARTS = {
 
 
 def test_integer_graphs_hold_the_chosen_codes(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, short_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: dict[str, list[BlockCodes]] = defaultdict(list)
     append = CodesFolder.append
@@ -38,6 +38,7 @@ def test_integer_graphs_hold_the_chosen_codes(
         tmp_path / "bundle",
         quant=Quant.W4A16,
         quality=QualityLevel.GOOD,
+        calibration=short_text,
         rows=(32,),
         context=(128,),
         parity_tokens=4,

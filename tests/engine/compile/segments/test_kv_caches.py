@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from engine.bundle.kv_scales import read_kv_scales
 from engine.bundle.manifest import Manifest, load_manifest
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, named_source
+from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, named_source
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.compile.segments import kv_caches, stages
@@ -58,8 +59,11 @@ def test_graphs_and_their_tensors(int8_cache_bundle: Path) -> None:
     assert types.pop("keys") == types.pop("values") == "int8" and set(types.values()) == {"float32"}
 
 
-def test_scales_by_definition(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest magnitude over the calibration's text, 20 % more, on code 127; of keys that of a pair's radius."""
+@pytest.mark.parametrize(("level", "length", "margin"), [("fast", 32, 1.5), ("good", 128, 1.2)])
+def test_scales_by_definition(
+    level: str, length: int, margin: float, tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest magnitude over the calibration's text, and a margin, on code 127; of keys that of a pair's radius."""
     seen: dict[int, list[np.ndarray]] = {}
 
     def spy(
@@ -72,18 +76,21 @@ def test_scales_by_definition(tiny_checkpoint: Path, build: Build, monkeypatch: 
         record_caches(folder, manifest, texts, least_rows, attention, both)  # type: ignore[arg-type]
 
     monkeypatch.setattr(kv_caches, "record_caches", spy)
+    monkeypatch.setattr(
+        "engine.compile.pipeline.settle_quality", lambda arguments, *_: replace(arguments, quality=QualityLevel(level))
+    )
     folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, kv=KvType.INT8, layout=Layout.SEGMENTS)
     scales = read_kv_scales(folder, manifest)
     assert manifest.text is not None
     documents = calibration_documents(tiny_checkpoint, None, folder, manifest.text)
-    texts = token_sequences(documents, folder, manifest.text, manifest.model.vocab, 128, 8)
+    texts = token_sequences(documents, folder, manifest.text, manifest.model.vocab, length, 32)
     assert sorted(seen) == [0, 1] and [len(found) for found in seen.values()] == [len(texts)] * 2
     for layer, found in seen.items():
         sides = np.concatenate(found, axis=2)  # [2, K, columns, D]
         keys, values = sides[0].astype(np.float64), sides[1].astype(np.float64)
         radius = np.sqrt(keys[..., :8] ** 2 + keys[..., 8:] ** 2).max(axis=1)
         most = np.stack([np.concatenate([radius, radius], axis=1), np.abs(values).max(axis=1)])
-        np.testing.assert_allclose(scales[layer], 1.2 * most / 127, rtol=1e-6)
+        np.testing.assert_allclose(scales[layer], margin * most / 127, rtol=1e-6)
 
 
 def test_a_file_is_what_scales_are_measured_on(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
@@ -107,7 +114,7 @@ def test_channels_that_are_always_zero_have_a_scale(int8_cache_bundle: Path) -> 
     values = np.zeros_like(keys)
     values[0, 1, 2, 5] = 1.27
     reach.add(0, keys, values)
-    scales = reach.scales()
+    scales = reach.scales(1.2)
     assert scales[0, 0, 0] == pytest.approx(0.12, rel=1e-5) and (scales[0, 0, 1] == 1).all()
     assert scales[0, 1, 1] == pytest.approx(0.012, rel=1e-5) and (scales[1] == 1).all()
 

@@ -45,7 +45,16 @@ def test_the_cache_is_the_setting(monkeypatch: pytest.MonkeyPatch, free_bundle: 
 
 
 def test_an_embedder_says_what_it_is(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    options = ["compile", str(tiny_checkpoint), "-o", str(tmp_path / "embedder"), "--task", "embed"]
+    options = [
+        "compile",
+        str(tiny_checkpoint),
+        "-o",
+        str(tmp_path / "embedder"),
+        "--task",
+        "embed",
+        "--quality",
+        "fast",
+    ]
     made = CliRunner().invoke(app, [*options, "--parity-tokens", "16"])
     assert made.exit_code == 0 and "cosine" in made.stderr + made.stdout
     shown = inspect(str(tmp_path / "embedder")).stdout

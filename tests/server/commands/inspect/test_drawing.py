@@ -138,9 +138,9 @@ def test_a_cross_encoder(tmp_path: Path) -> None:
     assert "score_head.bin" in text
 
 
-def test_what_quality_won_and_cost(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_what_quality_won_and_cost(tiny_checkpoint: Path, short_text: Path, tmp_path: Path) -> None:
     """Methods, tokens and seconds; the error of each kind of matrix before and after."""
-    arguments = CompileArguments(tiny_checkpoint, tmp_path / "good", quality=QualityLevel.GOOD)
+    arguments = CompileArguments(tiny_checkpoint, tmp_path / "good", quality=QualityLevel.GOOD, calibration=short_text)
     quality = compile_bundle(arguments, SilentProgress()).quality
     assert quality is not None
     text = drawn(tmp_path / "good")
