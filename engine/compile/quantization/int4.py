@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from engine.compile.ahead import ahead
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantization.blocks import (
@@ -87,8 +88,7 @@ def store_blocks(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
     zero_points: list[Bytes] = []
 
     def packed() -> Iterator[Bytes]:
-        for piece in pieces:
-            blocks = _as_blocks(piece, matrix.inputs, block, arguments.asymmetric)
+        for blocks in ahead(lambda piece: _as_blocks(piece, matrix.inputs, block, arguments.asymmetric), pieces):
             scales.append(blocks.scales)
             if blocks.zero_points is not None:
                 zero_points.append(blocks.zero_points)
@@ -126,11 +126,14 @@ def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
     zeros = _mapped(folder, matrix.zero_points, np.uint8) if matrix.zero_points else None
     offsets = _mapped(folder, matrix.offsets, np.float32) if matrix.offsets else None
     step = max(1, _SLICE_ITEMS // matrix.inputs)
-    for start in range(0, matrix.outputs, step):
+
+    def rows(start: int) -> Float32:
         run = slice(start, start + step)
         added = None if offsets is None else offsets[:, run].T
         blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run], added)
-        yield dequantised(blocks, matrix.inputs)
+        return dequantised(blocks, matrix.inputs)
+
+    yield from ahead(rows, range(0, matrix.outputs, step))
 
 
 def _mapped(folder: Path, tensor: StoredTensor, dtype: type[Number]) -> NDArray[Number]:

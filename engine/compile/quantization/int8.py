@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.compile.ahead import ahead
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
@@ -31,9 +32,9 @@ def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -
     integers = np.empty((matrix.inputs, matrix.outputs), np.int8)
     scales = np.empty(matrix.outputs, np.float32)
     row = 0
-    for piece in matrix.slices:
-        stop = row + len(piece)
-        integers[:, row:stop], scales[row:stop] = int8_columns(piece)
+    for codes, factors in ahead(int8_columns, matrix.slices):
+        stop = row + len(factors)
+        integers[:, row:stop], scales[row:stop] = codes, factors
         row = stop
     weight = file.add(f"{matrix.name}_weight", integers)
     return StoredMatrix(matrix.inputs, matrix.outputs, weight, file.add(f"{matrix.name}_scales", scales))
