@@ -8,7 +8,7 @@ CONTEXT = 512
 FIRST = CONTEXT // 2 + 1  # llama-perplexity scores what follows the second half of a window's positions
 PERPLEXITY_APART, KL_APART = 1.002, 1.02
 PERPLEXITY = re.compile(r"^Mean PPL\(Q\) +: +([0-9.]+)", re.MULTILINE)
-BASE = re.compile(r"^Mean PPL\(base\) +: +([0-9.]+)", re.MULTILINE)
+FLOAT_PERPLEXITY = re.compile(r"Final estimate: PPL = ([0-9.]+)")
 DIVERGENCE = re.compile(r"^Mean +KLD: +(-?[0-9.]+) ± +([0-9.]+)", re.MULTILINE)
 SAME_TOP = re.compile(r"^Same top p: +([0-9.]+)", re.MULTILINE)
 
@@ -55,13 +55,24 @@ class CrossCheck:
         return self.kl_apart <= KL_APART and self.perplexity_apart <= PERPLEXITY_APART
 
 
-def scores_in(printed: str) -> tuple[Scores, float]:
+def perplexity_in(printed: str) -> float:
+    """What `llama-perplexity` printed of the float checkpoint. ValueError when it is not there.
+
+    The one that it prints beside divergences is of predictions that it has cut off 16 nats below the likeliest.
+    """
+    found = FLOAT_PERPLEXITY.search(printed)
+    if found is None:
+        raise ValueError("llama-perplexity printed no perplexity")
+    return float(found[1])
+
+
+def scores_in(printed: str, float_perplexity: float) -> tuple[Scores, float]:
     """What `llama-perplexity --kl-divergence` printed, and the standard error of the KL. ValueError when it is not."""
-    found = [pattern.search(printed) for pattern in (PERPLEXITY, BASE, DIVERGENCE, SAME_TOP)]
+    found = [pattern.search(printed) for pattern in (PERPLEXITY, DIVERGENCE, SAME_TOP)]
     if None in found:
         raise ValueError("llama-perplexity printed no statistics of divergence")
-    perplexity, base, divergence, same = (each for each in found if each is not None)
-    scores = Scores(float(perplexity[1]), float(base[1]), float(divergence[1]), float(same[1]) / 100)
+    perplexity, divergence, same = (each for each in found if each is not None)
+    scores = Scores(float(perplexity[1]), float_perplexity, float(divergence[1]), float(same[1]) / 100)
     return scores, float(divergence[2])
 
 

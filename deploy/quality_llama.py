@@ -8,11 +8,11 @@ from typing import Any
 
 from peers_gguf import respelled
 from peers_setup import PeersFolder, SetupFailed
-from quality_checks import CONTEXT, CrossCheck, Scores, scores_in
+from quality_checks import CONTEXT, CrossCheck, Scores, perplexity_in, scores_in
 from tokenizers import Tokenizer
 
 DEPLOY = Path(__file__).resolve().parent
-THREADS = 1
+THREADS = 1  # checkpoints are small here; more only wait for each other on a busy machine
 # Caches in floats and every token by itself, as the floats are scored here.
 OPTIONS = ("-c", str(CONTEXT), "-b", str(CONTEXT), "-ub", str(CONTEXT), "-ctk", "f32", "-ctv", "f32", "-fa", "off")
 
@@ -43,41 +43,45 @@ class LlamaCheck:
         self._run = run
         self._python = python
         self._windows = tokens // CONTEXT
-        self._base_of: Path | None = None
+        self._base_of: tuple[Path, float] | None = None
 
     def of(self, what: Checked) -> CrossCheck:
         """Both scores of the same tokens. SetupFailed when a step fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        base = self._base(what)
+        try:
+            return self._of(what)
+        except ValueError as error:
+            raise SetupFailed(f"{what.name}: {error}") from None
+
+    def _of(self, what: Checked) -> CrossCheck:
+        base, perplexity = self._folder / "base.logits", self._float_perplexity(what)
         floats, is_gguf = self._folder / "checked.gguf", what.source.is_file()
         if is_gguf:
             quantize = [str(self._peers.llama_quantize()), "--allow-requantize", str(what.source), str(floats), "F32"]
             self._run(f"{what.name}: floats", quantize)
         else:
             self._peers.float_gguf(what.source, floats)
-        llama, error = self._diverged(what.name, floats, base)
-        computed = self._diverged(what.name, what.source, base)[0] if is_gguf else None
+
+        def scored(model: Path) -> tuple[Scores, float]:
+            command = self._command(model, "--kl-divergence", "--kl-divergence-base", str(base))
+            return scores_in(self._run(f"{what.name}: llama-perplexity", command), perplexity)
+
+        llama, error = scored(floats)
+        computed = scored(what.source)[0] if is_gguf else None
         tokens, own = self._own(what, base)
         return CrossCheck(tokens, llama, own, error, computed)
 
-    def _base(self, what: Checked) -> Path:
-        """Predictions of the float checkpoint on the text, by llama.cpp."""
-        path, floats, text = (self._folder / name for name in ("base.logits", "base.gguf", "base.txt"))
-        if self._base_of != what.checkpoint:
+    def _float_perplexity(self, what: Checked) -> float:
+        """Of the float checkpoint on the text, by llama.cpp, which leaves its predictions in base.logits."""
+        if self._base_of is None or self._base_of[0] != what.checkpoint:
+            path, floats, text = (self._folder / name for name in ("base.logits", "base.gguf", "base.txt"))
             self._peers.float_gguf(what.checkpoint, floats, "--respelled")
             tokenizer = Tokenizer.from_file(str(what.checkpoint / "tokenizer.json"))
             text.write_text(respelled(what.held_out.read_text(encoding="utf-8"), tokenizer), encoding="utf-8")
             written = ["-f", str(text), "--chunks", str(self._windows), "--save-all-logits", str(path)]
-            self._run(f"{what.name}: llama-perplexity of the floats", self._command(floats, *written))
-            self._base_of = what.checkpoint
-        return path
-
-    def _diverged(self, name: str, model: Path, base: Path) -> tuple[Scores, float]:
-        command = self._command(model, "--kl-divergence", "--kl-divergence-base", str(base))
-        try:
-            return scores_in(self._run(f"{name}: llama-perplexity", command))
-        except ValueError as error:
-            raise SetupFailed(f"{name}: {error}") from None
+            printed = self._run(f"{what.name}: llama-perplexity of the floats", self._command(floats, *written))
+            self._base_of = what.checkpoint, perplexity_in(printed)
+        return self._base_of[1]
 
     def _own(self, what: Checked, base: Path) -> tuple[int, Scores]:
         command = [self._python, str(DEPLOY / "quality_halves.py"), str(what.bundle), str(what.reference)]

@@ -14,6 +14,7 @@ import gguf
 from peers_setup import SOURCE, VERSION, PeersFolder
 from quality_folder import QualityFolder, Subject
 from quality_keys import checkpoint_key, key_of, sources_key, text_key
+from quality_llama import THREADS
 from quality_report import QualityRow
 from quality_steps import Steps
 
@@ -79,7 +80,7 @@ class Rivals:
     def _imatrix(self, subject: Subject, floats: Path) -> Path:
         path = self._folder.folder / "imatrix.gguf"
         command = [str(self._peers.llama_imatrix()), "-m", str(floats), "-f", str(subject.calibration), "-o", str(path)]
-        command += ["--parse-special", "-c", "512", "--chunks", str(IMATRIX_CHUNKS)]
+        command += ["--parse-special", "-c", "512", "--chunks", str(IMATRIX_CHUNKS), "-t", str(THREADS)]
         self._steps.run(f"{subject.name} imatrix", command)
         return path
 

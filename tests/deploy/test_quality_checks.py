@@ -18,10 +18,11 @@ from engine.errors import BundleError
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NAMES = ("quality_checks", "quality_halves", "quality_keys", "quality_llama", "peers_gguf", "peers_setup")
+PRINTED_OF_FLOATS = "[8]69.5000,\n0.00.950.988 I Final estimate: PPL = 69.5000 +/- 4.00000\n"
 PRINTED = """
 ====== Perplexity statistics ======
 Mean PPL(Q)                   :  70.250000 ±   4.100000
-Mean PPL(base)                :  69.500000 ±   4.000000
+Mean PPL(base)                :  61.500000 ±   4.000000
 Cor(ln(PPL(Q)), ln(PPL(base))):  99.90%
 
 ====== KL divergence statistics ======
@@ -47,16 +48,19 @@ def check(modules: dict[str, ModuleType], llama: tuple[float, ...], own: tuple[f
 
 
 def test_what_the_tool_prints_is_read(modules: dict[str, ModuleType]) -> None:
-    found, error = modules["quality_checks"].scores_in(PRINTED)
+    checks = modules["quality_checks"]
+    found, error = checks.scores_in(PRINTED, checks.perplexity_in(PRINTED_OF_FLOATS))
     values = (found.perplexity, found.float_perplexity, found.kl, found.top1)
     assert values == pytest.approx((70.25, 69.5, 0.00934, 0.923))
     assert error == 0.00021
 
 
-@pytest.mark.parametrize("lost", ["Mean PPL(Q)", "Mean PPL(base)", "Mean    KLD", "Same top p"])
+@pytest.mark.parametrize("lost", ["Mean PPL(Q)", "Mean    KLD", "Same top p"])
 def test_output_without_a_figure_is_refused(modules: dict[str, ModuleType], lost: str) -> None:
     with pytest.raises(ValueError, match="printed no statistics"):
-        modules["quality_checks"].scores_in(PRINTED.replace(lost, "Something"))
+        modules["quality_checks"].scores_in(PRINTED.replace(lost, "Something"), 69.5)
+    with pytest.raises(ValueError, match="printed no perplexity"):
+        modules["quality_checks"].perplexity_in(PRINTED)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +157,8 @@ def test_the_floats_of_a_file_and_the_file_itself_are_scored(modules: dict[str, 
 
     def run(step: str, command: list[str]) -> str:
         ran.append(command)
+        if "--save-all-logits" in command:
+            return PRINTED_OF_FLOATS
         return json.dumps(own) if "quality_halves" in command[1] else PRINTED
 
     (tmp_path / "made.gguf").touch()
@@ -165,6 +171,7 @@ def test_the_floats_of_a_file_and_the_file_itself_are_scored(modules: dict[str, 
     ]
     assert [each.computed is None for each in found] == [False, True]
     assert [(each.tokens, each.own.kl, each.llama.kl) for each in found] == [(2040, 0.0093, 0.00934)] * 2
+    assert all(each.llama.float_perplexity == 69.5 and each.agrees for each in found)
     assert (tmp_path / "check" / "base.txt").read_text(encoding="utf-8") == "\ue001user"
     assert peers.written == [("model", "base.gguf", "--respelled"), ("made", "checked.gguf")]
     scored = [command[command.index("-m") + 1] for command in ran if command[0] == "llama-perplexity"]
