@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from peers_gguf import respelled
 from peers_setup import PeersFolder, SetupFailed
@@ -12,6 +13,8 @@ from quality_checks import CONTEXT, CrossCheck, Scores, perplexity_in, scores_in
 from tokenizers import Tokenizer
 
 DEPLOY = Path(__file__).resolve().parent
+Figures = TypeVar("Figures")
+TRIES = 3
 THREADS = 1  # checkpoints are small here; more only wait for each other on a busy machine
 # Caches in floats and every token by itself, as the floats are scored here.
 OPTIONS = ("-c", str(CONTEXT), "-b", str(CONTEXT), "-ub", str(CONTEXT), "-ctk", "f32", "-ctv", "f32", "-fa", "off")
@@ -48,12 +51,6 @@ class LlamaCheck:
     def of(self, what: Checked) -> CrossCheck:
         """Both scores of the same tokens. SetupFailed when a step fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return self._of(what)
-        except ValueError as error:
-            raise SetupFailed(f"{what.name}: {error}") from None
-
-    def _of(self, what: Checked) -> CrossCheck:
         base, perplexity = self._folder / "base.logits", self._float_perplexity(what)
         floats, is_gguf = self._folder / "checked.gguf", what.source.is_file()
         if is_gguf:
@@ -64,7 +61,7 @@ class LlamaCheck:
 
         def scored(model: Path) -> tuple[Scores, float]:
             command = self._command(model, "--kl-divergence", "--kl-divergence-base", str(base))
-            return scores_in(self._run(f"{what.name}: llama-perplexity", command), perplexity)
+            return self._figures(f"{what.name}: llama-perplexity", command, lambda text: scores_in(text, perplexity))
 
         llama, error = scored(floats)
         computed = scored(what.source)[0] if is_gguf else None
@@ -79,9 +76,19 @@ class LlamaCheck:
             tokenizer = Tokenizer.from_file(str(what.checkpoint / "tokenizer.json"))
             text.write_text(respelled(what.held_out.read_text(encoding="utf-8"), tokenizer), encoding="utf-8")
             written = ["-f", str(text), "--chunks", str(self._windows), "--save-all-logits", str(path)]
-            printed = self._run(f"{what.name}: llama-perplexity of the floats", self._command(floats, *written))
-            self._base_of = what.checkpoint, perplexity_in(printed)
+            step, command = f"{what.name}: llama-perplexity of the floats", self._command(floats, *written)
+            self._base_of = what.checkpoint, self._figures(step, command, perplexity_in)
         return self._base_of[1]
+
+    def _figures(self, step: str, command: list[str], read: Callable[[str], Figures]) -> Figures:
+        """What is read of what a command prints. llama.cpp's log can lose its last lines, so it is run again then."""
+        for _ in range(TRIES - 1):
+            with suppress(ValueError):
+                return read(self._run(step, command))
+        try:
+            return read(self._run(step, command))
+        except ValueError as error:
+            raise SetupFailed(f"{step}: {error}") from None
 
     def _own(self, what: Checked, base: Path) -> tuple[int, Scores]:
         command = [self._python, str(DEPLOY / "quality_halves.py"), str(what.bundle), str(what.reference)]

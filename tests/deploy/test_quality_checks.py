@@ -179,12 +179,21 @@ def test_the_floats_of_a_file_and_the_file_itself_are_scored(modules: dict[str, 
     assert ran[0][ran[0].index("--chunks") + 1] == "8"
 
 
+def test_a_lost_end_of_the_log_is_asked_for_again(modules: dict[str, ModuleType]) -> None:
+    printed = iter(["", PRINTED_OF_FLOATS])
+    checker = modules["quality_llama"].LlamaCheck(FakePeers(), Path(), lambda step, command: next(printed), "", 4096)
+    assert checker._figures("step", [], modules["quality_checks"].perplexity_in) == 69.5
+
+
 def test_output_that_is_no_output_names_the_file(modules: dict[str, ModuleType], tmp_path: Path) -> None:
     llama = modules["quality_llama"]
     (tmp_path / "held-out.txt").write_text("x", encoding="utf-8")
     checker = llama.LlamaCheck(FakePeers(), tmp_path / "check", lambda step, command: "", sys.executable, 4096)
     what = llama.Checked("demo Q4_0", demo_folder(), tmp_path / "held-out.txt", tmp_path, tmp_path, tmp_path)
-    with pytest.raises(modules["peers_setup"].SetupFailed, match="demo Q4_0: llama-perplexity printed no"):
+    with pytest.raises(
+        modules["peers_setup"].SetupFailed,
+        match=r"demo Q4_0: .*: llama-perplexity printed no",
+    ):
         checker.of(what)
 
 
