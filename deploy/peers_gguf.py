@@ -91,8 +91,9 @@ def special_spellings(tokenizer: Tokenizer) -> dict[int, str]:
 
 def respelled(text: str, tokenizer: Tokenizer) -> str:
     """The text with special tokens as a file made with --respelled spells them."""
+    added = tokenizer.get_added_tokens_decoder()
     for identifier, spelling in special_spellings(tokenizer).items():
-        text = text.replace(tokenizer.id_to_token(identifier), spelling)
+        text = text.replace(added[identifier].content, spelling)
     return text
 
 
