@@ -2,9 +2,10 @@
 
 Every checkpoint, and the same with outliers planted, is compiled in each form and with each --quality; other software
 quantises the same. All are scored by `hexserve eval` against the float checkpoint on text that is held out. Prints the
-figures and the bars, and draws them; a run that was cut off goes on where it was. Ends with 0 when all bars hold, 1
-when one does not or something failed, 130 after Ctrl-C.
-Needs an installed `hexserve[dev]`; --rivals needs a C++ compiler the first time, and half an hour.
+figures and the bars, and draws them. A run that was cut off goes on where it was; what a changed compiler or another
+version of other software makes is measured anew. Ends with 0 when all bars hold, 1 when one does not or something
+failed, 130 after Ctrl-C.
+Needs an installed `hexserve[dev]`; --rivals and --check need a C++ compiler the first time, and half an hour.
 """
 
 import argparse
@@ -17,10 +18,13 @@ from rich.console import Console
 DEPLOY = Path(__file__).resolve().parent
 sys.path[:0] = [str(DEPLOY)]
 
-from peers_setup import SetupFailed  # noqa: E402
+from peers_setup import PeersFolder, SetupFailed  # noqa: E402
+from quality_checks import check_table  # noqa: E402
 from quality_folder import FORMS, QualityFolder, Subject  # noqa: E402
+from quality_llama import LlamaCheck  # noqa: E402
 from quality_report import Asked, QualityRow, bar_table, bars, drawing, table  # noqa: E402
-from quality_rivals import EQUAL_BITS, RIVALS, Rivals  # noqa: E402
+from quality_rivals import EQUAL_BITS, RIVALS, Rivals, made_by  # noqa: E402
+from quality_steps import Steps  # noqa: E402
 
 FAILED, INTERRUPTED = 1, 130
 PLANTED = " with outliers"
@@ -38,7 +42,8 @@ def main() -> int:
         return INTERRUPTED
     found = bars(rows, asked)
     caption = f"{min(row.tokens for row in rows)} held-out tokens of each checkpoint, against its float definition."
-    report = f"{caption}\n\n{table(rows)}\n{bar_table(found)}"
+    checks = [(f"{row.checkpoint}, {row.form}, {row.way}", row.check) for row in rows if row.check]
+    report = "\n".join(filter(None, (f"{caption}\n", table(rows), check_table(checks), bar_table(found))))
     console.print(report, markup=False, highlight=False, soft_wrap=True)
     options.svg.write_text(drawing(rows, caption), encoding="utf-8")
     (options.folder / "table.md").write_text(report, encoding="utf-8")
@@ -57,6 +62,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-outliers", action="store_true", help="leave out the checkpoints with planted outliers")
     parser.add_argument("--rivals", default="", help="of " + ", ".join(RIVALS))
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where llama.cpp is built")
+    parser.add_argument("--check", action="store_true", help="score floats by llama.cpp's perplexity tool too")
     parser.add_argument("--tokens", type=int, default=4096, help="held-out tokens that are scored, at most")
     parser.add_argument("--svg", type=Path, default=Path("docs/quality.svg"))
     options = parser.parse_args()
@@ -71,11 +77,13 @@ def parse() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, console: Console) -> tuple[list[QualityRow], Asked]:
     """Every row, and what the bars ask of them."""
-    folder = QualityFolder(options.folder, console, options.tokens)
+    steps, peers = Steps(console), PeersFolder(options.peers, console)
+    check = LlamaCheck(peers, options.folder.absolute() / "check", steps.run, sys.executable, options.tokens)
+    folder = QualityFolder(options.folder, steps, options.tokens, check if options.check else None)
     subjects = [folder.demo()]
     if options.english:
         subjects.append(Subject.english(options.english, options.text))
-    rivals = Rivals(folder, options.peers, console)
+    rivals = Rivals(folder, steps, peers)
     rows: list[QualityRow] = []
     planted: dict[str, str] = {}
     for subject in subjects:
@@ -93,10 +101,12 @@ def measured(folder: QualityFolder, rivals: Rivals, subject: Subject, options: a
     rows = []
     for form in options.forms.split(","):
         for way in options.ways.split(","):
-            rows.append(folder.kept(subject, (subject.name, form, way), partial(folder.row, subject, form, way)))
+            place = (subject.name, form, way)
+            rows.append(folder.kept(subject, place, folder.made_here(), partial(folder.row, subject, form, way)))
     for name in filter(None, options.rivals.split(",")):
-        place = (subject.name, RIVALS[name].form, RIVALS[name].way)
-        rows.append(folder.kept(subject, place, partial(rivals.row, subject, name)))
+        rival = RIVALS[name]
+        place = (subject.name, rival.form, rival.way)
+        rows.append(folder.kept(subject, place, made_by(rival), partial(rivals.row, subject, name)))
     return rows
 
 

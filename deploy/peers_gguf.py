@@ -1,8 +1,9 @@
-"""A Qwen3 checkpoint as GGUF, for llama.cpp: `python deploy/peers_gguf.py HF_FOLDER OUTPUT [--floats]`.
+"""A Qwen3 checkpoint as GGUF, for llama.cpp: `python deploy/peers_gguf.py HF_FOLDER OUTPUT [--floats [--respelled]]`.
 
 Needs the `gguf` package of the llama.cpp tree on PYTHONPATH. Every matrix becomes Q4_0, the tied embedding and LM head
 included, as they are int4 in our bundle; norms stay float32. With --floats, for llama-quantize, all stay float32 and a
-tied head gets weights of its own.
+tied head gets weights of its own. With --respelled, special tokens are what `respelled` makes of their spellings: some
+of llama.cpp's tools, llama-perplexity among them, read special tokens in a text as plain text.
 """
 
 import json
@@ -20,16 +21,17 @@ from tokenizers import Tokenizer
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 ANY_MERGE = "a b"  # a vocabulary without one is refused; prompts come as token ids, so it is never used
+PRIVATE_USE = 0xE000  # Unicode's, from where spellings of special tokens are taken
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def main(source: Path, output: Path, floats: bool = False) -> int:
+def main(source: Path, output: Path, floats: bool = False, has_respelled: bool = False) -> int:
     """Write the file whole or not at all."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     draft = output.with_suffix(".draft")
     writer = gguf.GGUFWriter(draft, "qwen3")
     add_sizes(writer, config, floats)
-    add_vocabulary(writer, Tokenizer.from_file(str(source / "tokenizer.json")), config)
+    add_vocabulary(writer, Tokenizer.from_file(str(source / "tokenizer.json")), config, has_respelled)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
     for name, value in with_head(tensors(source)) if floats else tensors(source):
         is_rounded = value.ndim > 1 and not floats
@@ -60,18 +62,39 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], floats: bool) -> 
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
+def add_vocabulary(
+    writer: gguf.GGUFWriter, tokenizer: Tokenizer, config: dict[str, Any], has_respelled: bool = False
+) -> None:
     """Every token with its spelling, so that answers stream text."""
     added = tokenizer.get_added_tokens_decoder()
     kinds = {identifier: CONTROL if token.special else USER_DEFINED for identifier, token in added.items()}
-    size = config["vocab_size"]
+    spellings = {identifier: tokenizer.id_to_token(identifier) for identifier in range(config["vocab_size"])}
+    if has_respelled:
+        other = special_spellings(tokenizer)
+        spellings |= other
+        kinds |= dict.fromkeys(other, USER_DEFINED)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list([tokenizer.id_to_token(identifier) or f"<unused{identifier}>" for identifier in range(size)])
-    writer.add_token_types([kinds.get(identifier, NORMAL) for identifier in range(size)])
+    writer.add_token_list([spelling or f"<unused{identifier}>" for identifier, spelling in spellings.items()])
+    writer.add_token_types([kinds.get(identifier, NORMAL) for identifier in spellings])
     writer.add_token_merges(merges(tokenizer) or [ANY_MERGE])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
+
+
+def special_spellings(tokenizer: Tokenizer) -> dict[int, str]:
+    """A character of Unicode's private use for each special token."""
+    added = tokenizer.get_added_tokens_decoder()
+    special = sorted(identifier for identifier, token in added.items() if token.special)
+    return {identifier: chr(PRIVATE_USE + place) for place, identifier in enumerate(special)}
+
+
+def respelled(text: str, tokenizer: Tokenizer) -> str:
+    """The text with special tokens as a file made with --respelled spells them."""
+    added = tokenizer.get_added_tokens_decoder()
+    for identifier, spelling in special_spellings(tokenizer).items():
+        text = text.replace(added[identifier].content, spelling)
+    return text
 
 
 def merges(tokenizer: Tokenizer) -> list[str]:
@@ -99,4 +122,4 @@ def tensors(source: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), "--floats" in sys.argv[3:]))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), "--floats" in sys.argv[3:], "--respelled" in sys.argv[3:]))

@@ -1,13 +1,13 @@
 """Ratios of hexserve to llama-server against the bars, as text, Markdown and a drawing. Pure."""
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
-WIDTH, PLOT, LEFT, ROW, HEAD = 760, 300, 300, 22, 74
-CAPTION_CHARACTERS = 115
+from report_drawing import document, headed, put_text
+
+PLOT, LEFT, ROW = 300, 300, 22
 MOST = 2.5  # the right end of the plot
 GOOD, POOR = "#2f6fde", "#d9a441"
 SPEED_BARS = {(128, 1): 1.2, (128, 4): 1.5, (128, 8): 1.7, (128, 16): 1.7, (1024, 1): 1.3, (1024, 4): 1.4}
@@ -82,38 +82,25 @@ def table(found: Sequence[PeerRatio]) -> str:
 
 def drawing(found: Sequence[PeerRatio], caption: str) -> str:
     """An SVG document: a bar for each ratio, a line at 1 and a mark at its bar."""
-    said = textwrap.wrap(caption, CAPTION_CHARACTERS)
-    head = HEAD + 16 * (len(said) - 1)
-    height = head + ROW * len(found) + 20
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
-    root.set("font-family", "system-ui, sans-serif")
-    SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
-    _text(root, 20, 24, "hexserve / llama-server", size=15)
-    for index, line in enumerate(said):
-        _text(root, 20, 42 + 16 * index, line, size=11)
-    _text(
-        root,
-        20,
-        head - 16,
-        "Output tok/s: longer is better; all others: shorter. Red mark: the bar. Yellow: it is missed.",
-        11,
-    )
+    note = "Output tok/s: longer is better; all others: shorter. Red mark: the bar. Yellow: it is missed."
+    root, head = headed("hexserve / llama-server", caption, note, ROW * len(found))
     for index, each in enumerate(found):
         _draw_ratio(root, head + ROW * index, each, is_first=index == 0 or found[index - 1].load != each.load)
-    SubElement(root, "path", d=f"M{_x(1.0):.1f} {head - 4}V{height - 12}", stroke="#52606d", fill="none")
-    indent(root)
-    return tostring(root, encoding="unicode") + "\n"
+    SubElement(
+        root, "path", d=f"M{_x(1.0):.1f} {head - 4}V{head + ROW * len(found) + 8}", stroke="#52606d", fill="none"
+    )
+    return document(root)
 
 
 def _draw_ratio(root: Element, top: int, each: PeerRatio, is_first: bool) -> None:
     if is_first:
-        _text(root, 20, top + 13, each.load, size=11)
-    _text(root, LEFT - 8, top + 13, each.name, size=11, anchor="end")
+        put_text(root, 20, top + 13, each.load, size=11)
+    put_text(root, LEFT - 8, top + 13, each.name, size=11, anchor="end")
     if each.value is not None:
         colour = POOR if each.holds is False else GOOD
         place = {"x": str(LEFT), "y": str(top + 3), "height": str(ROW - 8), "fill": colour}
         SubElement(root, "rect", {**place, "width": f"{_x(each.value) - LEFT:.1f}"})
-    _text(root, LEFT + PLOT + 70, top + 13, f"{_number(each.value)}  {_bar(each)}", size=11)
+    put_text(root, LEFT + PLOT + 70, top + 13, f"{_number(each.value)}  {_bar(each)}", size=11)
     if each.bar is not None:
         x = f"{_x(each.bar):.1f}"
         SubElement(root, "line", {"x1": x, "x2": x, "y1": str(top), "y2": str(top + ROW - 3), "stroke": "#c0392b"})
@@ -121,12 +108,6 @@ def _draw_ratio(root: Element, top: int, each: PeerRatio, is_first: bool) -> Non
 
 def _x(value: float) -> float:
     return LEFT + PLOT * min(value, MOST) / MOST
-
-
-def _text(parent: Element, x: float, y: float, words: str, size: int, anchor: str = "start") -> None:
-    made = SubElement(parent, "text", {"x": f"{x:.0f}", "y": f"{y:.0f}", "font-size": str(size), "fill": "#1f2933"})
-    made.set("text-anchor", anchor)
-    made.text = words
 
 
 def _over(part: float | None, whole: float | None) -> float | None:

@@ -46,9 +46,13 @@ class PeersFolder:
         """What tells the quantiser which inputs matter; built in the same place."""
         return self._program("llama-imatrix")
 
-    def float_gguf(self, checkpoint: Path, path: Path) -> None:
-        """Write a checkpoint as a GGUF file of floats."""
-        self._write_gguf(checkpoint, path, "--floats")
+    def llama_perplexity(self) -> Path:
+        """What scores a text; built in the same place."""
+        return self._program("llama-perplexity")
+
+    def float_gguf(self, checkpoint: Path, path: Path, *options: str) -> None:
+        """Write a checkpoint as a GGUF file of floats. options: more of peers_gguf.py's."""
+        self._write_gguf(checkpoint, path, "--floats", *options)
 
     def _program(self, name: str) -> Path:
         program = self._folder / "build" / "bin" / name

@@ -4,6 +4,7 @@ Runs in an environment of its own. The head is quantised too, as it is in our fo
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import torch
 from auto_round import AutoRound
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-LENGTH, SAMPLES, ROUNDS, BATCH = 512, 32, 200, 8
+# Its defaults but for the length, which is 2,048: together as much text as `good` reads.
+LENGTH, SAMPLES, ROUNDS, BATCH = 256, 128, 200, 8
 
 
-def main(source: Path, output: Path, calibration: Path, group: int) -> int:
-    """Quantise and write the floats that the codes stand for."""
+def main(source: Path, output: Path, calibration: Path, group: int, rounds: int = ROUNDS) -> int:
+    """Quantise and write the floats that the codes stand for, beside the configuration and tokenizer of the source."""
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source)
     if model.config.tie_word_embeddings:
@@ -28,7 +30,7 @@ def main(source: Path, output: Path, calibration: Path, group: int) -> int:
         bits=4,
         group_size=group,
         sym=True,
-        iters=ROUNDS,
+        iters=rounds,
         seqlen=LENGTH,
         nsamples=SAMPLES,
         batch_size=BATCH,
@@ -36,10 +38,15 @@ def main(source: Path, output: Path, calibration: Path, group: int) -> int:
         layer_config={"lm_head": {"bits": 4, "group_size": group, "sym": True, "data_type": "int"}},
         device_map="cpu",
         amp=False,
+        enable_torch_compile=False,  # on a CPU compiling takes longer than what it saves here
     )
     quantised, _ = found.quantize()
     quantised.to(torch.float32).save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    written = config | {"tie_word_embeddings": False, "torch_dtype": "float32"}
+    (output / "config.json").write_text(json.dumps(written, indent=1), encoding="utf-8")
+    for path in source.glob("tokenizer*.json"):
+        shutil.copy(path, output)
     print(json.dumps({"bits": 4 + 16 / group}))
     return 0
 
@@ -54,4 +61,4 @@ def samples(tokenizer: Any, calibration: Path) -> list[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *(int(each) for each in sys.argv[4:])))

@@ -1,25 +1,27 @@
 """Checkpoints, their bundles and figures in one folder, made by the commands that users have."""
 
-import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from peers_setup import SetupFailed
+from quality_keys import checkpoint_key, key_of, sources_key, text_key
+from quality_llama import Checked, LlamaCheck
 from quality_report import QualityRow
+from quality_steps import Steps
 from quality_texts import calibration_text, held_out_text
-from rich.console import Console
 
 from engine.demo.location import demo_folder
 
 DEPLOY = Path(__file__).resolve().parent
+ENGINE = DEPLOY.parent / "engine"
+SCORERS = (ENGINE / "evaluation",)
+COMPILERS = (ENGINE / "compile", DEPLOY / "quality_floats.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,13 @@ class Subject:
 class QualityFolder:
     """The folder that holds everything, with a method for each thing in it."""
 
-    def __init__(self, folder: Path, console: Console, tokens: int) -> None:
+    def __init__(self, folder: Path, steps: Steps, tokens: int, check: LlamaCheck | None = None) -> None:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._console = console
+        self._steps = steps
         self._tokens = tokens
+        self._check = check
+        self._references: set[Path] = set()
 
     def demo(self) -> Subject:
         """The embedded model and its texts."""
@@ -80,22 +84,42 @@ class QualityFolder:
 
     def with_outliers(self, subject: Subject, name: str) -> Subject:
         """The same function with planted outliers, and the same texts."""
-        folder = self.folder / _file_name(name, _fingerprint(subject.folder))
+        folder = self.folder / _file_name(name, checkpoint_key(subject.folder))
         if not (folder / "model.safetensors.index.json").is_file():  # written last
             shutil.rmtree(folder, ignore_errors=True)
             module = "engine.compile.transforms.plant_outliers"
-            self.run("plant outliers", [sys.executable, "-m", module, str(subject.folder), "-o", str(folder)])
+            self._steps.run("plant outliers", [sys.executable, "-m", module, str(subject.folder), "-o", str(folder)])
         return Subject(name, folder, subject.held_out, subject.calibration)
 
-    def kept(self, subject: Subject, place: tuple[str, str, str], measured: Callable[[], QualityRow]) -> QualityRow:
-        """A row as an earlier run measured it on this very checkpoint, else measured now."""
-        path = self.folder / "rows" / _file_name(*place, _fingerprint(subject.folder), ".json")
-        if not path.is_file():
+    def kept(
+        self, subject: Subject, place: tuple[str, str, str], made_by: str, measured: Callable[[], QualityRow]
+    ) -> QualityRow:
+        """A row as an earlier run measured it, else measured now.
+
+        Measured anew when the checkpoint, a text, the scoring or made_by is another: what tells the state of the
+        software that quantises. Also when llama.cpp's scores are wanted and a row of floats has none.
+        """
+        texts = text_key(subject.held_out, subject.calibration)
+        key = key_of(checkpoint_key(subject.folder), texts, str(self._tokens), sources_key(*SCORERS), made_by)
+        path = self.folder / "rows" / _file_name(*place, key, ".json")
+        row = msgspec.json.decode(path.read_bytes(), type=QualityRow) if path.is_file() else None
+        if row is None or (self._check and row.check is None and self._is_of_floats(place)):
+            row = measured()
             path.parent.mkdir(exist_ok=True)
             draft = path.with_suffix(".draft")
-            draft.write_bytes(msgspec.json.encode(measured()))
+            draft.write_bytes(msgspec.json.encode(row))
             draft.replace(path)
-        return msgspec.json.decode(path.read_bytes(), type=QualityRow)
+        return row
+
+    @staticmethod
+    def made_here() -> str:
+        """Tells the state of this compiler, as `kept` wants it."""
+        return sources_key(*COMPILERS)
+
+    @staticmethod
+    def _is_of_floats(place: tuple[str, str, str]) -> bool:
+        form = FORMS.get(place[1])
+        return form is None or not form.options
 
     def row(self, subject: Subject, name: str, way: str) -> QualityRow:
         """One checkpoint in one form, its codes chosen in one way."""
@@ -113,15 +137,19 @@ class QualityFolder:
         command = [sys.executable, str(DEPLOY / "quality_floats.py"), str(subject.folder), "-o", str(floats)]
         command += ["--quant", quant, "--block", str(form.block), "--quality", way]
         began = time.monotonic()
-        self.run(f"{' '.join(place)}: choose codes", [*command, "--calibration", str(subject.calibration)])
+        self._steps.run(f"{' '.join(place)}: choose codes", [*command, "--calibration", str(subject.calibration)])
         return self.scored_floats(subject, place, bits_of(subject.folder, form), floats, time.monotonic() - began)
 
     def scored_floats(
         self, subject: Subject, place: tuple[str, str, str], bits: float, source: Path, seconds: float
     ) -> QualityRow:
-        """What a folder or GGUF file holds, in float arithmetic."""
+        """What a folder or GGUF file holds, in float arithmetic; by llama.cpp too, where it is asked."""
         row = self.scored(subject, place, bits, source, ("--quant", "fp32"), "")
-        return QualityRow(*place, bits, seconds, row.tokens, row.kl, row.top1, row.loss)
+        found = None
+        if self._check:
+            bundles = self.folder / "bundle", self._reference(subject)
+            found = self._check.of(Checked(" ".join(place), subject.folder, subject.held_out, source, *bundles))
+        return replace(row, seconds=seconds, check=found)
 
     def scored(
         self,
@@ -137,30 +165,23 @@ class QualityFolder:
         hexserve = [sys.executable, "-m", "server"]
         command = [*hexserve, "compile", str(source), "-o", str(bundle), "--force", *options]
         began = time.monotonic()
-        self.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
+        self._steps.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
         seconds = time.monotonic() - began
         figures.parent.mkdir(exist_ok=True)
         judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]
         judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures)]
-        self.run(f"{' '.join(place)}: score", judged)
+        self._steps.run(f"{' '.join(place)}: score", judged)
         written = json.loads(figures.read_text(encoding="utf-8"))["models"][0]["quality"]
         return QualityRow.of(place, bits, seconds, written)
 
     def _reference(self, subject: Subject) -> Path:
-        """The float checkpoint as a bundle: much faster than its definition, and checked against that."""
-        bundle = self.folder / _file_name(subject.name, _fingerprint(subject.folder), "fp32")
-        if not bundle.is_dir():
-            compile_it = [sys.executable, "-m", "server", "compile", str(subject.folder), "-o", str(bundle)]
-            self.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
+        """The float checkpoint as a bundle, compiled once a run: much faster than its definition, and checked by it."""
+        bundle = self.folder / _file_name(subject.name, checkpoint_key(subject.folder), "fp32")
+        if bundle not in self._references:
+            compile_it = [sys.executable, "-m", "server", "compile", str(subject.folder), "-o", str(bundle), "--force"]
+            self._steps.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
+            self._references.add(bundle)
         return bundle
-
-    def run(self, step: str, command: list[str]) -> str:
-        """Run a command; what it printed. SetupFailed with the last of it when it does not succeed."""
-        self._console.print(f"{step} ...", markup=False, highlight=False)
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
-            raise SetupFailed(f"{step} failed: {' '.join((done.stdout + done.stderr).split()[-60:])}")
-        return done.stdout + done.stderr
 
 
 def bits_of(folder: Path, form: Form) -> float:
@@ -171,14 +192,6 @@ def bits_of(folder: Path, form: Form) -> float:
     layer = config["hidden_size"] * (2 * queries + 2 * keys + 3 * config["intermediate_size"])
     layers = layer * config["num_hidden_layers"]
     return float((layers * form.bits + head * form.head_bits) / (layers + head))
-
-
-def _fingerprint(folder: Path) -> str:
-    """Tells one state of a checkpoint from another."""
-    found = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:12]
 
 
 def _file_name(*words: str) -> str:

@@ -1,16 +1,17 @@
 """What was measured of quantised checkpoints, against the bars, as Markdown and a drawing. Pure."""
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
+
+from quality_checks import KL_APART, PERPLEXITY_APART, CrossCheck
+from report_drawing import document, headed, put_text
 
 FAST = "fast"
 KL_BAR, DISAGREEMENT_BAR, LOSS_BAR, OUTLIER_BAR, RIVAL_BAR = 0.25, 0.5, 0.35, 1.2, 1.0
-WIDTH, PLOT, LEFT, ROW, HEAD = 760, 320, 330, 18, 74
-CAPTION_CHARACTERS = 115
+PLOT, LEFT, ROW = 320, 330, 18
 COLOURS = {"fast": "#9aa5b1", "good": "#2f6fde", "best": "#1b7f4d"}
 RIVAL = "#d9a441"
 
@@ -35,6 +36,7 @@ class QualityRow:
 
     form: storage and block. way: `--quality`, or the name of other software. bits: stored for a weight of the linear
     layers and the head, scales included. seconds: that it took to make. loss: of perplexity, 1 = twice as high.
+    check: the same floats scored by llama.cpp too.
     """
 
     checkpoint: str
@@ -46,6 +48,7 @@ class QualityRow:
     kl: Figure
     top1: Figure
     loss: Figure
+    check: CrossCheck | None = None
 
     @classmethod
     def of(cls, place: tuple[str, str, str], bits: float, seconds: float, written: dict[str, Any]) -> "QualityRow":
@@ -87,7 +90,8 @@ class Asked:
 def bars(rows: Sequence[QualityRow], asked: Asked) -> list[Bar]:
     """Every bar that the rows have figures for."""
     by_place = {(row.checkpoint, row.form, row.way): row for row in rows}
-    return [bar for row in rows if row.way in ("good", "best") for bar in _bars_of(row, by_place, asked)]
+    own = [bar for row in rows if row.way in ("good", "best") for bar in _bars_of(row, by_place, asked)]
+    return own + [bar for row in rows for bar in _bars_of_check(row)]
 
 
 def _bars_of(row: QualityRow, rows: dict[tuple[str, str, str], QualityRow], asked: Asked) -> Iterator[Bar]:
@@ -107,6 +111,13 @@ def _bars_of(row: QualityRow, rows: dict[tuple[str, str, str], QualityRow], aske
     for rival in rows.values():
         if rival.checkpoint == row.checkpoint and rival.form in asked.rivals.get(row.form, ()):
             yield bar(f"KL / {rival.way} {rival.form}", row.kl.value, rival.kl.value, RIVAL_BAR)
+
+
+def _bars_of_check(row: QualityRow) -> Iterator[Bar]:
+    if row.check:
+        place = row.checkpoint, row.form, row.way
+        yield Bar(*place, "KL, by llama-perplexity and here", row.check.kl_apart, KL_APART)
+        yield Bar(*place, "perplexity, by llama-perplexity and here", row.check.perplexity_apart, PERPLEXITY_APART)
 
 
 def table(rows: Sequence[QualityRow]) -> str:
@@ -137,22 +148,13 @@ def bar_table(found: Sequence[Bar]) -> str:
 
 def drawing(rows: Sequence[QualityRow], caption: str) -> str:
     """An SVG document: the mean KL of each row on a logarithmic axis, with its interval."""
-    said = textwrap.wrap(caption, CAPTION_CHARACTERS)
-    head = HEAD + 16 * (len(said) - 1)
-    height = head + ROW * len(rows) + 20
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
-    root.set("font-family", "system-ui, sans-serif")
-    SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
-    _text(root, 20, 24, "Mean KL from the float model", size=15)
-    for index, line in enumerate(said):
-        _text(root, 20, 42 + 16 * index, line, size=11)
-    _text(root, 20, head - 16, "Logarithmic; shorter is better. The line is the 95 % interval.", 11)
+    note = "Logarithmic; shorter is better. The line is the 95 % interval."
+    root, head = headed("Mean KL from the float model", caption, note, ROW * len(rows))
     scale = _Scale.of(rows)
     for index, row in enumerate(rows):
         first = index == 0 or rows[index - 1].checkpoint != row.checkpoint
         _draw_row(root, head + ROW * index, row, scale, first)
-    indent(root)
-    return tostring(root, encoding="unicode") + "\n"
+    return document(root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +176,11 @@ class _Scale:
 
 def _draw_row(root: Element, top: int, row: QualityRow, scale: _Scale, is_first: bool) -> None:
     if is_first:
-        _text(root, 20, top + 12, row.checkpoint, size=11)
-    _text(root, LEFT - 8, top + 12, f"{row.form}, {row.way}", size=11, anchor="end")
+        put_text(root, 20, top + 12, row.checkpoint, size=11)
+    put_text(root, LEFT - 8, top + 12, f"{row.form}, {row.way}", size=11, anchor="end")
     place = {"x": str(LEFT), "y": str(top + 3), "height": str(ROW - 7), "fill": COLOURS.get(row.way, RIVAL)}
     SubElement(root, "rect", {**place, "width": f"{scale.x(row.kl.value) - LEFT:.1f}"})
     y = f"{top + ROW / 2:.1f}"
     ends = {"x1": f"{scale.x(row.kl.low):.1f}", "x2": f"{scale.x(row.kl.high):.1f}", "y1": y, "y2": y}
     SubElement(root, "line", {**ends, "stroke": "#1f2933"})
-    _text(root, LEFT + PLOT + 12, top + 12, f"{row.kl.value:.2e}", size=11)
-
-
-def _text(parent: Element, x: float, y: float, words: str, size: int, anchor: str = "start") -> None:
-    made = SubElement(parent, "text", {"x": f"{x:.0f}", "y": f"{y:.0f}", "font-size": str(size), "fill": "#1f2933"})
-    made.set("text-anchor", anchor)
-    made.text = words
+    put_text(root, LEFT + PLOT + 12, top + 12, f"{row.kl.value:.2e}", size=11)

@@ -4,20 +4,23 @@ llama.cpp's files are read back by `hexserve compile X.gguf --quant fp32`; auto-
 """
 
 import json
+import shutil
 import time
 import venv
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
-from peers_setup import PeersFolder
+from peers_setup import SOURCE, VERSION, PeersFolder
 from quality_folder import QualityFolder, Subject
+from quality_keys import checkpoint_key, key_of, sources_key, text_key
+from quality_llama import THREADS
 from quality_report import QualityRow
-from rich.console import Console
+from quality_steps import Steps
 
 AUTO_ROUND, TORCH = "auto-round==0.16.1", "torch==2.13.0"
-DEPLOY = Path(__file__).resolve().parent
-IMATRIX_CHUNKS = 32
+AUTO_ROUND_SCRIPT = Path(__file__).resolve().parent / "quality_auto_round.py"
+IMATRIX_CHUNKS = 64  # of 512 tokens: as much text as `good` reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,10 @@ EQUAL_BITS = {
 class Rivals:
     """Makes and scores what other software makes of a checkpoint."""
 
-    def __init__(self, folder: QualityFolder, peers: Path, console: Console) -> None:
+    def __init__(self, folder: QualityFolder, steps: Steps, peers: PeersFolder) -> None:
         self._folder = folder
-        self._peers = PeersFolder(peers, console)
+        self._steps = steps
+        self._peers = peers
 
     def row(self, subject: Subject, name: str) -> QualityRow:
         """One checkpoint as one of RIVALS has it."""
@@ -68,7 +72,7 @@ class Rivals:
             options += ["--imatrix", str(self._imatrix(subject, floats))]
         kind = rival.form.split()[0]
         program = str(self._peers.llama_quantize())
-        self._folder.run(f"{subject.name} {rival.form}", [program, *options, str(floats), str(made), kind])
+        self._steps.run(f"{subject.name} {rival.form}", [program, *options, str(floats), str(made), kind])
         seconds = time.monotonic() - began
         place = (subject.name, rival.form, rival.way)
         return self._folder.scored_floats(subject, place, gguf_bits(made), made, seconds)
@@ -76,31 +80,44 @@ class Rivals:
     def _imatrix(self, subject: Subject, floats: Path) -> Path:
         path = self._folder.folder / "imatrix.gguf"
         command = [str(self._peers.llama_imatrix()), "-m", str(floats), "-f", str(subject.calibration), "-o", str(path)]
-        command += ["--parse-special", "-c", "512", "--chunks", str(IMATRIX_CHUNKS)]
-        self._folder.run(f"{subject.name} imatrix", command)
+        command += ["--parse-special", "-c", "512", "--chunks", str(IMATRIX_CHUNKS), "-t", str(THREADS)]
+        self._steps.run(f"{subject.name} imatrix", command)
         return path
 
     def _auto_round(self, subject: Subject, rival: Rival) -> QualityRow:
-        made, place = self._folder.folder / "auto-round-floats", (subject.name, rival.form, rival.way)
-        command = [str(self._python()), str(DEPLOY / "quality_auto_round.py"), str(subject.folder), str(made)]
-        began = time.monotonic()
-        printed = self._folder.run(f"{' '.join(place)}", [*command, str(subject.calibration), str(rival.block)])
-        seconds = time.monotonic() - began
-        bits = json.loads(printed.strip().splitlines()[-1])["bits"]
-        return self._folder.scored_floats(subject, place, bits, made, seconds)
+        """Its floats are kept: making them takes a quarter of an hour and more, scoring them seconds."""
+        place = (subject.name, rival.form, rival.way)
+        parts = checkpoint_key(subject.folder), text_key(subject.calibration), made_by(rival)
+        made = self._folder.folder / f"auto-round-floats-{key_of(*parts)}"
+        if not (made / "made.json").is_file():  # written last
+            shutil.rmtree(made, ignore_errors=True)
+            command = [str(self._python()), str(AUTO_ROUND_SCRIPT), str(subject.folder), str(made)]
+            began = time.monotonic()
+            printed = self._steps.run(f"{' '.join(place)}", [*command, str(subject.calibration), str(rival.block)])
+            facts = json.loads(printed.strip().splitlines()[-1]) | {"seconds": time.monotonic() - began}
+            (made / "made.json").write_text(json.dumps(facts), encoding="utf-8")
+        facts = json.loads((made / "made.json").read_text(encoding="utf-8"))
+        return self._folder.scored_floats(subject, place, facts["bits"], made, facts["seconds"])
 
     def _python(self) -> Path:
         """auto-round's own environment, made the first time."""
-        home = self._folder.folder / "auto-round"
+        home = self._folder.folder / AUTO_ROUND.replace("==", "-")
         python = home / "bin" / "python"
         if not (home / "made").is_file():
             venv.create(home, with_pip=True)
             constraints = home / "constraints.txt"
             constraints.write_text(f"{TORCH}\n", encoding="utf-8")
             pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints), AUTO_ROUND]
-            self._folder.run("install auto-round", pip)
+            self._steps.run("install auto-round", pip)
             (home / "made").touch()
         return python
+
+
+def made_by(rival: Rival) -> str:
+    """Tells what made a rival's row: its version, and how it is asked."""
+    if rival.block:
+        return f"{AUTO_ROUND} {TORCH} {sources_key(AUTO_ROUND_SCRIPT)} {rival}"
+    return f"{SOURCE} {VERSION} {rival} {IMATRIX_CHUNKS * rival.has_imatrix}"
 
 
 def gguf_bits(path: Path) -> float:

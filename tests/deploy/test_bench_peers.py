@@ -1,9 +1,10 @@
 """hexserve beside llama-server: ratios, bars, drawing, and what is set up once. No llama-server is built here."""
 
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -14,23 +15,21 @@ from rich.console import Console
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DEPLOY / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module", autouse=True)
+def deploy_path() -> Iterator[None]:
+    sys.path.insert(0, str(DEPLOY))
+    yield
+    sys.path.remove(str(DEPLOY))
 
 
 @pytest.fixture(scope="module")
-def report() -> ModuleType:
-    return loaded("peers_report")
+def report(deploy_path: None) -> ModuleType:
+    return importlib.import_module("peers_report")
 
 
 @pytest.fixture(scope="module")
-def setup() -> ModuleType:
-    return loaded("peers_setup")
+def setup(deploy_path: None) -> ModuleType:
+    return importlib.import_module("peers_setup")
 
 
 FIGURES = {
@@ -107,7 +106,7 @@ def test_the_command_tells_its_options() -> None:
 
 
 def test_memory_of_a_process_tree() -> None:
-    watch = loaded("peers_memory")
+    watch = importlib.import_module("peers_memory")
     with watch.MemoryWatch((os.getpid(),)) as seen:
         rss, _ = watch.tree_memory(os.getpid())
     assert rss > 1_000_000 and seen.peaks[os.getpid()].rss > 1_000_000

@@ -1,16 +1,19 @@
 """Quantised checkpoints beside each other: bars, tables, the drawing, how bits are counted. Nothing is compiled."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-MODULES = ("peers_setup", "quality_report", "quality_texts", "quality_folder", "quality_rivals")
+MODULES = ("peers_setup", "quality_report", "quality_texts", "quality_folder", "quality_rivals", "quality_steps")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,59 @@ def test_bits_of_a_gguf_leave_the_embedding_out(modules: dict[str, ModuleType], 
     writer.write_tensors_to_file()
     writer.close()
     assert modules["quality_rivals"].gguf_bits(tmp_path / "x.gguf") == 4.5
+
+
+@pytest.fixture
+def subject(modules: dict[str, ModuleType], tmp_path: Path) -> Any:
+    for name in ("held-out.txt", "calibration.txt", "model.safetensors"):
+        (tmp_path / name).write_text(name)
+    return modules["quality_folder"].Subject("demo", tmp_path, tmp_path / "held-out.txt", tmp_path / "calibration.txt")
+
+
+def kept_ways(modules: dict[str, ModuleType], subject: Any, asked: Sequence[tuple[str, str]], check: Any = None) -> str:
+    """Which of (form, made_by) was measured, M, and which was there, '-'."""
+    steps = modules["quality_steps"].Steps(Console(quiet=True))
+    folder = modules["quality_folder"].QualityFolder(subject.folder / "q", steps, 4096, check)
+    measured: list[str] = []
+
+    def measure(form: str) -> object:
+        measured.append(form)
+        return row(modules["quality_report"], ("demo", form, "good"), 0.1, 0.9, 0.1)
+
+    found = ""
+    for form, made_by in asked:
+        before = len(measured)
+        kept = folder.kept(subject, ("demo", form, "good"), made_by, partial(measure, form))
+        assert (kept.form, kept.kl.value) == (form, 0.1)
+        found += "M" if len(measured) > before else "-"
+    return found
+
+
+def test_rows_are_kept_until_what_made_them_changes(modules: dict[str, ModuleType], subject: Any) -> None:
+    asked = [("w4", "one"), ("w4", "one"), ("w4", "other"), ("int4 32", "one"), ("w4", "one")]
+    assert kept_ways(modules, subject, asked) == "M-MM-"
+
+
+@pytest.mark.parametrize("changed", ["held-out.txt", "calibration.txt", "model.safetensors"])
+def test_rows_are_of_one_checkpoint_and_its_texts(modules: dict[str, ModuleType], subject: Any, changed: str) -> None:
+    assert kept_ways(modules, subject, [("w4", "one")]) == "M"
+    (subject.folder / changed).write_text("other")
+    assert kept_ways(modules, subject, [("w4", "one")]) == "M"
+
+
+def test_rows_of_floats_are_measured_again_for_a_check(modules: dict[str, ModuleType], subject: Any) -> None:
+    asked = [("w4", "one"), ("int4 32", "one"), ("Q4_0", "one")]
+    assert kept_ways(modules, subject, asked) == "MMM"
+    assert kept_ways(modules, subject, asked, check=object()) == "M-M"  # int4 is served, not floats
+
+
+def test_what_made_a_row_of_other_software(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals = modules["quality_rivals"]
+    found = {name: rivals.made_by(rival) for name, rival in rivals.RIVALS.items()}
+    assert len(set(found.values())) == len(found)
+    monkeypatch.setattr(rivals, "VERSION", "0.0.1")
+    monkeypatch.setattr(rivals, "AUTO_ROUND", "auto-round==0.0.1")
+    assert all(rivals.made_by(rival) != found[name] for name, rival in rivals.RIVALS.items())
 
 
 def test_the_two_texts_of_the_embedded_model_differ(modules: dict[str, ModuleType]) -> None:
