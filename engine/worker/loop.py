@@ -25,7 +25,7 @@ from engine.scheduling.sequence import Sequence
 from engine.speculation.acceptance import GuessKind
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
 from engine.worker.kv_restart import carry_out
-from engine.worker.kv_writer import KvWriter, certain_rows
+from engine.worker.kv_writer import KvWriter, certain_rows, harmless_rows
 from engine.worker.pass_record import pass_record
 from engine.worker.trace import trace
 from engine.worker.work_loop import StepReport
@@ -137,7 +137,7 @@ class EngineLoop:
         self.stages.mark("pack")
         self._prepare_pool(plan)
         self.stages.mark("pages")
-        self._writer.announce(plan, batch, certain_rows(plan, self._masks))
+        self._writer.announce(plan, batch, harmless_rows(plan))
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)
