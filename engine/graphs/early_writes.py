@@ -2,9 +2,9 @@
 
 Those of the last part are written while the first parts of the next pass run, so that nobody copies between two passes.
 Pages that go to host memory take the same thread: they are read out behind all writes of the passes before, and before
-anything of the next is written. Nothing that is written is visible: the columns are reserved for these rows, and no mask
-shows them before commit. Of floats only rows that are finite so far are written, because a hidden NaN would still spoil
-its neighbours.
+anything of the next is written. Nothing that is written is visible: the columns are reserved for these rows, and no
+mask shows them before commit. Of floats only rows that are finite so far are written, because a hidden NaN would still
+spoil its neighbours.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ class _Write:
 class EarlyWrites:
     """Owns what is expected of a pass and the thread that writes it. `observe` hears what begins and what ends.
 
-    The owner calls `finish` before anything else touches the pools or their host memory. What goes wrong with a write is
-    raised by whatever waits for it: `part_begins`, `left` or `finish`.
+    The owner calls `finish` before anything else touches the pools or their host memory. What goes wrong with a write
+    is raised by whatever waits for it: `part_begins`, `left` or `finish`.
     """
 
     def __init__(self, pools: PastPools, observe: Callable[[str], None]) -> None:
@@ -102,7 +102,7 @@ class EarlyWrites:
         _wait([*moves, *(future for _, future in begun)])
 
     def left(self, rows: Indices, columns: Indices) -> tuple[Indices, Indices]:
-        """Those of `rows` [M] of the pass that nobody writes early, with their columns. Any of them waits for the rest."""
+        """Those of `rows` [M] of the pass that nobody writes early, with their columns; if any, all else is written."""
         missing = ~np.isin(rows, self._written)
         if missing.any():
             self.finish()

@@ -96,7 +96,7 @@ class StoresPages(Protocol):
 
 @runtime_checkable
 class WritesEarly(Protocol):
-    """A runtime that may write keys and values once their part has run, while other parts run, also of the next pass."""
+    """A runtime that may write keys and values once their part has run, while others run, also of the next pass."""
 
     def expect(self, pool: int, rows: Indices, columns: Indices) -> None:
         """Of the pass that comes next, `rows` [M] are kept in `columns` [M], or in none.
