@@ -4,7 +4,7 @@ Shapes: N = rows of the shape, P = past columns, C = P + N, R = rows that need l
 """
 
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,12 @@ class PackedBatch:
         mask.fill(codes[0])
         own = np.arange(shape.rows)
         mask[own, shape.past + own] = seen
+        lone = [segment for segment in self.segments if _is_lone(segment, self.page_columns, shape.context)]
+        _show_pasts(mask, lone, self.page_columns, codes)
+        done = {segment.start for segment in lone}
         for segment in self.segments:
+            if segment.start in done:
+                continue
             rows = slice(segment.start, segment.end)
             _show_past(mask[rows], segment, self.page_columns, seen)
             if segment.tree is not None:
@@ -131,6 +136,27 @@ def pack(plan: StepPlan, page_columns: int) -> PackedBatch:
         row = end
     rows = np.array(logit_rows, np.int64)
     return PackedBatch(shape, plan.pool, input_ids, positions, rows, tuple(packed), page_columns, joined(embedded))
+
+
+def _is_lone(segment: PackedSegment, page_columns: int, context: int) -> bool:
+    """Whether it is one row whose past fills all its pages but the last."""
+    if segment.count != 1 or segment.tree is not None or not segment.pages:
+        return False
+    unfilled = len(segment.pages) * page_columns - segment.past
+    return 0 <= unfilled < page_columns and (max(segment.pages) + 1) * page_columns <= context
+
+
+def _show_pasts(mask: Array, lone: list[PackedSegment], page_columns: int, codes: Array) -> None:
+    """Open the cached columns of single rows, all pages at once, and close what the last page of each has beyond."""
+    if not lone:
+        return
+    whole = mask.shape[1] // page_columns
+    pages = mask[:, : whole * page_columns].reshape(len(mask), whole, page_columns)
+    rows = np.repeat([segment.start for segment in lone], [len(segment.pages) for segment in lone])
+    pages[rows, np.fromiter(chain.from_iterable(segment.pages for segment in lone), np.int64, len(rows))] = codes[1]
+    for segment in lone:
+        end = (segment.pages[-1] + 1) * page_columns
+        mask[segment.start, end - (len(segment.pages) * page_columns - segment.past) : end] = codes[0]
 
 
 def _show_past(rows: Array, segment: PackedSegment, page_columns: int, seen: np.generic) -> None:

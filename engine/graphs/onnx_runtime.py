@@ -1,6 +1,7 @@
 """Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pools' bytes."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from engine.graphs.rotary import RotaryTable
 from engine.graphs.stage_clock import StageClock
 
 KEPT_PASSES = 64
+NO_LAYERS = slice(0, 0)
 
 
 @dataclass(slots=True)
@@ -124,22 +126,23 @@ class OnnxRuntime:
         self._last = bound
         self._parts.mark("inputs")
         self._early.begin()
-        try:
-            for number, (part, layers) in enumerate(bound.parts, 1):
+        for number, (part, layers) in enumerate(bound.parts, 1):
+            self._early.part_begins(bound.fresh, layers)
+            with self._failing(batch.shape):
                 self._observe(f"running part {number}")
                 part.run()
                 if number == 1 and batch.embedded is not None:
                     bound.embed(batch.embedded)
                 self._observe(f"ran part {number}")
-                self._early.part_done(bound.fresh, layers)
-            self._early.end()
-            self._parts.mark("layers")
+            self._early.part_done(bound.fresh, layers)
+        self._early.end()
+        self._parts.mark("layers")
+        if self._head:
+            self._early.part_begins(bound.fresh, NO_LAYERS)
+        with self._failing(batch.shape):
             logits = self._logits(bound, batch.logit_rows)
-            self._parts.mark("head")
-            return logits
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            self._early.finish()  # nothing shows what it has written
-            raise PassFailed(f"graph {batch.shape} failed: {str(error)[:300]}") from error
+        self._parts.mark("head")
+        return logits
 
     def expect(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
         """Write `rows` [M] of the next pass into `columns` [M] as soon as their part has run."""
@@ -201,6 +204,15 @@ class OnnxRuntime:
         self._arena.clear()
         self._pools.clear()
         self._sessions.clear()
+
+    @contextmanager
+    def _failing(self, shape: PassShape) -> Iterator[None]:
+        """What goes wrong inside is PassFailed; what was written of the pass by then, nothing shows."""
+        try:
+            yield
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            self._early.finish()
+            raise PassFailed(f"graph {shape} failed: {str(error)[:300]}") from error
 
     def _width(self, shape: PassShape) -> int:
         """Columns of the past buffers a shape binds: a scatter graph writes its fresh ones into them."""

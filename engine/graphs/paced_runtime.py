@@ -2,7 +2,7 @@
 
 Pools, packing, writes and logits have the sizes and types of the model; logits, keys and values are noise, made once.
 Parts end when those of the bundle would, in proportion to their weights, and their keys and values are written while
-the later ones run, as `onnx_runtime` does.
+others run, as `onnx_runtime` does.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -100,10 +100,13 @@ class PacedRuntime:
         run = self._passes[batch.shape]
         run.inputs.fill(batch, self._rotary)
         self._last = run.fresh
-        began, whole_s = self._pace.clock(), self._pace.milliseconds[batch.shape] / 1000.0
         rows = self._noise_rows(len(batch.logit_rows))
         self._early.begin()
+        began, whole_s = self._pace.clock(), self._pace.milliseconds[batch.shape] / 1000.0
         for share, layers in run.parts:
+            ready = self._pace.clock()
+            self._early.part_begins(run.fresh, layers)
+            began += self._pace.clock() - ready  # a part takes its time from when it may run
             left_s = began + share * whole_s - self._pace.clock()
             if left_s > 0:
                 self._pace.sleep(left_s)

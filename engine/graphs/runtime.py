@@ -96,13 +96,13 @@ class StoresPages(Protocol):
 
 @runtime_checkable
 class WritesEarly(Protocol):
-    """A runtime that may write keys and values as soon as their part has run, while later parts do."""
+    """A runtime that may write keys and values once their part has run, while others run, also of the next pass."""
 
     def expect(self, pool: int, rows: Indices, columns: Indices) -> None:
-        """Of the pass that comes next, `rows` [M] will be kept in `columns` [M] unless it fails.
+        """Of the pass that comes next, `rows` [M] are kept in `columns` [M], or in none.
 
-        No row of any pass sees these columns before then, so what is written early changes nothing. `keep` is called
-        for these rows all the same.
+        No row of any pass sees these columns before they are kept, so what is written early changes nothing. `keep` is
+        called for those that are kept all the same, and need not wait until they are written.
         """
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.bundle.encoding import Encoding
 from engine.request import SamplingParams
-from engine.sampling.candidates import Codes, Ids, by_value, top_ids
+from engine.sampling.candidates import GROUP, Codes, Ids, by_value, top_and_others, top_ids
 
 Weights = NDArray[np.float64]
 Rounded = NDArray[np.float32]
@@ -22,7 +22,6 @@ MOST_CANDIDATES = 2048  # of a nucleus that is found by sorting
 HOPELESS = 16  # candidates that hold less than this part of top-p: more of them would not do either
 RUN = 512  # ids whose weights are one sum
 PIECE = 32 * RUN
-BOUNDED = 8  # tokens of which the largest bounds the weights of all
 FINEST = 65_535  # classes of weight into which a flat row is sorted
 DEEPEST = 40.0  # logits over temperature below the largest, beyond which all tokens are one class
 
@@ -44,16 +43,13 @@ class CodedRow:
         relative *= np.float32(self.encoding.scale / temperature)
         return relative
 
-    def most_beyond(self, last: int, temperature: float) -> float:
-        """The most that all tokens no larger than the one at `last` can weigh: BOUNDED of them by their largest.
+    def most_beyond(self, others: Codes, peak: float, temperature: float) -> float:
+        """The most that all tokens but the likeliest can weigh, of which GROUP each are at most one of `others`.
 
         It takes a fifth of the time that the sum of all weights takes.
         """
-        values = self.values
-        blocks = len(values) // BOUNDED
-        maxima = np.append(values[: blocks * BOUNDED].reshape(BOUNDED, blocks).max(axis=0), values[blocks * BOUNDED :])
-        weights = self.relative(np.minimum(maxima, values[last]), maxima.max(), temperature)
-        return BOUNDED * float(np.exp(weights, out=weights).sum())
+        weights = self.relative(others, peak, temperature)
+        return GROUP * float(np.exp(weights, out=weights).sum())
 
     def run_sums(self, temperature: float) -> Weights:
         """Sums of the weights of RUN ids each, in the order of ids. Pieces of the row stay in a processor's cache."""
@@ -73,8 +69,8 @@ def draw(row: CodedRow, params: SamplingParams, number: float) -> int:
         return _among(row, ids, params, number)
     if params.top_p >= 1.0 and params.min_p == 0.0:
         return _among_all(row, params, number)
-    ids = top_ids(row.values, FIRST_CANDIDATES)
-    if params.top_p < 1.0 and (bounded := _nucleus_by_bounds(row, ids, params)):
+    ids, others = top_and_others(row.values, FIRST_CANDIDATES)
+    if params.top_p < 1.0 and (bounded := _nucleus_by_bounds(row, ids, others, params)):
         return _among(row, ids[:bounded], params, number)
     total = float(row.run_sums(params.temperature).sum()) if params.top_p < 1.0 else 1.0
     while True:
@@ -96,11 +92,15 @@ def nucleus(weights: Weights, top_p: float) -> int:
     return int(np.searchsorted(np.cumsum(weights), top_p, side="left")) + 1
 
 
-def _nucleus_by_bounds(row: CodedRow, ids: Ids, params: SamplingParams) -> int:
-    """How many of the candidates [K] reach top_p, if the most and the least that all others can weigh agree; else 0."""
+def _nucleus_by_bounds(row: CodedRow, ids: Ids, others: Codes, params: SamplingParams) -> int:
+    """How many of the candidates [K] reach top_p, if the most and the least that all others can weigh agree; else 0.
+
+    others: as of `top_and_others`.
+    """
     reached = np.cumsum(_exact(row.scaled(ids, params.temperature)))
     least = float(reached[-1])
-    most = least + row.most_beyond(int(ids[-1]), params.temperature) if len(ids) < len(row.values) else least
+    beyond = row.most_beyond(others, row.values[ids[0]], params.temperature) if len(ids) < len(row.values) else 0.0
+    most = least + beyond
     fewest, largest = np.searchsorted(reached, [params.top_p * least, params.top_p * most], side="left")
     return int(fewest) + 1 if fewest == largest < len(ids) else 0
 

@@ -1,6 +1,5 @@
 """From a pass's logits to tokens for its sequences: prompt log-probabilities, masks, sampling, failures."""
 
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from engine.grammar.masks import Forbidden, GrammarMasks
@@ -42,7 +41,7 @@ class PassSamples:
         return tokens | dict.fromkeys(self.vectors, (0,))
 
 
-def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Executor | None = None) -> PassSamples:
+def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks) -> PassSamples:
     """Note the log-probabilities of prompt tokens and sample a token from each of the other logit rows [R, V].
 
     Whatever is wrong with one sequence leaves its neighbours alone.
@@ -71,7 +70,7 @@ def sample_pass(plan: StepPlan, logits: Logits, masks: GrammarMasks, threads: Ex
             sampled.append((segment, place))
     if not rows:
         return samples
-    tokens = sample(logits, rows, places, threads)
+    tokens = sample(logits, rows, places)
     start = 0
     for segment, place in sampled:
         end = start + segment.sampled_rows

@@ -14,9 +14,7 @@ and 2 need real numbers of a row, steps 3 and 4 do not. Shapes: R = rows, V = vo
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -31,8 +29,6 @@ from engine.sampling.row_context import RowContext
 
 UNLIKELY = -9999.0
 NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
-WORTH_THREADS = 4  # rows that draw
-PART_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +44,19 @@ class BadLogits(ValueError):
 
 
 def sample(
-    logits: Logits, rows: Sequence[RowContext], places: Sequence[int] | None = None, threads: Executor | None = None
+    logits: Logits, rows: Sequence[RowContext], places: Sequence[int] | None = None
 ) -> list[SampledToken | BadLogits]:
     """Choose one token for each of `rows`; a row of NaN gives BadLogits in its place.
 
     places: which row of the logits [R, V] belongs to each; all of them in order when it is left out.
-    threads: they take some of the rows when drawing is work enough.
+    No second thread takes rows: the operations of a row are so short that two threads wait for the GIL, not for them.
     """
     if logits.encoding.dtype == "float16":  # which no processor compares or sorts as it is
         logits = Logits.of(logits.decoded())
-    pairs = list(zip(range(len(rows)) if places is None else places, rows, strict=True))
-
-    def part(which: Sequence[tuple[int, RowContext]]) -> list[SampledToken | BadLogits]:
-        return [_sample_row(logits, place, row) for place, row in which]
-
-    if threads is None or sum(not is_greedy(row.params) for row in rows) < WORTH_THREADS:
-        return part(pairs)
-    parts = [pairs[start : start + PART_ROWS] for start in range(0, len(pairs), PART_ROWS)]
-    begun = [threads.submit(part, each) for each in parts]
-    # They begin with the first part and we with the last: nobody waits for a thread that gets no processor.
-    done = [part(each) if future.cancel() else None for each, future in reversed(list(zip(parts, begun, strict=True)))]
-    found = [future.result() if own is None else own for own, future in zip(reversed(done), begun, strict=True)]
-    return list(chain.from_iterable(found))
+    return [
+        _sample_row(logits, place, row)
+        for place, row in zip(range(len(rows)) if places is None else places, rows, strict=True)
+    ]
 
 
 def is_greedy(params: SamplingParams) -> bool:
@@ -111,6 +98,8 @@ def _choose(coded: CodedRow, row: RowContext) -> int | None:
 
 def _choose_plain(coded: CodedRow, row: RowContext) -> int | None:
     """Steps 3 and 4."""
+    if coded.values.dtype.kind != "f" and not is_greedy(row.params):
+        return draw(coded, row.params, uniform(row.seed, row.index))
     best = int(coded.values.argmax())
     if not np.isfinite(coded.values[best]):
         return None

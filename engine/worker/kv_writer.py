@@ -29,6 +29,19 @@ def certain_rows(plan: StepPlan, masks: GrammarMasks) -> dict[str, int]:
     }
 
 
+def harmless_rows(plan: StepPlan) -> dict[str, int]:
+    """By sequence id, how many of its rows, from the first, may be written whatever comes of them, guesses included.
+
+    Their columns are theirs alone, and written anew before anything sees them if these rows are not kept. Of a tree
+    only the first node has its place already. Sequences that end with the pass in any case wait for what is kept.
+    """
+    return {
+        segment.sequence.id: 1 if segment.tree is not None else len(segment.targets)
+        for segment in plan.segments
+        if segment.sequence.request.params.max_tokens
+    }
+
+
 def _certain(segment: Segment) -> int:
     """Of a tree the first node, the newest token: it is the first of every path."""
     return 1 if segment.tree is not None else len(segment.targets) - len(segment.guesses)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from engine.scheduling.sequence import Sequence
 from engine.speculation.acceptance import GuessKind
 from engine.speculation.drafter import NO_PROPOSALS, Drafter, NoDrafter
 from engine.worker.kv_restart import carry_out
-from engine.worker.kv_writer import KvWriter, certain_rows
+from engine.worker.kv_writer import KvWriter, certain_rows, harmless_rows
 from engine.worker.pass_record import pass_record
 from engine.worker.trace import trace
 from engine.worker.work_loop import StepReport
@@ -60,7 +60,6 @@ class EngineLoop:
         self._salts = salts
         self._drafter = drafter or NoDrafter()
         self._writer = KvWriter(runtime, writes)
-        self._sampling = ThreadPoolExecutor(1, thread_name_prefix="sampling")
         self._counters = Counters()  # of passes, rows, tokens and times; the others are the scheduler's
         self._last_shape: PassShape | None = None
         self._longest_ms = 0.0
@@ -137,7 +136,7 @@ class EngineLoop:
         self.stages.mark("pack")
         self._prepare_pool(plan)
         self.stages.mark("pages")
-        self._writer.announce(plan, batch, certain_rows(plan, self._masks))
+        self._writer.announce(plan, batch, harmless_rows(plan))
         entered = self._clock()
         try:
             logits = self.runtime.run(batch)
@@ -184,7 +183,7 @@ class EngineLoop:
         early = certain_rows(plan, self._masks) if is_beside and not non_finite else {}
         self._writer.write(plan, batch, early)
         wait_alone(plan, self._masks)
-        samples = sample_pass(plan, logits, self._masks, self._sampling)
+        samples = sample_pass(plan, logits, self._masks)
         self.stages.mark("sample")
         failures = self._drop_failed(plan, batch, samples.lost, non_finite)
         updates = self.scheduler.commit(plan, samples.token_ids(), samples.deferred, samples.predicted, samples.trees)
@@ -203,10 +202,9 @@ class EngineLoop:
         self._writer.wait()
 
     def close(self) -> None:
-        """Let the threads that write, sample and compute masks end."""
+        """Let the threads that write and compute masks end."""
         self._writer.close()
         self._drafter.close()
-        self._sampling.shutdown()
         self._masks.close()
 
     def stats(self) -> Stats:

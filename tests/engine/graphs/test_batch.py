@@ -72,3 +72,17 @@ def test_a_block_that_sees_both_ways_sees_its_later_rows() -> None:
     visible = replace(batch, segments=(first, replace(block, block_rows=3))).visible()
     assert visible[:, 64:].astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
     assert (visible[:, :64] == batch.visible()[:, :64]).all()
+
+
+@pytest.mark.parametrize("context", [96, 100])
+def test_single_rows_over_scattered_pages_see_what_their_pages_hold_of_them(context: int) -> None:
+    source = np.random.default_rng(7)
+    pages = [tuple(map(int, part)) for part in np.split(source.permutation(5), [2, 3])]
+    pasts = (32, 3, 17)
+    segments = tuple(segment(name, (9,), past, held) for name, past, held in zip("abc", pasts, pages, strict=True))
+    visible = pack(StepPlan(PassShape(4, context - 4), 0, segments), 16).visible()
+    expected = np.zeros((4, context), bool)
+    expected[np.arange(4), context - 4 + np.arange(4)] = True
+    for row, (held, past) in enumerate(zip(pages, pasts, strict=True), 1):
+        expected[row, [page * 16 + place for page in held for place in range(16)][:past]] = True
+    assert (visible == expected).all()

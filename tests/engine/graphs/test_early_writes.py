@@ -116,3 +116,47 @@ def test_what_goes_wrong_beside_is_raised(stand: Stand) -> None:
     with pytest.raises(AttributeError):
         stand.early.finish()
     stand.early.close()
+
+
+def test_the_last_part_is_written_when_the_next_pass_has_begun_and_before_its_own_part_runs(stand: Stand) -> None:
+    last = slice(1, stand.layers)
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.early.begin()
+    stand.early.part_begins(stand.fresh, slice(0, 1))
+    stand.early.part_done(stand.fresh, slice(0, 1))
+    stand.early.part_begins(stand.fresh, last)
+    stand.early.part_done(stand.fresh, last)
+    stand.early.end()
+    assert len(stand.early.left(ROWS, COLUMNS)[0]) == 0 and not stand.columns(1)
+    stand.early.begin()
+    stand.early.part_begins(stand.fresh, slice(0, 1))
+    assert stand.columns(0) == {20: 3.0, 21: 4.0, 5: 8.0}
+    stand.early.part_begins(stand.fresh, last)
+    for layer in range(stand.layers):
+        assert stand.columns(layer) == {20: 3.0, 21: 4.0, 5: 8.0}
+    stand.early.close()
+
+
+def test_outputs_of_another_size_wait_for_all_that_is_not_written(stand: Stand, folder: Path) -> None:
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.early.begin()
+    stand.early.part_done(stand.fresh, slice(1, 2))
+    stand.early.end()
+    stand.early.begin()
+    manifest = load_manifest(folder)
+    other = Fresh(Arena(), manifest, layer_graphs(manifest, SHAPE), 1)
+    stand.early.part_begins(other, slice(0, 1))
+    assert stand.columns(1) == {20: 3.0, 21: 4.0, 5: 8.0}
+    stand.early.close()
+
+
+def test_a_page_is_moved_after_what_the_pass_before_writes_in_it(stand: Stand) -> None:
+    stand.early.expect(0, ROWS, COLUMNS)
+    stand.early.begin()
+    stand.early.part_done(stand.fresh, slice(0, 1))
+    stand.early.end()
+    seen: list[dict[int, float]] = []
+    stand.early.move(lambda: seen.append(stand.columns(0)))
+    stand.early.finish()
+    assert seen == [{20: 3.0, 21: 4.0, 5: 8.0}]
+    stand.early.close()

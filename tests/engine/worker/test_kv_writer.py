@@ -13,7 +13,7 @@ from engine.graphs.fake_runtime import POISON
 from engine.graphs.logits import Logits
 from engine.request import Denoising, Unmasking
 from engine.scheduling.plan import Segment, StepPlan
-from engine.worker.kv_writer import KvWriter, certain_rows
+from engine.worker.kv_writer import KvWriter, certain_rows, harmless_rows
 from tests.engine.grammar.small_tokens import OnDemand, grammar, inline_masks
 from tests.engine.worker.simulation import RightGuesses, Simulation, by_hand, fixed, no_tokenizer, sequence_of, simulate
 
@@ -49,6 +49,11 @@ def test_guesses_and_sequences_with_a_grammar_are_not_certain() -> None:
     masks = inline_masks()
     masks.open("plain", grammar(), ())
     assert certain_rows(PLAN, masks) == {"prompt": 4, "guessing": 1}
+
+
+def test_all_rows_with_columns_of_their_own_are_harmless() -> None:
+    """Guesses and what a grammar may refuse too: nothing sees their columns before they are kept."""
+    assert harmless_rows(PLAN) == {"prompt": 4, "guessing": 3, "plain": 1}
 
 
 def test_what_was_written_early_is_not_written_again() -> None:
