@@ -11,6 +11,7 @@ class EngineConfig:
     """How the worker runs one bundle.
 
     bundle: folder path. threads: onnxruntime intra-op threads, 0 = its own choice.
+    spin: whether the CPU provider's threads wait without sleeping: auto (where the weights are large), on or off.
     max_rows: most rows of a free-shape pass. max_context: tokens of one sequence, 0 = what the bundle allows.
     max_running: most sequences that hold columns at once; the others wait.
     pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
@@ -41,6 +42,7 @@ class EngineConfig:
 
     bundle: str
     threads: int = 0
+    spin: str = "auto"
     max_rows: int = 256
     max_context: int = 0
     max_running: int = 256

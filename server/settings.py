@@ -149,6 +149,11 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
             is_required=True,
         ),
         "threads": Bounds("Threads of the CPU provider; 0 = its own choice.", 0, 1024),
+        "spin": Bounds(
+            "Threads of the CPU provider wait for their next work without sleeping: passes are faster on a machine "
+            "with nothing else to do and slower on a busy one; auto = from 100 MB of weights on.",
+            choices=("auto", "on", "off"),
+        ),
         "max_rows": Bounds("Most rows of one pass of a free-shape bundle.", 1, 8192),
         "max_context": Bounds("Most tokens of one sequence, prompt and answer; 0 = what the bundle allows.", 0),
         "max_running": Bounds("Most sequences that run at once.", 1),

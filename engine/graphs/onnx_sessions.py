@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from engine.bundle.manifest import GraphSpec, Manifest
@@ -25,17 +26,41 @@ class Provider:
     openers: int = 1
 
 
-def cpu_provider(threads: int) -> Provider:
-    """onnxruntime's CPU provider; 0 threads leaves the count to it. Its threads do not spin while they wait."""
+def cpu_provider(threads: int, spins: bool = False) -> Provider:
+    """onnxruntime's CPU provider; 0 threads leaves the count to it.
+
+    spins: all sessions share one pool whose threads wait for work without sleeping, up to 40 ms long. Every CPU
+    provider of the process must then be one that spins, with as many threads. Otherwise each session has its own,
+    and they sleep. Either way sessions share the memory for what lies between their operators: they run in turns.
+    """
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if spins:
+        _open_shared_pool(threads)
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    _open_shared_memory()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     # Opening re-lays the weights on one core each.
     openers = min(MOST_OPENERS, threads or os.cpu_count() or 1)
     return Provider(
         CPU_DEVICE, lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), openers
     )
+
+
+@cache
+def _open_shared_pool(threads: int) -> None:
+    # onnxruntime refuses a second time; a draft model shares the pool.
+    ort.set_global_thread_pool_sizes(threads, 1)
+
+
+@cache
+def _open_shared_memory() -> None:
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    default = -1
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(0, default, default, default))
 
 
 def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[str, ort.InferenceSession]:

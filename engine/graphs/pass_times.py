@@ -22,12 +22,16 @@ BUDGET_S = 20.0
 
 
 def shapes_to_time(shapes: ShapeTable) -> list[PassShape]:
-    """Every fixed shape, or a grid that free shapes are interpolated from; cheapest first."""
+    """Every fixed shape, or a grid that free shapes are interpolated from; cheapest first.
+
+    Where sequences have caches of their own a column costs the same beside any number of rows: one row tells.
+    """
     if not shapes.free:
         return sorted((*shapes.fixed, *shapes.prefill))
-    pasts = sorted({min(past, shapes.max_past) for past in FREE_PASTS})
+    near, *far = sorted({min(past, shapes.max_past) for past in FREE_PASTS})
     rows = sorted({min(count, shapes.max_rows) for count in (*FREE_ROWS, shapes.max_rows)})
-    return [PassShape(count, past) for past in pasts for count in rows]
+    found = [PassShape(count, near) for count in rows]
+    return found + [PassShape(count, past) for past in far for count in (rows[:1] if shapes.segmented else rows)]
 
 
 def measure(
@@ -57,8 +61,22 @@ def measure(
 
 
 def believed(shapes: ShapeTable, times: dict[PassShape, float]) -> dict[PassShape, float]:
-    """What the scheduler may reckon with: for free shapes only whole lines of a past."""
-    return times if shapes.fixed else whole_lines(shapes, times)
+    """What the scheduler may reckon with: for free shapes only whole lines of a past, of segmented ones all of them."""
+    if shapes.fixed:
+        return times
+    lines = whole_lines(shapes, times)
+    return with_columns(lines) if shapes.segmented else lines
+
+
+def with_columns(times: dict[PassShape, float]) -> dict[PassShape, float]:
+    """What one row takes longer over a wider past is added to the times of the other rows.
+
+    Measured beside many rows it would be lost: a hundredth of their time is a third of its own.
+    """
+    near = [shape for shape in times if shape.past == min(shape.past for shape in times)]
+    least = min(near)
+    added = {shape.past: max(0.0, times[shape] - times[least]) for shape in times if shape.rows == least.rows}
+    return {PassShape(shape.rows, past): times[shape] + more for past, more in added.items() for shape in near}
 
 
 def whole_lines(shapes: ShapeTable, times: dict[PassShape, float]) -> dict[PassShape, float]:
@@ -80,7 +98,8 @@ def is_complete(shapes: ShapeTable, times: dict[PassShape, float]) -> bool:
 def _empty_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
     """Rows that see all columns, of which the last one asks for logits: the work of a decode pass over a full pool.
 
-    Where sequences have caches of their own, a few decodes share out the columns, and the other rows begin a prompt.
+    Where sequences have caches of their own, a few decodes share out the columns and ask for logits each, and the other
+    rows begin a prompt.
     """
     logit_rows = 0 if shape in shapes.prefill else 1
     zeros, logits = np.zeros(shape.rows, np.int32), np.arange(shape.rows - logit_rows, shape.rows)
@@ -93,6 +112,7 @@ def _empty_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
     first, past = shape.rows - decodes, shape.past // decodes
     prompt = (PackedSegment(0, first, (), 0, first),) if first else ()
     segments = (*prompt, *(PackedSegment(first + index, 1, (index,), past, past + 1) for index in range(decodes)))
+    logits = np.arange(first, shape.rows)
     return PackedBatch(shape, 0, zeros, zeros, logits, segments, page_columns=max(1, past))
 
 
@@ -108,7 +128,8 @@ def _fused_batch(shapes: ShapeTable, shape: PassShape) -> PackedBatch:
 
 def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTable) -> Path:
     """Where the times of this bundle on this machine are kept."""
-    identity = repr((platform.machine(), platform.processor(), os.cpu_count(), threads, shapes, MOST_DECODES)).encode()
+    measured = shapes, shapes_to_time(shapes), MOST_DECODES
+    identity = repr((platform.machine(), platform.processor(), os.cpu_count(), threads, *measured)).encode()
     return folder / f"costs-{hashlib.blake2b(manifest_bytes + identity, digest_size=12).hexdigest()}.json"
 
 

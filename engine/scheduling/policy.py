@@ -9,8 +9,13 @@ from engine.scheduling.slots import slot_rows
 
 FREE_ROW_STEPS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024)
 
-# Rows of a prompt that read a column in the time in which decodes of their own read one; measured at 128 rows.
+# Rows of a prompt that read a column in the time in which decodes of their own read one; measured at 16 to 128 rows.
 ROWS_PER_READING = 5
+CHUNK_READINGS = 3  # what it takes beside that to make floats of the past of a prompt, once for all its rows
+
+# Of two passes with prompt rows the shorter one is taken where it has so much of the other's rows per millisecond: the
+# last rows of a wide pass often win next to nothing, and every stream waits for them.
+WORTH_A_GAP = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,10 @@ def share_rows(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Ext
         cheapest = sorted((share for share in gap if share.prefill_rows), key=lambda share: gap[share])[:1]
         allowed = [share for share in allowed if share.prefill_rows] or cheapest or allowed
     chosen = max(allowed, key=lambda share: (share.useful / price[share], share.useful))
+    if demand.decodes and chosen.prefill_rows:
+        enough = WORTH_A_GAP * chosen.useful / price[chosen]
+        near = [share for share in allowed if share.prefill_rows and share.useful / price[share] >= enough]
+        chosen = min(near, key=lambda share: price[share])
     best = max(allowed, key=lambda share: (share.useful / run_ms[share], share.useful))
     return replace(chosen, forgone_ms=max(0.0, run_ms[chosen] - run_ms[best] * chosen.useful / best.useful))
 
@@ -116,7 +125,8 @@ def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> Sequence[Pas
 def _segmented(rows: int, demand: Demand, extent: Extent) -> PassShape:
     """The past of a pass is what its rows read: a decode all columns of its own, a prompt row its prompt's for less."""
     prompt_rows = max(0, rows - demand.decodes)
-    read = extent.referenced + prompt_rows * extent.prompt_past // ROWS_PER_READING
+    prompt_readings = CHUNK_READINGS + prompt_rows / ROWS_PER_READING if prompt_rows else 0
+    read = extent.referenced + int(prompt_readings * extent.prompt_past)
     return PassShape(rows, max(1, -(-read // FREE_PAST_STEP)) * FREE_PAST_STEP)
 
 

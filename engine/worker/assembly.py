@@ -41,6 +41,8 @@ from engine.worker.kv_restart import open_kv_file
 from engine.worker.loop import EngineLoop
 from engine.worker.memory_plan import MemoryPlan, plan_memory
 from engine.worker.recurrent import recurrent_settings
+from engine.worker.spinning import ON as SPIN_ON
+from engine.worker.spinning import settle_spin
 from engine.worker.startup import Stages
 from engine.worker.storage import NARROW, choose_storage
 from engine.worker.windows import window_of
@@ -108,6 +110,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
         manifest = with_chosen_weights(load_manifest(folder), config)
+        config = settle_spin(manifest, config)
     if manifest.encoder is not None:
         return assemble_encoder(folder, manifest, config, lambda: choose_provider(folder, manifest, config), stages)
     with stages.stage("shapes"):
@@ -211,7 +214,8 @@ def with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
 
 def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:
     """As `checked_provider`, by the settings."""
-    return checked_provider(folder, manifest, config.threads, Path(config.cost_cache) if config.cost_cache else None)
+    memory = Path(config.cost_cache) if config.cost_cache else None
+    return checked_provider(folder, manifest, config.threads, memory, config.spin == SPIN_ON)
 
 
 def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
@@ -268,6 +272,8 @@ def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runt
     loaded = " ".join(graph.name for graph in manifest.graphs)
     if config.window:  # attention takes another graph, over other columns
         loaded += f" window {config.window} {config.sinks}"
+    if config.spin == SPIN_ON:
+        loaded += " spinning"
     identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()
     path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
     times = load_times(path) or {}

@@ -1,5 +1,6 @@
 """Timing shapes: what is measured, what is believed, what is remembered."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from engine.bundle.variant import PassShape
@@ -36,6 +37,17 @@ def test_half_a_line_is_not_believed() -> None:
     assert believed(shapes, times) == whole_lines(shapes, times)
     assert not is_complete(shapes, times)
     assert is_complete(shapes, dict.fromkeys(wanted, 1.0))
+
+
+def test_a_column_of_segments_costs_as_much_beside_any_number_of_rows() -> None:
+    shapes = replace(free(64, 2048), segmented=True)
+    near = [PassShape(rows, 64) for rows in (1, 8, 32, 64)]
+    assert shapes_to_time(shapes) == [*near, PassShape(1, 1024)]
+    times = {shape: 10.0 * shape.rows for shape in near} | {PassShape(1, 1024): 13.0}
+    wide = {PassShape(shape.rows, 1024): 10.0 * shape.rows + 3.0 for shape in near}
+    assert believed(shapes, times) == times | wide
+    assert believed(shapes, {**times, PassShape(1, 1024): 9.0})[PassShape(8, 1024)] == 80.0  # never cheaper
+    assert believed(shapes, {PassShape(1, 64): 10.0}) == {PassShape(1, 64): 10.0}
 
 
 def test_times_are_remembered_whole(tmp_path: Path) -> None:

@@ -208,7 +208,10 @@ def test_one_observation_says_at_most_a_factor_of_eight() -> None:
 
 
 def test_a_pass_of_segments_costs_what_its_rows_read() -> None:
-    """Of 250 ms the 8 decodes take 60 and their 2,000 columns 30; a prompt row takes 2 ms, and what it reads."""
+    """Of 250 ms the 8 decodes take 60 and their 2,000 columns 30; a prompt row takes 2 ms, and what it reads.
+
+    The prompt's past is read three times, and once more for each five rows.
+    """
     costs = CostTable(
         {PassShape(rows, past): 44.0 + 2.0 * rows + 0.015 * past for rows in (1, 256) for past in (0, 1000)}
     )
@@ -216,5 +219,13 @@ def test_a_pass_of_segments_costs_what_its_rows_read() -> None:
     fresh = share_rows(segmented(256, 10**5), costs, demand, Extent(2000, 2000, 2000), 250.0)
     later = share_rows(segmented(256, 10**5), costs, demand, Extent(2000, 2000, 2000, prompt_past=1000), 250.0)
     assert (fresh.decodes, fresh.shape.rows, fresh.shape.past) == (8, 80, 2048)
-    assert (later.decodes, later.shape.rows, later.shape.past) == (8, 32, 2048 + 24 * 200 - 48 + 48)
+    assert (later.decodes, later.shape.rows, later.shape.past) == (8, 28, 2000 + 3 * 1000 + 20 * 200 + 24)
     assert all(costs.milliseconds(share.shape) <= 250.0 for share in (fresh, later))
+
+
+def test_beside_decodes_a_prompt_gets_the_shortest_pass_that_wins_nearly_as_much() -> None:
+    """40 ms and 1 ms a row: 128 rows are 0.76 a millisecond, 112 are 0.74, 96 rows 0.71, which is too little."""
+    costs = CostTable({PassShape(rows, past): 40.0 + rows for rows in (1, 256) for past in (0, 1000)})
+    for decodes, rows in ((8, 112), (0, 128)):  # without decodes nobody waits for the rest
+        share = share_rows(segmented(128, 10**5), costs, Demand(decodes, 1000), Extent(0, 0, 0), 250.0)
+        assert (share.decodes, share.shape.rows) == (decodes, rows)
