@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from engine.compile.rounding.refinement import REFINEMENTS
 from engine.models.network import Network
 
 TEXT_TOKENS = 512
 MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
 HEAD_TOKENS = 2_048  # for balancing heads
-PATIENCE = 600.0  # seconds: more tokens than this allows are not taken
+BEST_TEXTS = 4  # times as many for the best quality
+PATIENCE = 720.0  # seconds: more tokens than this allows are not taken
 # Of two cores. One core that others shared did 74e9 at hidden 1,024, and 1.5e-7 s for each weight beside that.
 PRODUCTS = 100e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
@@ -39,6 +41,11 @@ def estimated(network: Network, has_head: bool) -> Estimate:
     while tokens > LEAST_TOKENS and estimated_for(network, has_head, tokens).seconds > PATIENCE:
         tokens //= 2
     return estimated_for(network, has_head, tokens)
+
+
+def estimated_best(network: Network, has_head: bool) -> Estimate:
+    """Of the same with all the text that the best quality reads."""
+    return estimated_for(network, has_head, BEST_TEXTS * estimated(network, has_head).tokens)
 
 
 def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
@@ -80,9 +87,9 @@ def _groups(network: Network, layer: int) -> Iterator[_Group]:
 
 
 def _products(group: _Group, tokens: int) -> float:
-    """Two passes; two correlations of the inputs; the factor, the target, compensation and the errors."""
+    """Two passes; two correlations of the inputs; the factor, the target, compensation, refinement and the errors."""
     n, rows = float(group.inputs), float(group.outputs)
-    return 4 * tokens * n * rows + 4 * tokens * n * n + 4 * n**3 + 9 * rows * n * n
+    return 4 * tokens * n * rows + 4 * tokens * n * n + 4 * n**3 + (11 + 6 * REFINEMENTS) * rows * n * n
 
 
 def _memory(network: Network, groups: list[_Group], tokens: int) -> int:

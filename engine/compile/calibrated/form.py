@@ -13,6 +13,7 @@ from engine.compile.rounding.codes import TINY, BlockCodes, BlockScales, Coding,
 from engine.compile.rounding.gptq import ChooseScales, compensated_searching, picked_rows, searching
 from engine.compile.rounding.hessian import output_errors
 from engine.compile.rounding.lpbq import choosing_multiples, searched_multiples
+from engine.compile.rounding.refinement import REFINEMENTS, refined
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,12 @@ class OutputError:
 
 
 def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
-    """[outputs, inputs]: by GPTQ with searched scales, or rounded to nearest where a row's outputs lose less so."""
+    """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded."""
     target = inputs.target(weight)
     plain = nearest(weight, form)
     compensated = compensated_searching(target, inputs.factor, _scales(target, inputs, form), form.coding)
+    stored = _halves if form.in_half else _as_they_are
+    compensated = refined(target, compensated, inputs.curvature, REFINEMENTS, form.has_multiples, stored)
     before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, compensated))
     size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
     error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
@@ -84,6 +87,10 @@ def _scales(target: Float32, inputs: SharedInputs, form: CodeForm) -> ChooseScal
         return _halves(scales), zeros
 
     return halved
+
+
+def _as_they_are(scales: Float32) -> Float32:
+    return scales
 
 
 def _halves(scales: Float32) -> Float32:

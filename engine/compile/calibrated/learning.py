@@ -1,6 +1,5 @@
 """What `--quality best` adds on this machine; torch, an extra, is loaded when learning begins."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.bundle.quality_spec import LearningError
@@ -31,9 +30,7 @@ def with_learning(estimate: Estimate, plan: LearningPlan) -> Estimate:
     return Estimate(estimate.seconds + plan.seconds, memory, estimate.tokens)
 
 
-def learner_of(
-    network: Network, forms: Forms, plan: LearningPlan, texts: Sequence[Sequence[int]], progress: ProgressSink
-) -> "TorchLearner | None":
+def learner_of(network: Network, forms: Forms, plan: LearningPlan, progress: ProgressSink) -> "TorchLearner | None":
     """What learns as planned, None where nothing is to be learned."""
     if not plan.methods:
         return None
@@ -45,7 +42,7 @@ def learner_of(
         with_units.update(name for group in groups for name in group.tensors)
     if forms.head is not None and forms.head.has_multiples:
         with_units.add(head_tensor(network))
-    return TorchLearner(network, plan, with_units, texts, progress)
+    return TorchLearner(network, plan, with_units, progress)
 
 
 def learning_errors(learner: "TorchLearner | None") -> dict[str, LearningError]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel
-from engine.compile.calibrated.estimate import Estimate, estimated, estimated_pass, minutes_text
+from engine.compile.calibrated.estimate import Estimate, estimated, estimated_best, estimated_pass, minutes_text
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
 from engine.compile.checks import measured_on_text
@@ -72,15 +72,16 @@ def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str,
         return (*heads, *ranges)
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
-    return (*heads, *channels, "targets from the float stream", "GPTQ", scales, *ranges)
+    chosen = ("targets from the float stream", "GPTQ", scales, "refined codes and scales")
+    return (*heads, *channels, *chosen, *ranges)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
-    """Of `--quality good` for these arguments."""
+    """Of choosing codes for these arguments, without what is learned."""
     if method_of(arguments).choice is None:
         return estimated_pass(network)
     has_head = head_method(arguments).choice is not None and arguments.task is not ModelTask.EMBED
-    return estimated(network, has_head)
+    return estimated_best(network, has_head) if arguments.quality is QualityLevel.BEST else estimated(network, has_head)
 
 
 def estimate_text(estimate: Estimate) -> str:

@@ -15,7 +15,6 @@ from engine.compile.calibrated.form import CodeForm, OutputError
 from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
 from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
-from engine.compile.learned.rates import MODEL_TEXTS
 from engine.compile.memory import peak_memory
 from engine.compile.quantization.table import head_method, method_of
 from engine.compile.texts.documents import calibration_documents
@@ -39,22 +38,21 @@ def choose_codes_stage(work: Compilation) -> None:
     for reason in plan.skipped:
         work.progress.note(reason)
     begin = time.monotonic()
-    all_texts = calibration_tokens(work, estimate.tokens * (MODEL_TEXTS if plan.model else 1))
-    texts = all_texts[: estimate.tokens // len(all_texts[0])]
+    texts = calibration_tokens(work, estimate.tokens)
     folder = work.folder / CODES
     folder.mkdir()
     codes = CodesFolder(folder)
     _scale_channels(work, forms.layers, texts[:SCALE_TEXTS])
     steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
     work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
-    learner = learner_of(network, forms, plan, all_texts, work.progress)
+    learner = learner_of(network, forms, plan, work.progress)
     chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     work.quality = QualitySpec(
         level=str(arguments.quality),
         methods=(*methods_of(arguments, forms.layers), *plan.methods),
-        tokens=sum(map(len, all_texts)),
+        tokens=sum(map(len, texts)),
         seconds=round(time.monotonic() - begin, 1),
         peak_bytes=peak_memory()[0],
         errors={kind: _shares(error) for kind, error in chooser.errors.items()},

@@ -15,19 +15,21 @@ from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.blocks import Float32
 from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
 from engine.compile.rounding.hessian import Float64, InputStatistics
+from engine.compile.rounding.refinement import Curvature
 
 RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x
 
 
 @dataclass(frozen=True, slots=True)
 class SharedInputs:
-    """hessian: 2 Σ xᵀ x, factor: of it. lag [inputs, inputs]: Σ (y - x)ᵀ x. drift [outputs, inputs]: Σ dᵀ x, or None.
+    """hessian: 2 Σ xᵀ x; factor, curvature: of it. lag [inputs, inputs]: Σ (y - x)ᵀ x.
 
-    correction [inputs, inputs]: lag (Σ xᵀ x)⁻¹, where there is no drift.
+    drift [outputs, inputs]: Σ dᵀ x, or None. correction [inputs, inputs]: lag (Σ xᵀ x)⁻¹, where there is no drift.
     """
 
     hessian: Float64
     factor: Factor
+    curvature: Curvature
     lag: Float32
     drift: Float32 | None
     correction: Float32 | None
@@ -43,7 +45,8 @@ class SharedInputs:
         drift = None if ahead is None else _drift(inputs.chosen, ahead)
         hessian, single = statistics.hessian, lag.astype(np.float32)
         correction = _times_inverse(hessian, single) if drift is None else None
-        return cls(hessian, factorised(hessian, block, order=ColumnOrder.BLOCKS), single, drift, correction)
+        factor = factorised(hessian, block, order=ColumnOrder.BLOCKS)
+        return cls(hessian, factor, Curvature.of(hessian, block), single, drift, correction)
 
     def target(self, weight: Float32) -> Float32:
         """W' of W [outputs, inputs]."""

@@ -15,7 +15,6 @@ from engine.models.network import Network
 class TorchLearner:
     """Learns as `plan` says. with_units: tensors whose scales are multiples of one unit of their output.
 
-    texts: tokens from which the whole model is learned, those for the layers among them.
     errors: before and after on texts held back, by "layer N" as a share of the squares of what the layer hands on, and
     "KL", the mean over tokens in nats.
     """
@@ -25,14 +24,12 @@ class TorchLearner:
         network: Network,
         plan: LearningPlan,
         with_units: Collection[str],
-        texts: Sequence[Sequence[int]],
         progress: ProgressSink,
     ) -> None:
         self.errors: dict[str, tuple[float, float]] = {}
         self._network = network
         self._plan = plan
         self._with_units = with_units
-        self._texts = texts
         self._progress = progress
 
     def layer(
@@ -71,7 +68,7 @@ class TorchLearner:
             self._network,
             checkpoint,
             codes,
-            self._texts if len(self._texts) > len(texts) else texts,
+            texts,
             with_units=self._with_units,
             rounds=self._plan.model,
             advance=self._progress.advance,

@@ -9,7 +9,6 @@ from engine.compile.learned.rates import (
     JUDGEMENTS,
     LAYER_RATES,
     MODEL_RATES,
-    MODEL_TEXTS,
     LearningRates,
 )
 from engine.models.network import Network
@@ -80,7 +79,7 @@ class _Part:
 
 def planned(network: Network, has_logits: bool, tokens: int, machine: int) -> LearningPlan:
     """For so many tokens of text. machine: bytes of memory, 0 where unknown. has_logits: the bundle predicts tokens."""
-    layers, model = _layers(network, tokens), _model(network, MODEL_TEXTS * tokens)
+    layers, model = _layers(network, tokens), _model(network, tokens)
     parts = [layers, model] if has_logits else [layers]
     reasons = [part.reason(machine) for part in parts]
     chosen = {part.name: part.affordable() for part, reason in zip(parts, reasons, strict=True) if not reason}

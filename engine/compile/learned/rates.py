@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 BATCH_TOKENS = 1024  # of one step
-MODEL_TEXTS = 4  # times as much text for the whole model as for a layer, if there is so much
 HELD_BACK = 8  # every so many-th text
 WARM_UP = 10  # steps
 JUDGEMENTS = 4  # how often a state is judged
@@ -20,5 +19,5 @@ class LearningRates:
 
 
 # In rounds. More steps of places turn more codes than calibration text can judge.
-LAYER_RATES = (LearningRates(steps=100, scales=2e-3, places=5e-3),)
-MODEL_RATES = (LearningRates(steps=200, scales=3e-3, places=0.0),)
+LAYER_RATES = (LearningRates(steps=100, scales=1e-3, places=2e-3),)
+MODEL_RATES = (LearningRates(steps=240, scales=1e-3, places=0.0),)
