@@ -24,7 +24,7 @@ from quality_folder import FORMS, QualityFolder, Subject  # noqa: E402
 from quality_llama import LlamaCheck  # noqa: E402
 from quality_report import Asked, QualityRow, bar_table, bars, drawing, table  # noqa: E402
 from quality_rivals import EQUAL_BITS, RIVALS, Rivals, made_by  # noqa: E402
-from quality_steps import Steps  # noqa: E402
+from quality_steps import QualitySteps  # noqa: E402
 
 FAILED, INTERRUPTED = 1, 130
 PLANTED = " with outliers"
@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, console: Console) -> tuple[list[QualityRow], Asked]:
     """Every row, and what the bars ask of them."""
-    steps, peers = Steps(console), PeersFolder(options.peers, console)
+    steps, peers = QualitySteps(console), PeersFolder(options.peers, console)
     check = LlamaCheck(peers, options.folder.absolute() / "check", steps.run, sys.executable, options.tokens)
     folder = QualityFolder(options.folder, steps, options.tokens, check if options.check else None)
     subjects = [folder.demo()]

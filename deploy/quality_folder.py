@@ -13,7 +13,7 @@ import msgspec
 from quality_keys import checkpoint_key, key_of, sources_key, text_key
 from quality_llama import Checked, LlamaCheck
 from quality_report import QualityRow
-from quality_steps import Steps
+from quality_steps import QualitySteps
 from quality_texts import calibration_text, held_out_text
 
 from engine.demo.location import demo_folder
@@ -67,7 +67,7 @@ class Subject:
 class QualityFolder:
     """The folder that holds everything, with a method for each thing in it."""
 
-    def __init__(self, folder: Path, steps: Steps, tokens: int, check: LlamaCheck | None = None) -> None:
+    def __init__(self, folder: Path, steps: QualitySteps, tokens: int, check: LlamaCheck | None = None) -> None:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._steps = steps

@@ -16,7 +16,7 @@ from quality_folder import QualityFolder, Subject
 from quality_keys import checkpoint_key, key_of, sources_key, text_key
 from quality_llama import THREADS
 from quality_report import QualityRow
-from quality_steps import Steps
+from quality_steps import QualitySteps
 
 AUTO_ROUND, TORCH = "auto-round==0.16.1", "torch==2.13.0"
 AUTO_ROUND_SCRIPT = Path(__file__).resolve().parent / "quality_auto_round.py"
@@ -52,7 +52,7 @@ EQUAL_BITS = {
 class Rivals:
     """Makes and scores what other software makes of a checkpoint."""
 
-    def __init__(self, folder: QualityFolder, steps: Steps, peers: PeersFolder) -> None:
+    def __init__(self, folder: QualityFolder, steps: QualitySteps, peers: PeersFolder) -> None:
         self._folder = folder
         self._steps = steps
         self._peers = peers

@@ -6,7 +6,7 @@ from peers_setup import SetupFailed
 from rich.console import Console
 
 
-class Steps:
+class QualitySteps:
     """Tells the name of each step, and what went wrong."""
 
     def __init__(self, console: Console) -> None:

@@ -56,6 +56,7 @@ CPU_SEGMENTS = Pipeline(
     stages=(
         text_stage,
         conv_weights_stage,
+        balance_stage,
         choose_codes_stage,
         segment_weights_stage,
         drop_codes_stage,

@@ -142,7 +142,7 @@ def subject(modules: dict[str, ModuleType], tmp_path: Path) -> Any:
 
 def kept_ways(modules: dict[str, ModuleType], subject: Any, asked: Sequence[tuple[str, str]], check: Any = None) -> str:
     """Which of (form, made_by) was measured, M, and which was there, '-'."""
-    steps = modules["quality_steps"].Steps(Console(quiet=True))
+    steps = modules["quality_steps"].QualitySteps(Console(quiet=True))
     folder = modules["quality_folder"].QualityFolder(subject.folder / "q", steps, 4096, check)
     measured: list[str] = []
 

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 from engine.bundle.task import ModelTask
-from engine.compile.arguments import CompileArguments, Layout, QualityLevel
+from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibrated.estimate import Estimate, estimated, estimated_best, estimated_pass, minutes_text
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
 from engine.compile.checks import measured_on_text
-from engine.compile.layout import layout_of
 from engine.compile.learned.supported import missing_extra, unsupported
 from engine.compile.progress import ProgressSink
 from engine.compile.quantization.blocks import Int4Blocks
@@ -66,7 +65,7 @@ def _unlearned(arguments: CompileArguments, network: Network) -> str:
 
 def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have. form: of the layers, None = nothing to choose."""
-    heads = () if arguments.lora or layout_of(arguments) is Layout.SEGMENTS else ("balanced heads",)
+    heads = () if arguments.lora else ("balanced heads",)
     ranges = ("ranges by error",) if arguments.quant in RANGED else ()
     if form is None:
         return (*heads, *ranges)

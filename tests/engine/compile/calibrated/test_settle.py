@@ -132,7 +132,14 @@ def test_methods_in_words() -> None:
     forms = [CodeForm.of(method_of(each), each) for each in (good, w4a16)]
     assert forms[0] is not None and forms[1] is not None
     streams, refined = "targets from the float stream", "refined codes and scales"
-    assert methods_of(good, forms[0]) == ("channel scales", streams, "GPTQ", "searched scales", refined)
+    assert methods_of(good, forms[0]) == (
+        "balanced heads",
+        "channel scales",
+        streams,
+        "GPTQ",
+        "searched scales",
+        refined,
+    )
     assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples", refined, "ranges by error")
     w8a16 = replace(good, quant=Quant.W8A16)
     assert methods_of(w8a16, None) == ("balanced heads", "ranges by error")
