@@ -172,12 +172,14 @@ def test_caches_are_written_while_later_parts_run(checkpoint: Path, tmp_path: Pa
         "ran part 3",
     ]
     assert seen[: len(order)] == order
-    assert sorted(seen[len(order) :]) == ["writing layers 2 to 2", "wrote layers 2 to 2"]
     tokens: list[int] = []
     while made.loop.scheduler.has_work:
         tokens += [token for event in made.loop.step().events for token in event.token_ids]
     end(made)
     assert tokens == expected["a"]
+    # The last layers are written while the next pass runs parts that do not touch them.
+    later = seen[len(order) :]
+    assert later.index("writing layers 2 to 2") < later.index("wrote layers 2 to 2") < later.index("running part 3")
 
 
 def test_a_pass_that_fails_after_writing_changes_nothing_visible(checkpoint: Path, tmp_path: Path) -> None:

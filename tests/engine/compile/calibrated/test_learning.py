@@ -56,7 +56,7 @@ def test_nothing_is_planned_for_less_than_the_best(tiny_checkpoint: Path) -> Non
     network = read_network(FolderSource(tiny_checkpoint).config)
     good = replace(BEST, quality=QualityLevel.GOOD)
     assert plan_of(good, network, 4096) == NOTHING
-    assert learner_of(network, Forms(SCALES, None), NOTHING, [], SilentProgress()) is None
+    assert learner_of(network, Forms(SCALES, None), NOTHING, SilentProgress()) is None
     assert learning_errors(None) == {}
     assert with_learning(Estimate(1.0, 2, 3), NOTHING) == Estimate(1.0, 2, 3)
 
