@@ -3,9 +3,9 @@
 A channel of inputs x divided by s, its column of weights multiplied by s: the product stays. What divides is the norm
 in front, the rows of the up projection, or those of the values, and there it costs nothing: a norm is not rounded, and
 a row of codes has scales of its own. With a the root mean square of a channel's inputs and c that of its column,
-s = a^alpha / c^(1 - alpha), as in SmoothQuant (Xiao et al. 2023); alpha is searched as in AWQ (Lin et al. 2023). The
-column is then (a c)^alpha, so outliers that only move size between a and c change nothing. Scales are powers of two:
-the float network stays what it is, bit for bit.
+s = a^alpha / c^(1 - alpha), as in SmoothQuant (Xiao et al. 2023). The column is then (a c)^alpha, so outliers that
+only move size between a and c change nothing. alpha is searched as in AWQ (Lin et al. 2023), but by what GPTQ loses: it
+makes up for large inputs itself, and wants columns more alike than rounding to nearest does.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.compile.calibrated.form import CodeForm, nearest
+from engine.compile.calibrated.form import CodeForm, compensated_codes
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, mixed_by_attention, mixer_names, output_name, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
+from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
+from engine.compile.rounding.hessian import InputStatistics, output_errors
 from engine.compile.transforms.edits import Edits, LinearEdit, NormEdit
 from engine.compile.transforms.hadamard import Float64
 from engine.compile.transforms.network_rotation import readers, value_module
 from engine.models.network import Network
 
-ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
-SAMPLED_ROWS, SAMPLED_INPUTS = 512, 512
+ALPHAS = (0.0, 0.125, 0.25, 0.5)
+SAMPLED_ROWS = 256
 MOST = 20  # the highest power of two, and the lowest is its reciprocal
 
 
@@ -96,19 +98,24 @@ class ChannelScales:
         self, weight: Float32, inputs: Sequence[Float32], shares: tuple[int, int, int] | None = None
     ) -> Float64:
         """[inputs]. shares: (groups, heads of a group, channels), heads of one group get the same scales."""
-        x = np.concatenate(inputs)
-        sizes = np.sqrt(np.square(x, dtype=np.float64).mean(axis=0))
+        statistics = InputStatistics(weight.shape[1])
+        for x in inputs:
+            statistics.add(x)
+        sizes = np.sqrt(np.diagonal(statistics.hessian))
         columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
         if shares is not None:
             sizes, columns = (_shared(values, shares) for values in (sizes, columns))
-        sample, rows = _spread(x, SAMPLED_INPUTS), _spread(weight, SAMPLED_ROWS)
+        factor = factorised(statistics.hessian, self._form.block, order=ColumnOrder.BLOCKS)
+        rows = _spread(weight, SAMPLED_ROWS)
         candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
-        errors = [self._error(rows, sample, scales.astype(np.float32)) for scales in candidates]
+        errors = [self._error(rows, statistics.hessian, factor, scales) for scales in candidates]
         return candidates[int(np.argmin(errors))]
 
-    def _error(self, weight: Float32, x: Float32, scales: Float32) -> float:
-        rounded = nearest(weight * scales, self._form).floats() / scales
-        return float(np.square((rounded - weight) @ x.T).sum(dtype=np.float64))
+    def _error(self, weight: Float32, hessian: Float64, factor: Factor, scales: Float64) -> float:
+        """Of outputs behind codes as they will be chosen, but for what refines them."""
+        single = scales.astype(np.float32)
+        codes = compensated_codes(weight * single, factor.divided(scales), self._form)
+        return float(output_errors(weight, codes.floats() / single, hessian).sum())
 
     def _normed(self, reader: LayerReader, name: str, states: Sequence[Float32]) -> list[Float32]:
         weight = reader.norm_weight(name)
@@ -119,15 +126,14 @@ class ChannelScales:
 
 
 def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
-    """[inputs]: powers of two near sizes^alpha / columns^(1 - alpha), their middle at 1; 1 for a channel of no use."""
+    """[inputs]: sizes^alpha / columns^(1 - alpha), their middle at 1; 1 for a channel of no use."""
     living = (sizes > 0) & (columns > 0)
     if not living.any():
         return np.ones(len(sizes))
     logarithms = np.where(living, alpha * np.log2(np.where(living, sizes, 1)), 0)
     logarithms -= np.where(living, (1 - alpha) * np.log2(np.where(living, columns, 1)), 0)
-    powers = np.rint(logarithms)
-    powers -= np.rint(np.median(powers[living]))
-    return np.where(living, np.exp2(np.clip(powers, -MOST, MOST)), 1.0)
+    logarithms -= np.median(logarithms[living])
+    return np.where(living, np.exp2(np.clip(logarithms, -MOST, MOST)), 1.0)
 
 
 def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:

@@ -16,6 +16,7 @@ from engine.compile.calibrated.streams import Linear, Streams
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, layer_output, mixed_by_attention, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
+from engine.compile.rounding.refinement import Effort
 from engine.models.network import Network
 
 HEAD_ROWS = 8192
@@ -40,6 +41,7 @@ class Chooser:
         checkpoint: Checkpoint,
         network: Network,
         forms: Forms,
+        effort: Effort,
         codes: CodesFolder,
         advance: Callable[[int], None],
         learner: Learner | None = None,
@@ -47,6 +49,7 @@ class Chooser:
         self._checkpoint = checkpoint
         self._network = network
         self._forms = forms
+        self._effort = effort
         self._codes = codes
         self._advance = advance
         self._learner = learner
@@ -90,7 +93,8 @@ class Chooser:
     def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
         """Choose the codes of a group. ahead: the streams that its outputs are added to."""
         form, weight = self._forms.layers, group.weight(self._checkpoint)
-        codes, error = choose_codes(weight, SharedInputs.measured(inputs, form.block, ahead), form)
+        measured = SharedInputs.measured(inputs, form.block, ahead, self._effort.again)
+        codes, error = choose_codes(weight, measured, form, self._effort)
         for name, part in group.parts(self._checkpoint, codes).items():
             self._codes.append(name, part)
         self.errors[group.kind] += error
@@ -99,10 +103,10 @@ class Chooser:
 
     def _head(self, states: Streams, form: CodeForm) -> None:
         name, vocab = head_tensor(self._network), self._network.spec.vocab
-        inputs = SharedInputs.measured(states, form.block)
+        inputs = SharedInputs.measured(states, form.block, again=self._effort.again)
         for start in range(0, vocab, HEAD_ROWS):
             rows = self._checkpoint.rows(name, start, min(start + HEAD_ROWS, vocab))
-            codes, error = choose_codes(rows, inputs, form)
+            codes, error = choose_codes(rows, inputs, form, self._effort)
             self._codes.append(name, codes)
             self.errors[HEAD] += error
             self._advance(1)

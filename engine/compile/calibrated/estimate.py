@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.compile.rounding.refinement import REFINEMENTS
+from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
 from engine.models.network import Network
 
 TEXT_TOKENS = 512
@@ -11,20 +11,23 @@ MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
 HEAD_TOKENS = 2_048  # for balancing heads
 BEST_TEXTS = 4  # times as many for the best quality
 PATIENCE = 720.0  # seconds: more tokens than this allows are not taken
+THOROUGH_SECONDS, BEST_SECONDS = 180.0, 7200.0  # as long as thorough refinement may make it, with good and best
 # Of two cores. One core that others shared did 74e9 at hidden 1,024, and 1.5e-7 s for each weight beside that.
 PRODUCTS = 100e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
+TRIAL_SECONDS, MOVE_SECONDS = 5e-9, 3.5e-10  # for a weight tried with another, and for what some moves change
 BASE = 300_000_000  # bytes of the compiler itself
 FLOAT, DOUBLE = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """seconds on two cores, bytes of memory at most, and the tokens that both are for."""
+    """seconds on two cores, bytes of memory at most, and the tokens and the effort that both are for."""
 
     seconds: float
     memory: int
     tokens: int
+    effort: Effort = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +39,35 @@ class _Group:
 
 
 def estimated(network: Network, has_head: bool) -> Estimate:
-    """For as many tokens as patience allows, but no fewer than `LEAST_TOKENS`."""
+    """For as many tokens as patience allows, but no fewer than `LEAST_TOKENS`; thorough where that takes minutes."""
     tokens = MOST_TOKENS
     while tokens > LEAST_TOKENS and estimated_for(network, has_head, tokens).seconds > PATIENCE:
         tokens //= 2
-    return estimated_for(network, has_head, tokens)
+    return _most_thorough(network, has_head, tokens, THOROUGH_SECONDS)
 
 
 def estimated_best(network: Network, has_head: bool) -> Estimate:
     """Of the same with all the text that the best quality reads."""
-    return estimated_for(network, has_head, BEST_TEXTS * estimated(network, has_head).tokens)
+    return _most_thorough(network, has_head, BEST_TEXTS * estimated(network, has_head).tokens, BEST_SECONDS)
 
 
-def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
+def _most_thorough(network: Network, has_head: bool, tokens: int, most: float) -> Estimate:
+    thorough = estimated_for(network, has_head, tokens, THOROUGH)
+    return thorough if thorough.seconds <= most else estimated_for(network, has_head, tokens)
+
+
+def estimated_for(network: Network, has_head: bool, tokens: int, effort: Effort = USUAL) -> Estimate:
     """Both grow with the tokens and with each size of the network."""
     spec = network.spec
     groups = [group for layer in range(spec.layers) for group in _groups(network, layer)]
     head = [_Group(spec.hidden, spec.vocab)] if has_head else []
-    products = sum(_products(group, tokens) for group in (*groups, *head))
+    products = sum(_products(group, tokens, effort) for group in (*groups, *head))
     attention = 4 * tokens * TEXT_TOKENS * network.query_width * len(spec.attention_layers)
     products += 2 * attention
     weights = sum(group.inputs * group.outputs for group in (*groups, *head))
-    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS
-    return Estimate(seconds, _memory(network, groups, tokens), tokens)
+    moves = effort.all_sweeps * sum(_sweep_seconds(group, effort.partners) for group in (*groups, *head))
+    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + moves
+    return Estimate(seconds, _memory(network, groups, tokens), tokens, effort)
 
 
 def estimated_pass(network: Network) -> Estimate:
@@ -86,10 +95,15 @@ def _groups(network: Network, layer: int) -> Iterator[_Group]:
     yield _Group(spec.ffn, spec.hidden)
 
 
-def _products(group: _Group, tokens: int) -> float:
+def _products(group: _Group, tokens: int, effort: Effort) -> float:
     """Two passes; two correlations of the inputs; the factor, the target, compensation, refinement and the errors."""
     n, rows = float(group.inputs), float(group.outputs)
-    return 4 * tokens * n * rows + 4 * tokens * n * n + 4 * n**3 + (11 + 6 * REFINEMENTS) * rows * n * n
+    by_row = 11 + 6 * effort.all_rounds + 3 * effort.all_sweeps + 4 * effort.again
+    return 4 * tokens * n * rows + 4 * tokens * n * n + (4 + effort.again) * n**3 + by_row * rows * n * n
+
+
+def _sweep_seconds(group: _Group, partners: int) -> float:
+    return group.inputs * group.outputs * (partners * TRIAL_SECONDS + group.inputs * MOVE_SECONDS)
 
 
 def _memory(network: Network, groups: list[_Group], tokens: int) -> int:

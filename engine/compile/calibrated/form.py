@@ -1,6 +1,6 @@
 """The form in which a method of quantisation stores 4-bit codes, and the best codes of a matrix in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,10 +10,18 @@ from engine.compile.quantization.blocks import INT4_MIDDLE, Float32
 from engine.compile.quantization.method import Method
 from engine.compile.quantization.w4a16 import int4_columns
 from engine.compile.rounding.codes import TINY, BlockCodes, BlockScales, Coding, Floats, extreme_scales, rounded
-from engine.compile.rounding.gptq import ChooseScales, compensated_searching, picked_rows, searching
+from engine.compile.rounding.gptq import (
+    ChooseScales,
+    Factor,
+    better_rows,
+    compensated,
+    compensated_searching,
+    picked_rows,
+    searching,
+)
 from engine.compile.rounding.hessian import output_errors
 from engine.compile.rounding.lpbq import choosing_multiples, searched_multiples
-from engine.compile.rounding.refinement import REFINEMENTS, refined
+from engine.compile.rounding.refinement import Effort, refined
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +56,35 @@ class OutputError:
         return OutputError(self.nearest + other.nearest, self.chosen + other.chosen, self.outputs + other.outputs)
 
 
-def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
+def choose_codes(
+    weight: Float32, inputs: SharedInputs, form: CodeForm, effort: Effort
+) -> tuple[BlockCodes, OutputError]:
     """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded."""
     target = inputs.target(weight)
     plain = nearest(weight, form)
-    compensated = compensated_searching(target, inputs.factor, _scales(target, inputs, form), form.coding)
-    stored = _halves if form.in_half else _as_they_are
-    compensated = refined(target, compensated, inputs.curvature, REFINEMENTS, form.has_multiples, stored)
-    before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, compensated))
+    found = compensated_codes(target, inputs.factor, form)
+    found = _refined(target, found, inputs, form, effort)
+    before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
     size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
     error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
-    return picked_rows(after < before, compensated, plain), error
+    return picked_rows(after < before, found, plain), error
+
+
+def compensated_codes(weight: Float32, factor: Factor, form: CodeForm) -> BlockCodes:
+    """[outputs, inputs] by GPTQ with scales searched as blocks are reached."""
+    return compensated_searching(weight, factor, _scales(weight, factor, form), form.coding)
+
+
+def _refined(target: Float32, codes: BlockCodes, inputs: SharedInputs, form: CodeForm, effort: Effort) -> BlockCodes:
+    def of(given: BlockCodes, turns: Effort) -> BlockCodes:
+        stored = _halves if form.in_half else _as_they_are
+        return refined(target, given, inputs.curvature, turns, form.has_multiples, stored)
+
+    found = of(codes, effort)
+    if inputs.by_column is None:
+        return found
+    other = of(compensated(target, inputs.by_column, found.grid), effort)
+    return of(better_rows(target, found, other, inputs.hessian), replace(effort, rounds=0, sweeps=1))
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
@@ -75,9 +101,9 @@ def _as_columns(weight: Float32, block: int) -> BlockCodes:
     return BlockCodes(codes, BlockScales(columns.scales, None, block), weight.shape[1])
 
 
-def _scales(target: Float32, inputs: SharedInputs, form: CodeForm) -> ChooseScales:
+def _scales(target: Float32, factor: Factor, form: CodeForm) -> ChooseScales:
     if form.has_multiples:
-        return choosing_multiples(searched_multiples(target, form.block, inputs.factor.importance))
+        return choosing_multiples(searched_multiples(target, form.block, factor.importance))
     choose = searching(form.coding)
     if not form.in_half:
         return choose

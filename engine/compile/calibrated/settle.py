@@ -14,6 +14,7 @@ from engine.compile.quantization.blocks import Int4Blocks
 from engine.compile.quantization.int4 import is_kept
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of, quants_with
+from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
 from engine.compile.source import Source
 from engine.compile.task import names_in
 from engine.errors import CompileError
@@ -63,7 +64,7 @@ def _unlearned(arguments: CompileArguments, network: Network) -> str:
     return missing_extra() or unsupported(network)
 
 
-def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str, ...]:
+def methods_of(arguments: CompileArguments, form: CodeForm | None, effort: Effort = USUAL) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have. form: of the layers, None = nothing to choose."""
     heads = () if arguments.lora else ("balanced heads",)
     ranges = ("ranges by error",) if arguments.quant in RANGED else ()
@@ -72,7 +73,8 @@ def methods_of(arguments: CompileArguments, form: CodeForm | None) -> tuple[str,
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
     chosen = ("targets from the float stream", "GPTQ", scales, "refined codes and scales")
-    return (*heads, *channels, *chosen, *ranges)
+    thorough = ("pairs of codes", "two orders of columns") if effort is THOROUGH else ()
+    return (*heads, *channels, *chosen, *thorough, *ranges)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:

@@ -21,7 +21,7 @@ from engine.compile.texts.documents import calibration_documents
 from engine.compile.texts.sequences import token_sequences
 from engine.compile.transforms.checkpoint import TransformedCheckpoint
 
-SCALE_TEXTS = 4
+SCALE_TEXTS = 8
 CODES = "codes"  # folder in the unfinished bundle
 
 
@@ -46,12 +46,12 @@ def choose_codes_stage(work: Compilation) -> None:
     steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
     work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
     learner = learner_of(network, forms, plan, work.progress)
-    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner)
+    chooser = Chooser(work.checkpoint, network, forms, estimate.effort, codes, work.progress.advance, learner)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     work.quality = QualitySpec(
         level=str(arguments.quality),
-        methods=(*methods_of(arguments, forms.layers), *plan.methods),
+        methods=(*methods_of(arguments, forms.layers, estimate.effort), *plan.methods),
         tokens=sum(map(len, texts)),
         seconds=round(time.monotonic() - begin, 1),
         peak_bytes=peak_memory()[0],

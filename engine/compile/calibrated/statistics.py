@@ -13,30 +13,33 @@ import numpy as np
 
 from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.blocks import Float32
+from engine.compile.rounding.code_state import Curvature
 from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
 from engine.compile.rounding.hessian import Float64, InputStatistics
-from engine.compile.rounding.refinement import Curvature
 
 RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x
 
 
 @dataclass(frozen=True, slots=True)
 class SharedInputs:
-    """hessian: 2 Σ xᵀ x; factor, curvature: of it. lag [inputs, inputs]: Σ (y - x)ᵀ x.
+    """hessian: 2 Σ xᵀ x; factor, curvature: of it. by_column: a factor in another order, where codes are chosen twice.
 
-    drift [outputs, inputs]: Σ dᵀ x, or None. correction [inputs, inputs]: lag (Σ xᵀ x)⁻¹, where there is no drift.
+    lag [inputs, inputs]: Σ (y - x)ᵀ x. drift [outputs, inputs]: Σ dᵀ x, or None. correction [inputs, inputs]: lag
+    (Σ xᵀ x)⁻¹, where there is no drift.
     """
 
     hessian: Float64
     factor: Factor
+    by_column: Factor | None
     curvature: Curvature
     lag: Float32
     drift: Float32 | None
     correction: Float32 | None
 
     @classmethod
-    def measured(cls, inputs: Streams, block: int, ahead: Streams | None = None) -> "SharedInputs":
-        """ahead: the streams whose difference is d. CompileError for inputs that are not finite."""
+    def measured(cls, inputs: Streams, block: int, ahead: Streams | None = None, again: bool = False) -> "SharedInputs":
+        """ahead: the streams whose difference is d. again: whether codes are chosen twice. CompileError for inputs that
+        are not finite."""
         width = inputs.chosen[0].shape[1]
         statistics, lag = InputStatistics(width), np.zeros((width, width))
         for x, y in zip(inputs.chosen, inputs.floats, strict=True):
@@ -46,7 +49,8 @@ class SharedInputs:
         hessian, single = statistics.hessian, lag.astype(np.float32)
         correction = _times_inverse(hessian, single) if drift is None else None
         factor = factorised(hessian, block, order=ColumnOrder.BLOCKS)
-        return cls(hessian, factor, Curvature.of(hessian, block), single, drift, correction)
+        by_column = factorised(hessian, block, order=ColumnOrder.COLUMNS) if again else None
+        return cls(hessian, factor, by_column, Curvature.of(hessian, block), single, drift, correction)
 
     def target(self, weight: Float32) -> Float32:
         """W' of W [outputs, inputs]."""

@@ -5,7 +5,7 @@ diagonal are the inverses of R's. So one Cholesky factorisation does, and H is n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -43,6 +43,12 @@ class Factor:
     importance: Floats
     block: int
     column_order: ColumnOrder
+
+    def divided(self, scales: Float64) -> "Factor":
+        """Of inputs divided by scales [inputs], damped as these were: R of D⁻¹ H D⁻¹ is D⁻¹ R."""
+        own = np.pad(scales, (0, len(self.order) - len(scales)), constant_values=1)[self.order]
+        upper = (self.upper / own[:, None]).astype(self.upper.dtype)
+        return replace(self, upper=upper, importance=self.importance / np.square(own))
 
 
 def factorised(

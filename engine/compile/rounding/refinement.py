@@ -1,170 +1,55 @@
-"""Codes and scales of a matrix made better in turns, given what its inputs were; no turn can make a row worse.
+"""Codes and scales of a matrix made better in turns, given what its inputs were; no turn can make a row worse."""
 
-With all other codes as they are, the output error e H eᵀ of a row's e = weight - (code - zero) * scale is a parabola in
-one weight, and its best code is the one nearest to the parabola's lowest place (coordinate descent as in QuantEase,
-Behdin et al. 2023). With codes as they are, the error is a quadratic form in the row's scales, whose lowest place is
-the solution of a small linear system.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from engine.compile.quantization.blocks import INT4_MIDDLE, Float32
-from engine.compile.rounding.codes import HIGHEST, TINY, BlockCodes, BlockScales, Floats, in_blocks
-from engine.compile.rounding.hessian import Float64, damped
-
-DAMPING = 0.01  # as GPTQ's
-PULL = np.float32(1e-3)  # towards the scale that was: decides for blocks that text says nothing of
-REFINEMENTS = 2  # more win less than a hundredth each
-SYSTEMS = 1 << 24  # numbers of the linear systems in memory at once
+from engine.compile.quantization.blocks import Float32
+from engine.compile.rounding.code_state import CodeState, Curvature
+from engine.compile.rounding.codes import BlockCodes
+from engine.compile.rounding.pair_moves import move_pairs, partners_of
 
 StoreScales = Callable[[Float32], Float32]  # scales [outputs, blocks] as they will be stored
 
 
 @dataclass(frozen=True, slots=True)
-class Curvature:
-    """H that all matrices share which read the same inputs. hessian [columns, columns]: damped, with whole blocks."""
+class Effort:
+    """rounds: how often new scales and then each code by itself; sweeps: how often, behind them, new scales and then
+    codes in pairs; partners: with how many other columns each is tried. again: all of it once more from other codes,
+    those of another order of columns, and the better result of each row is taken."""
 
-    hessian: Float32
-    block: int
+    rounds: int
+    sweeps: int
+    partners: int
+    again: bool
 
-    @classmethod
-    def of(cls, hessian: Float64, block: int) -> "Curvature":
-        """Of H [inputs, inputs]; columns of padding are coupled to nothing."""
-        inputs = len(hessian)
-        matrix = np.pad(damped(hessian, DAMPING), (0, -inputs % block))
-        matrix[range(inputs, len(matrix)), range(inputs, len(matrix))] = 1
-        return cls(matrix.astype(np.float32), block)
+    @property
+    def all_rounds(self) -> int:
+        """Of both."""
+        return self.rounds * (1 + self.again)
+
+    @property
+    def all_sweeps(self) -> int:
+        """Of both, and the one over the better rows of both."""
+        return self.sweeps * (1 + self.again) + self.again
+
+
+USUAL = Effort(rounds=2, sweeps=0, partners=0, again=False)  # a third round wins less than a hundredth
+THOROUGH = Effort(rounds=1, sweeps=3, partners=128, again=True)
 
 
 def refined(
-    weight: Float32, codes: BlockCodes, curvature: Curvature, rounds: int, one_unit: bool, store: StoreScales
+    weight: Float32, codes: BlockCodes, curvature: Curvature, effort: Effort, one_unit: bool, store: StoreScales
 ) -> BlockCodes:
-    """[outputs, inputs]: so many times scales, then codes. one_unit: all scales of an output keep their ratios (LPBQ).
+    """[outputs, inputs]. one_unit: all scales of an output keep their ratios (LPBQ).
 
     A row whose error is not less with new scales, as they are stored, keeps the ones it has.
     """
-    refiner = _Refiner(weight, codes, curvature)
-    for _ in range(rounds):
-        refiner.rescale(store(refiner.common_factor() if one_unit else refiner.best_scales()))
-        refiner.descend()
-    return refiner.codes
-
-
-class _Refiner:
-    """One matrix, its columns [columns, outputs] first.
-
-    steps: code - zero. gradients: H e, half the error's gradient with its sign turned.
-    """
-
-    def __init__(self, weight: Float32, codes: BlockCodes, curvature: Curvature) -> None:
-        self._given = codes
-        self._curvature = curvature
-        self._zeros = _zeros(codes.grid)
-        self._steps = _columns(codes.codes) - self._zeros
-        self._scales = np.ascontiguousarray(codes.grid.scales.T)
-        self._target = _columns(in_blocks(weight, codes.grid.block))
-        self._wanted = curvature.hessian @ self._target
-        self._gradients = self._gradients_of(self._values(self._scales))
-
-    @property
-    def codes(self) -> BlockCodes:
-        """As they are now."""
-        given = self._given
-        found = np.ascontiguousarray((self._steps + self._zeros).T).astype(np.uint8).reshape(given.codes.shape)
-        scales = np.ascontiguousarray(self._scales.T)
-        return BlockCodes(found, BlockScales(scales, given.grid.zeros, given.grid.block), given.inputs)
-
-    def best_scales(self) -> Float32:
-        """[outputs, blocks]: of the least error for the codes as they are."""
-        found = np.concatenate([self._solved(part) for part in self._runs()])
-        given = self._scales.T
-        return np.where(np.isfinite(found) & (np.abs(found) > TINY), found, given)
-
-    def common_factor(self) -> Float32:
-        """[outputs, blocks]: the scales as they are, times the best factor of each output."""
-        values = self._values(self._scales)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            factors = _dots(values, self._wanted) / _dots(values, self._wanted - self._gradients)
-        usable = np.isfinite(factors) & (factors > 0)
-        return np.ascontiguousarray((self._scales * np.where(usable, factors, 1).astype(np.float32)).T)
-
-    def rescale(self, scales: Float32) -> None:
-        """Take the scales [outputs, blocks] where the error is less with them."""
-        new = np.ascontiguousarray(scales.T)
-        values = self._values(new)
-        gradients = self._gradients_of(values)
-        before = _dots(self._target - self._values(self._scales), self._gradients)
-        is_better = _dots(self._target - values, gradients) < before
-        self._scales = np.where(is_better, new, self._scales)
-        self._gradients = np.where(is_better, gradients, self._gradients)
-
-    def descend(self) -> None:
-        """Every code once, a column after the other, all outputs side by side."""
-        block, hessian = self._curvature.block, self._curvature.hessian
-        for index, scales in enumerate(self._scales):
-            part = slice(index * block, (index + 1) * block)
-            changes = self._block_changes(part, scales)
-            self._gradients -= hessian[:, part] @ changes
-
-    def _block_changes(self, part: slice, scales: Float32) -> Float32:
-        """New codes of one block; the changes of its weights [block, outputs]."""
-        inner, gradients = self._curvature.hessian[part, part], self._gradients[part].copy()
-        steps, zeros = self._steps[part], self._zeros[part]
-        changes = np.empty_like(gradients)
-        reciprocals = np.float32(1) / scales
-        for column in range(len(steps)):
-            wanted = steps[column] + gradients[column] * (reciprocals / inner[column, column])
-            found = np.clip(np.rint(wanted), -zeros[column], HIGHEST - zeros[column])
-            changes[column] = (found - steps[column]) * scales
-            steps[column] = found
-            gradients[column + 1 :] -= inner[column + 1 :, column, None] * changes[column]
-        return changes
-
-    def _solved(self, part: slice) -> Float32:
-        """Best scales of some outputs [some, blocks]."""
-        hessian, steps = self._curvature.hessian, np.ascontiguousarray(self._steps[:, part])
-        blocks, given = len(self._scales), self._scales[:, part].T
-        left = np.empty((steps.shape[1], blocks, blocks), np.float32)
-        for index in range(blocks):
-            rows = slice(index * self._curvature.block, (index + 1) * self._curvature.block)
-            left[:, index] = self._block_sums((hessian[:, rows] @ steps[rows]) * steps)
-        right = self._block_sums(self._wanted[:, part] * steps)
-        pull = PULL * np.einsum("obb->ob", left) + TINY
-        left[:, range(blocks), range(blocks)] += pull
-        return np.asarray(np.linalg.solve(left, (right + pull * given)[:, :, None])[:, :, 0], np.float32)
-
-    def _runs(self) -> Iterator[slice]:
-        blocks, outputs = self._scales.shape
-        step = max(1, SYSTEMS // (blocks * blocks))
-        return (slice(start, start + step) for start in range(0, outputs, step))
-
-    def _block_sums(self, products: Float32) -> Float32:
-        """[columns, some] summed over the columns of each block: [some, blocks]."""
-        return np.asarray(products.reshape(len(self._scales), self._curvature.block, -1).sum(axis=1).T)
-
-    def _values(self, scales: Float32) -> Float32:
-        return self._steps * np.repeat(scales, self._curvature.block, axis=0)
-
-    def _gradients_of(self, values: Float32) -> Float32:
-        return np.asarray(self._wanted - self._curvature.hessian @ values)
-
-
-def _columns(blocks: Floats | NDArray[np.uint8]) -> Float32:
-    """[outputs, blocks, block] as [columns, outputs]."""
-    return np.ascontiguousarray(blocks.reshape(len(blocks), -1).T, np.float32)
-
-
-def _zeros(grid: BlockScales) -> Float32:
-    """[columns, outputs], or [columns, 1] where all are the middle."""
-    if grid.zeros is None:
-        return np.full((grid.scales.shape[1] * grid.block, 1), INT4_MIDDLE, np.float32)
-    return np.repeat(np.ascontiguousarray(grid.zeros.T, np.float32), grid.block, axis=0)
-
-
-def _dots(left: Float32, right: Float32) -> Float64:
-    """[outputs]: the product of each column of both."""
-    return np.asarray(np.einsum("co,co->o", left, right, dtype=np.float64))
+    state = CodeState(weight, codes, curvature)
+    partners = partners_of(curvature.hessian, effort.partners) if effort.sweeps else None
+    for turn in range(effort.rounds + effort.sweeps):
+        state.rescale(store(state.common_factor() if one_unit else state.best_scales()))
+        if partners is None or turn < effort.rounds:
+            state.descend()
+        else:
+            move_pairs(state, partners)
+    return state.codes
