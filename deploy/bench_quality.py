@@ -63,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rivals", default="", help="of " + ", ".join(RIVALS))
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where llama.cpp is built")
     parser.add_argument("--check", action="store_true", help="score floats by llama.cpp's perplexity tool too")
-    parser.add_argument("--tokens", type=int, default=4096, help="held-out tokens that are scored, at most")
+    parser.add_argument("--tokens", type=int, default=16_384, help="held-out tokens that are scored, at most")
     parser.add_argument("--svg", type=Path, default=Path("docs/quality.svg"))
     options = parser.parse_args()
     for option, given, known in (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS)):

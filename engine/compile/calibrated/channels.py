@@ -102,13 +102,17 @@ class ChannelScales:
         for x in inputs:
             statistics.add(x)
         sizes = np.sqrt(np.diagonal(statistics.hessian))
+        weight = _alike(weight)
         columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
         if shares is not None:
             sizes, columns = (_shared(values, shares) for values in (sizes, columns))
-        factor = factorised(statistics.hessian, self._form.block, order=ColumnOrder.BLOCKS)
-        rows = _spread(weight, SAMPLED_ROWS)
         candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
-        errors = [self._error(rows, statistics.hessian, factor, scales) for scales in candidates]
+        # All are tried from the first: damping is a share of the mean, which outliers would decide.
+        first = candidates[0]
+        rows, hessian = _spread(weight, SAMPLED_ROWS) * first.astype(np.float32), statistics.hessian
+        hessian = hessian / np.outer(first, first)
+        factor = factorised(hessian, self._form.block, order=ColumnOrder.BLOCKS)
+        errors = [self._error(rows, hessian, factor, scales / first) for scales in candidates]
         return candidates[int(np.argmin(errors))]
 
     def _error(self, weight: Float32, hessian: Float64, factor: Factor, scales: Float64) -> float:
@@ -134,6 +138,12 @@ def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
     logarithms -= np.where(living, (1 - alpha) * np.log2(np.where(living, columns, 1)), 0)
     logarithms -= np.median(logarithms[living])
     return np.where(living, np.exp2(np.clip(logarithms, -MOST, MOST)), 1.0)
+
+
+def _alike(weight: Float32) -> Float32:
+    """Rows of one size: one that is only large, as what reads it is small, has no say of its own."""
+    sizes = np.sqrt(np.square(weight).mean(axis=1, keepdims=True))
+    return weight / np.where(sizes > 0, sizes, np.float32(1))
 
 
 def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:

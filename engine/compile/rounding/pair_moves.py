@@ -67,8 +67,9 @@ class _Rows:
     def _move(self, column: int, others: NDArray[np.intp], space: Float32) -> None:
         """The step of the code that loses least by itself, and a partner's, of the outputs that win by it."""
         scale = self._scales[:, column // self._block]
-        slope = np.clip(2 * scale * self.gradients[:, column], self._least[:, column], self._most[:, column])
-        step = np.where((slope > 0) | ((slope == 0) & (self._most[:, column] > 0)), np.float32(1), np.float32(-1))
+        slope = 2 * scale * self.gradients[:, column]
+        can_rise, can_fall = self._most[:, column] > 0, self._least[:, column] < 0
+        step = np.where(can_rise & ((slope > 0) | ~can_fall), np.float32(1), np.float32(-1))
         cost = np.square(scale) * self._diagonal[column]
         slopes, losses = self._partners(others, 2 * self._hessian[column, others], step * scale, space)
         alone = cost - step * slope

@@ -41,11 +41,12 @@ def check_stays(folder: Path) -> None:
         expected = reference_logits(checkpoint, network, TOKENS)
         changed, edits = scaled(checkpoint, network)
         assert any((edit.input_scale != 1).any() for edit in edits.linears.values() if edit.input_scale is not None)
-        assert np.array_equal(reference_logits(changed, network, TOKENS), expected)
+        found = reference_logits(changed, network, TOKENS)
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen3", "Phi3"])
-def test_logits_of_each_family_stay_bit_for_bit(family: str, make_oracle: MakeOracle) -> None:
+def test_logits_of_each_family_stay(family: str, make_oracle: MakeOracle) -> None:
     options = {"attention_bias": True, "mlp_bias": True} if family == "Llama" else {}
     check_stays(make_oracle(family, **options)[1])
 
@@ -61,7 +62,7 @@ def test_logits_of_recurrent_layers_with_a_norm_offset_stay(tmp_path: Path) -> N
 
 
 def test_planted_outliers_are_undone(make_oracle: MakeOracle) -> None:
-    """Columns are what they are without them, up to the rounding of scales to powers of two; planted ones are of 32."""
+    """Columns are nearly what they are without them, up to the choice of alpha; planted ones are of 8 and 32."""
     _, folder = make_oracle("Qwen3", head_dim=32, tie_word_embeddings=True)
     source = FolderSource(folder)
     planted = with_outliers(source, read_network(source.config), PLAN, 3)
@@ -70,7 +71,7 @@ def test_planted_outliers_are_undone(make_oracle: MakeOracle) -> None:
         if name.endswith(("up_proj.weight", "v_proj.weight")):  # their rows are divided, which costs nothing
             continue
         ratios = undone[name] / weight
-        assert set(np.unique(np.rint(np.log2(np.abs(ratios / np.median(ratios)))))) <= {-1, 0, 1}, name
+        assert np.abs(np.log2(ratios / np.median(ratios))).max() < 1.5, name
 
 
 def weights(source: Source) -> dict[str, np.ndarray]:
@@ -83,17 +84,14 @@ def weights(source: Source) -> dict[str, np.ndarray]:
         return {name: changed.tensor(name, changed.shape(name)) for name in names}
 
 
-def test_scales_are_powers_of_two_around_one() -> None:
+def test_scales_are_what_they_are_defined_as_around_one() -> None:
     random = np.random.default_rng(0)
     sizes, columns = random.gamma(0.5, size=64), random.gamma(2.0, size=64)
     sizes[3] = columns[5] = 0
+    living = sizes * columns > 0
     for alpha in (0.0, 0.5, 1.0):
         scales = balanced_scales(sizes, columns, alpha)
-        assert np.array_equal(np.log2(scales), np.rint(np.log2(scales)))
+        wanted = sizes[living] ** alpha / columns[living] ** (1 - alpha)
+        np.testing.assert_allclose(scales[living], wanted / np.median(wanted), rtol=1e-2)
         assert scales[3] == scales[5] == 1
-        wanted = np.where(sizes * columns > 0, sizes, 1) ** alpha / np.where(sizes * columns > 0, columns, 1) ** (
-            1 - alpha
-        )
-        ratios = np.delete(scales / wanted, [3, 5])
-        assert ratios.max() / ratios.min() < 2.01
     assert (balanced_scales(np.zeros(4), columns[:4], 0.5) == 1).all()

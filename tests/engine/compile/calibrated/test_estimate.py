@@ -10,10 +10,13 @@ from engine.compile.calibrated.estimate import (
     LEAST_TOKENS,
     MOST_TOKENS,
     PATIENCE,
+    THOROUGH_SECONDS,
     estimated,
+    estimated_best,
     estimated_for,
     minutes_text,
 )
+from engine.compile.rounding.refinement import THOROUGH, USUAL
 from engine.compile.source import FolderSource
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -53,6 +56,17 @@ def test_large_networks_get_fewer_tokens(network: Network) -> None:
     assert small.tokens == MOST_TOKENS
     assert LEAST_TOKENS <= large.tokens < MOST_TOKENS
     assert large.tokens == LEAST_TOKENS or large.seconds <= PATIENCE
+
+
+def test_networks_that_take_minutes_are_refined_thoroughly(network: Network) -> None:
+    middle = larger(network, hidden=1024, ffn=3072, layers=28)
+    large = larger(network, hidden=4096, ffn=12_288, layers=36)
+    assert estimated(network, True).effort == estimated_best(network, True).effort == THOROUGH
+    assert (estimated(middle, True).effort, estimated_best(middle, True).effort) == (USUAL, THOROUGH)
+    assert estimated(large, True).effort == estimated_best(large, True).effort == USUAL
+    assert estimated(network, True).seconds <= THOROUGH_SECONDS
+    thorough, usual = (estimated_for(middle, True, 4096, effort).seconds for effort in (THOROUGH, USUAL))
+    assert thorough > 2 * usual
 
 
 def test_recurrent_layers_count(tmp_path: Path) -> None:

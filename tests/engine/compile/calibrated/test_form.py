@@ -14,6 +14,7 @@ from engine.compile.quantization.table import METHODS
 from engine.compile.rounding.codes import Coding
 from engine.compile.rounding.hessian import output_errors
 from engine.compile.rounding.lpbq import has_multiples
+from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
 
 FORMS = {
     "int4": CodeForm(32, Coding.SYMMETRIC),
@@ -24,18 +25,20 @@ FORMS = {
 }
 
 
-def random_case(seed: int, block: int = 32) -> tuple[np.ndarray, SharedInputs]:
+def random_case(seed: int, block: int = 32, again: bool = False) -> tuple[np.ndarray, SharedInputs]:
     """A matrix [24, 256], and inputs that are correlated and of different sizes."""
     random = np.random.default_rng(seed)
     mixed = random.standard_normal((600, 8)) @ random.standard_normal((8, 256))
     x = ((mixed + random.standard_normal((600, 256))) * random.gamma(1.0, size=256)).astype(np.float32)
-    return random.standard_normal((24, 256)).astype(np.float32), SharedInputs.measured(Streams([x], [x]), block)
+    inputs = SharedInputs.measured(Streams([x], [x]), block, again=again)
+    return random.standard_normal((24, 256)).astype(np.float32), inputs
 
 
+@pytest.mark.parametrize("effort", [USUAL, THOROUGH], ids=["usual", "thorough"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_no_row_loses_more_than_by_rounding_to_nearest(form: CodeForm) -> None:
-    weight, inputs = random_case(3, form.block)
-    codes, error = choose_codes(weight, inputs, form)
+def test_no_row_loses_more_than_by_rounding_to_nearest(form: CodeForm, effort: Effort) -> None:
+    weight, inputs = random_case(3, form.block, effort.again)
+    codes, error = choose_codes(weight, inputs, form, effort)
     before, after = (output_errors(weight, each.floats(), inputs.hessian) for each in (nearest(weight, form), codes))
     assert (after <= before * (1 + 1e-6)).all()
     np.testing.assert_allclose([error.nearest, error.chosen], [before.sum(), after.sum()], rtol=1e-5)
@@ -45,13 +48,21 @@ def test_no_row_loses_more_than_by_rounding_to_nearest(form: CodeForm) -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if form.block == 32])
 def test_correlated_inputs_let_codes_gain_much(form: CodeForm) -> None:
-    _, error = choose_codes(*random_case(4), form)
+    _, error = choose_codes(*random_case(4), form, USUAL)
     assert error.chosen < 0.5 * error.nearest
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_thorough_refinement_loses_less(form: CodeForm) -> None:
+    usual, thorough = (
+        choose_codes(*random_case(6, form.block, effort.again), form, effort)[1].chosen for effort in (USUAL, THOROUGH)
+    )
+    assert thorough < 0.99 * usual
+
+
 def test_scales_have_the_form_that_is_stored() -> None:
-    weight, inputs = random_case(5)
-    codes = {name: choose_codes(weight, inputs, form)[0] for name, form in FORMS.items() if form.block == 32}
+    weight, inputs = random_case(5, again=True)
+    codes = {name: choose_codes(weight, inputs, form, THOROUGH)[0] for name, form in FORMS.items() if form.block == 32}
     assert has_multiples(codes["w4a16"].grid.scales)
     halves = codes["w4"].grid.scales
     assert np.array_equal(halves.astype(np.float16).astype(np.float32), halves)

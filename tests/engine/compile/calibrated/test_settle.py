@@ -14,6 +14,7 @@ from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.settle import methods_of, settle_quality
 from engine.compile.progress import SilentProgress
 from engine.compile.quantization.table import method_of
+from engine.compile.rounding.refinement import THOROUGH
 from engine.compile.source import FolderSource, open_source
 from engine.errors import CompileError
 from engine.models.family import read_network
@@ -141,5 +142,6 @@ def test_methods_in_words() -> None:
         refined,
     )
     assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples", refined, "ranges by error")
+    assert methods_of(good, forms[0], THOROUGH)[-3:] == (refined, "pairs of codes", "two orders of columns")
     w8a16 = replace(good, quant=Quant.W8A16)
     assert methods_of(w8a16, None) == ("balanced heads", "ranges by error")

@@ -10,6 +10,7 @@ from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.streams import Streams
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.rounding.codes import Coding
+from engine.compile.rounding.refinement import USUAL
 from engine.models.network import Network
 
 SYMMETRIC = CodeForm(32, Coding.SYMMETRIC)
@@ -32,5 +33,5 @@ def choose(
     """The codes of all matrices, the streams behind the last layer, and who made them."""
     folder.mkdir()
     codes = CodesFolder(folder)
-    chooser = Chooser(checkpoint, network, Forms(form, head), codes, lambda _: None)
+    chooser = Chooser(checkpoint, network, Forms(form, head), USUAL, codes, lambda _: None)
     return codes, chooser.run(texts), chooser

@@ -187,3 +187,19 @@ def test_scattered_blocks_other_blocks_and_matrices_without_a_factor_are_refused
         compensated(weight, factorised(hessian, 32), extreme_scales(weight, 64, Coding.SYMMETRIC))
     with pytest.raises(CompileError, match="raise the damping above"):
         factorised(np.array([[1.0, 5.0], [5.0, 1.0]]), 2)
+
+
+@pytest.mark.parametrize("order", ColumnOrder)
+def test_the_factor_of_divided_inputs(order: ColumnOrder) -> None:
+    """R Rᵀ is the damped Hessian, rows and columns divided, in the order of rounding; padding stays as it is."""
+    _, hessian = random_case(1, 28, 9)
+    scales = np.random.default_rng(2).gamma(2.0, size=28)
+    factor = factorised(hessian, 8, order=order, dtype=np.float64)
+    found = factor.divided(scales)
+    wanted = np.eye(32)
+    wanted[:28, :28] = damped(hessian, 0.01) / np.outer(scales, scales)
+    np.testing.assert_allclose(
+        found.upper @ found.upper.T, wanted[np.ix_(found.order, found.order)], rtol=1e-9, atol=1e-9
+    )
+    np.testing.assert_allclose(found.importance, np.diagonal(wanted)[found.order])
+    assert np.array_equal(found.order, factor.order)
