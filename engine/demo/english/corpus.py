@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.demo.english.packages import PACKAGES, Package
 from engine.demo.english.readers import paragraphs
-from engine.demo.english.split import Document, clean_documents, part_of
+from engine.demo.english.split import Document, clean_documents, part_of, shuffled_pieces
 
 PARTS = ("training", "calibration", "held_out")
 
@@ -31,11 +31,17 @@ def package_files(unpacked: Path, packages: Sequence[Package]) -> Iterator[tuple
 
 
 def write_parts(documents: Iterator[Document], folder: Path) -> dict[str, int]:
-    """Write each part as PART.jsonl, and what is not trained on also as PART.txt; the characters of each."""
+    """Write each part as PART.jsonl; the characters of each.
+
+    What is not trained on is read from its beginning, as far as is asked for: it comes in shuffled pieces, and also as
+    PART.txt.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     parts: dict[str, list[Document]] = {part: [] for part in PARTS}
     for document in documents:
         parts[part_of(document.name)].append(document)
+    for part in PARTS[1:]:
+        parts[part] = shuffled_pieces(parts[part])
     for part, members in parts.items():
         lines = (json.dumps({"name": each.name, "text": each.text}) + "\n" for each in members)
         (folder / f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _SHORTEST, _SHORTEST_DOCUMENT = 50, 400
+_PIECE = 3000  # characters, about as many tokens as two windows of an evaluation
 _LETTERS = 0.75
 _PLAIN = 0.98
 # Of 1,000 documents so many each, by the hash of their names.
@@ -40,6 +41,26 @@ def clean_documents(files: Iterable[tuple[str, list[str]]]) -> Iterator[Document
         text = "\n".join(kept)
         if len(text) >= _SHORTEST_DOCUMENT:
             yield Document(name, text)
+
+
+def shuffled_pieces(documents: Iterable[Document]) -> list[Document]:
+    """Documents cut between paragraphs, in the order of their pieces' hashes: the beginning of all is a sample of all.
+
+    A piece ends with the paragraph that makes it `_PIECE` characters long; its name is the document's with a number."""
+    pieces = [piece for document in documents for piece in _pieces(document)]
+    return sorted(pieces, key=lambda piece: hashlib.sha256(piece.name.encode()).digest())
+
+
+def _pieces(document: Document) -> Iterator[Document]:
+    lines: list[str] = []
+    number = 0
+    for line in document.text.split("\n"):
+        lines.append(line)
+        if sum(map(len, lines)) >= _PIECE:
+            yield Document(f"{document.name} {number}", "\n".join(lines))
+            lines, number = [], number + 1
+    if lines:
+        yield Document(f"{document.name} {number}", "\n".join(lines))
 
 
 def part_of(name: str) -> str:

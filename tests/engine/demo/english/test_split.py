@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.demo.english.split import Document, clean_documents, is_prose, part_of
+from engine.demo.english.split import Document, clean_documents, is_prose, part_of, shuffled_pieces
 
 SENTENCE = "This sentence has a number of plain words in it, and is number {} of its kind."
 
@@ -42,3 +42,17 @@ def test_the_name_alone_decides_and_every_part_gets_its_share() -> None:
     assert 120 < parts.count("held_out") < 280
     assert 120 < parts.count("calibration") < 280
     assert parts.count("training") == 20_000 - parts.count("held_out") - parts.count("calibration")
+
+
+def test_pieces_are_whole_paragraphs_of_all_documents_in_another_order() -> None:
+    documents = [
+        Document(f"manual/{page}", "\n".join(f"{page} {line} " + "x" * 700 for line in range(9))) for page in "abc"
+    ]
+    pieces = shuffled_pieces(documents)
+    assert sorted(line for piece in pieces for line in piece.text.split("\n")) == sorted(
+        line for document in documents for line in document.text.split("\n")
+    )
+    assert {len(piece.text.split("\n")) for piece in pieces} == {5, 4}
+    order = [piece.name for piece in pieces]
+    assert order != sorted(order)
+    assert order == [piece.name for piece in shuffled_pieces(reversed(documents))]
