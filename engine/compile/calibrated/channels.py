@@ -2,10 +2,11 @@
 
 A channel of inputs x divided by s, its column of weights multiplied by s: the product stays. What divides is the norm
 in front, the rows of the up projection, or those of the values, and there it costs nothing: a norm is not rounded, and
-a row of codes has scales of its own. With a the root mean square of a channel's inputs and c that of its column,
-s = a^alpha / c^(1 - alpha), as in SmoothQuant (Xiao et al. 2023). The column is then (a c)^alpha, so outliers that
-only move size between a and c change nothing. alpha is searched as in AWQ (Lin et al. 2023), but by what GPTQ loses: it
-makes up for large inputs itself, and wants columns more alike than rounding to nearest does.
+a row of codes has scales of its own. With a the root mean square of a channel's inputs and c that of its column, of
+rows whose outputs have one size, s = a^alpha / c^(1 - alpha), as in SmoothQuant (Xiao et al. 2023). The column is then
+(a c)^alpha, so outliers that only move size between a and c change nothing. alpha is searched as in AWQ (Lin et al.
+2023), but by what GPTQ loses: it makes up for large inputs itself, and wants columns more alike than rounding to
+nearest does.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.compile.calibrated.estimate import SCALE_ROWS
 from engine.compile.calibrated.form import CodeForm, compensated_codes
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, mixed_by_attention, mixer_names, output_name, rotation_tables
@@ -25,7 +27,6 @@ from engine.compile.transforms.network_rotation import readers, value_module
 from engine.models.network import Network
 
 ALPHAS = (0.0, 0.125, 0.25, 0.5)
-SAMPLED_ROWS = 256
 MOST = 20  # the highest power of two, and the lowest is its reciprocal
 
 
@@ -102,14 +103,14 @@ class ChannelScales:
         for x in inputs:
             statistics.add(x)
         sizes = np.sqrt(np.diagonal(statistics.hessian))
-        weight = _alike(weight)
+        weight = _alike(weight, sizes)
         columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
         if shares is not None:
             sizes, columns = (_shared(values, shares) for values in (sizes, columns))
         candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
         # All are tried from the first: damping is a share of the mean, which outliers would decide.
         first = candidates[0]
-        rows, hessian = _spread(weight, SAMPLED_ROWS) * first.astype(np.float32), statistics.hessian
+        rows, hessian = _spread(weight, SCALE_ROWS) * first.astype(np.float32), statistics.hessian
         hessian = hessian / np.outer(first, first)
         factor = factorised(hessian, self._form.block, order=ColumnOrder.BLOCKS)
         errors = [self._error(rows, hessian, factor, scales / first) for scales in candidates]
@@ -140,10 +141,10 @@ def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
     return np.where(living, np.exp2(np.clip(logarithms, -MOST, MOST)), 1.0)
 
 
-def _alike(weight: Float32) -> Float32:
-    """Rows of one size: one that is only large, as what reads it is small, has no say of its own."""
-    sizes = np.sqrt(np.square(weight).mean(axis=1, keepdims=True))
-    return weight / np.where(sizes > 0, sizes, np.float32(1))
+def _alike(weight: Float32, sizes: Float64) -> Float32:
+    """Rows whose outputs have one size: one that is only large, as what reads it is small, has no say of its own."""
+    outputs = np.sqrt(np.square(weight * sizes).mean(axis=1, keepdims=True))
+    return (weight / np.where(outputs > 0, outputs, 1)).astype(np.float32)
 
 
 def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:

@@ -10,8 +10,11 @@ TEXT_TOKENS = 512
 MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
 HEAD_TOKENS = 2_048  # for balancing heads
 BEST_TEXTS = 4  # times as many for the best quality
-PATIENCE = 720.0  # seconds: more tokens than this allows are not taken
-THOROUGH_SECONDS, BEST_SECONDS = 180.0, 7200.0  # as long as thorough refinement may make it, with good and best
+PATIENCE = 780.0  # seconds: more tokens than this allows are not taken
+DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it, or be refined thoroughly
+BEST_SECONDS = 7200.0  # as long as best may be
+SCALE_TEXTS = 8  # that channel scales are searched on
+SCALE_ALPHAS, SCALE_ROWS = 4, 256  # how many are tried, on so many rows of a matrix
 # Of two cores. One core that others shared did 74e9 at hidden 1,024, and 1.5e-7 s for each weight beside that.
 PRODUCTS = 100e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
@@ -43,7 +46,7 @@ def estimated(network: Network, has_head: bool) -> Estimate:
     tokens = MOST_TOKENS
     while tokens > LEAST_TOKENS and estimated_for(network, has_head, tokens).seconds > PATIENCE:
         tokens //= 2
-    return _most_thorough(network, has_head, tokens, THOROUGH_SECONDS)
+    return _most_thorough(network, has_head, tokens, DEFAULT_SECONDS)
 
 
 def estimated_best(network: Network, has_head: bool) -> Estimate:
@@ -63,7 +66,7 @@ def estimated_for(network: Network, has_head: bool, tokens: int, effort: Effort 
     head = [_Group(spec.hidden, spec.vocab)] if has_head else []
     products = sum(_products(group, tokens, effort) for group in (*groups, *head))
     attention = 4 * tokens * TEXT_TOKENS * network.query_width * len(spec.attention_layers)
-    products += 2 * attention
+    products += 2 * attention + sum(_scale_products(group) for group in groups)
     weights = sum(group.inputs * group.outputs for group in (*groups, *head))
     moves = effort.all_sweeps * sum(_sweep_seconds(group, effort.partners) for group in (*groups, *head))
     seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + moves
@@ -100,6 +103,12 @@ def _products(group: _Group, tokens: int, effort: Effort) -> float:
     n, rows = float(group.inputs), float(group.outputs)
     by_row = 11 + 6 * effort.all_rounds + 3 * effort.all_sweeps + 4 * effort.again
     return 4 * tokens * n * rows + 4 * tokens * n * n + (4 + effort.again) * n**3 + by_row * rows * n * n
+
+
+def _scale_products(group: _Group) -> float:
+    """A pass, the correlations of the inputs, their factor, and compensation of a sample of rows for each candidate."""
+    n, tokens = float(group.inputs), SCALE_TEXTS * TEXT_TOKENS
+    return tokens * n * (n + group.outputs) + n**3 + 3 * SCALE_ALPHAS * SCALE_ROWS * n * n
 
 
 def _sweep_seconds(group: _Group, partners: int) -> float:

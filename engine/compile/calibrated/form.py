@@ -81,8 +81,9 @@ def _refined(target: Float32, codes: BlockCodes, inputs: SharedInputs, form: Cod
         return refined(target, given, inputs.curvature, turns, form.has_multiples, stored)
 
     found = of(codes, effort)
-    if inputs.by_column is None:
+    if not effort.again:
         return found
+    assert inputs.by_column is not None
     other = of(compensated(target, inputs.by_column, found.grid), effort)
     return of(better_rows(target, found, other, inputs.hessian), replace(effort, rounds=0, sweeps=1))
 
@@ -103,7 +104,7 @@ def _as_columns(weight: Float32, block: int) -> BlockCodes:
 
 def _scales(target: Float32, factor: Factor, form: CodeForm) -> ChooseScales:
     if form.has_multiples:
-        return choosing_multiples(searched_multiples(target, form.block, factor.importance))
+        return choosing_multiples(searched_multiples(target, form.block, factor.of_inputs()[: target.shape[1]]))
     choose = searching(form.coding)
     if not form.in_half:
         return choose

@@ -1,5 +1,6 @@
 """What `--quality best` adds on this machine; torch, an extra, is loaded when learning begins."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.bundle.quality_spec import LearningError
@@ -27,7 +28,7 @@ def plan_of(arguments: CompileArguments, network: Network, tokens: int) -> Learn
 def with_learning(estimate: Estimate, plan: LearningPlan) -> Estimate:
     """Of both together: layers are learned beside what choosing codes holds, the whole model after that."""
     memory = max(estimate.memory + plan.beside, BASE + plan.memory if plan.methods else 0)
-    return Estimate(estimate.seconds + plan.seconds, memory, estimate.tokens)
+    return replace(estimate, seconds=estimate.seconds + plan.seconds, memory=memory)
 
 
 def learner_of(network: Network, forms: Forms, plan: LearningPlan, progress: ProgressSink) -> "TorchLearner | None":

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
-from engine.compile.calibrated.estimate import Estimate, estimated, estimated_best, estimated_pass, minutes_text
+from engine.compile.calibrated.estimate import (
+    DEFAULT_SECONDS,
+    Estimate,
+    estimated,
+    estimated_best,
+    estimated_pass,
+    minutes_text,
+)
 from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.matrices import groups_of
 from engine.compile.checks import measured_on_text
@@ -14,14 +21,13 @@ from engine.compile.quantization.blocks import Int4Blocks
 from engine.compile.quantization.int4 import is_kept
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of, quants_with
-from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
+from engine.compile.rounding.refinement import USUAL, Effort
 from engine.compile.source import Source
 from engine.compile.task import names_in
 from engine.errors import CompileError
 from engine.models.network import Network
 
 RANGED = quants_with(Activations.INTEGER)  # have ranges of activations to choose
-DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it
 
 
 def settle_quality(
@@ -73,8 +79,9 @@ def methods_of(arguments: CompileArguments, form: CodeForm | None, effort: Effor
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
     chosen = ("targets from the float stream", "GPTQ", scales, "refined codes and scales")
-    thorough = ("pairs of codes", "two orders of columns") if effort is THOROUGH else ()
-    return (*heads, *channels, *chosen, *thorough, *ranges)
+    pairs = ("pairs of codes",) if effort.sweeps else ()
+    orders = ("two orders of columns",) if effort.again else ()
+    return (*heads, *channels, *chosen, *pairs, *orders, *ranges)
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:

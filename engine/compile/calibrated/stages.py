@@ -10,7 +10,7 @@ from engine.compile.calibrated.channels import ChannelScales
 from engine.compile.calibrated.checkpoint import ChosenCheckpoint
 from engine.compile.calibrated.choose import Chooser, Forms, embedded, steps_of
 from engine.compile.calibrated.codes_file import CodesFolder
-from engine.compile.calibrated.estimate import TEXT_TOKENS
+from engine.compile.calibrated.estimate import SCALE_TEXTS, TEXT_TOKENS
 from engine.compile.calibrated.form import CodeForm, OutputError
 from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
 from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
@@ -21,7 +21,6 @@ from engine.compile.texts.documents import calibration_documents
 from engine.compile.texts.sequences import token_sequences
 from engine.compile.transforms.checkpoint import TransformedCheckpoint
 
-SCALE_TEXTS = 8
 CODES = "codes"  # folder in the unfinished bundle
 
 

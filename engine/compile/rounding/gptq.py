@@ -44,6 +44,12 @@ class Factor:
     block: int
     column_order: ColumnOrder
 
+    def of_inputs(self) -> Floats:
+        """importance [columns] in the order of the inputs."""
+        found = np.empty_like(self.importance)
+        found[self.order] = self.importance
+        return found
+
     def divided(self, scales: Float64) -> "Factor":
         """Of inputs divided by scales [inputs], damped as these were: R of D⁻¹ H D⁻¹ is D⁻¹ R."""
         own = np.pad(scales, (0, len(self.order) - len(scales)), constant_values=1)[self.order]

@@ -1,4 +1,4 @@
-"""Two codes of a row changed at once, by a step each, where that loses less than changing either alone.
+"""Two codes of a row changed at once, by a step each, where that loses less than leaving them or changing the first.
 
 A step d = 1 or -1 of code i changes the output error e H eᵀ by a_i(d) = s_i² H_ii - 2 d s_i g_i, with g = H e and s the
 scales; steps d and d' of codes i and j change it by a_i(d) + a_j(d') + 2 d d' s_i s_j H_ij. Coordinate descent ends
@@ -73,13 +73,12 @@ class _Rows:
         cost = np.square(scale) * self._diagonal[column]
         slopes, losses = self._partners(others, 2 * self._hessian[column, others], step * scale, space)
         alone = cost - step * slope
-        rows = np.flatnonzero(alone + np.minimum(losses.min(axis=1), 0) < -LEAST_GAIN * cost)
-        if not len(rows):
-            return
-        best = losses[rows].argmin(axis=1)
-        partner_step = np.sign(slopes[rows, best]) * (losses[rows, best] < 0)
+        rows = np.flatnonzero(alone + losses.min(axis=1, initial=0) < -LEAST_GAIN * cost)
         self._change(rows, np.full(len(rows), column), step[rows])
-        self._change(rows, others[best], partner_step)
+        rows = rows[losses[rows].min(axis=1, initial=0) < 0]
+        if len(rows):
+            best = losses[rows].argmin(axis=1)
+            self._change(rows, others[best], np.sign(slopes[rows, best]))
 
     def _partners(
         self, others: NDArray[np.intp], couplings: Float32, moved: Float32, space: Float32

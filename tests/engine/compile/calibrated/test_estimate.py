@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from engine.compile.calibrated.estimate import (
+    DEFAULT_SECONDS,
     LEAST_TOKENS,
     MOST_TOKENS,
     PATIENCE,
-    THOROUGH_SECONDS,
     estimated,
     estimated_best,
     estimated_for,
@@ -64,7 +64,7 @@ def test_networks_that_take_minutes_are_refined_thoroughly(network: Network) -> 
     assert estimated(network, True).effort == estimated_best(network, True).effort == THOROUGH
     assert (estimated(middle, True).effort, estimated_best(middle, True).effort) == (USUAL, THOROUGH)
     assert estimated(large, True).effort == estimated_best(large, True).effort == USUAL
-    assert estimated(network, True).seconds <= THOROUGH_SECONDS
+    assert estimated(network, True).seconds <= DEFAULT_SECONDS
     thorough, usual = (estimated_for(middle, True, 4096, effort).seconds for effort in (THOROUGH, USUAL))
     assert thorough > 2 * usual
 
