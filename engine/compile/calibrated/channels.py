@@ -68,7 +68,7 @@ class ChannelScales:
         weight = self._stacked(reader, names.gate_up)
         self._behind_norm(names.ffn_norm.format(layer=layer), _at(layer, names.gate_up), weight, normed)
         inner = [gated(reader.project(x, names.gate_up)) for x in normed]
-        scales = self._searched(self._stacked(reader, (names.down,)), inner)
+        scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form)
         up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(network.spec.ffn), scales])
         self._between(names.gate_up[-1].format(layer=layer), up, names.down.format(layer=layer), scales)
         return [x + reader.project(y, (names.down,)) for x, y in zip(states, inner, strict=True)]
@@ -79,14 +79,14 @@ class ChannelScales:
         module, first = value_module(self._network)
         output = self._network.details.names.output
         shares = (spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
-        scales = self._searched(self._stacked(reader, (output,)), mixed, shares)
+        scales = searched_scales(self._stacked(reader, (output,)), mixed, self._form, shares)
         own = scales.reshape(shares)[:, 0].reshape(-1)
         self._between(
             module.format(layer=layer), np.concatenate([np.ones(first), own]), output.format(layer=layer), scales
         )
 
     def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
-        scales = self._searched(weight, inputs)
+        scales = searched_scales(weight, inputs, self._form)
         self._norms[name] = NormEdit(1 / scales)
         for module in modules:
             self._linears[module] = replace(self._linears.get(module, LinearEdit()), input_scale=scales)
@@ -95,39 +95,44 @@ class ChannelScales:
         self._linears[writer] = replace(self._linears.get(writer, LinearEdit()), output_scale=1 / written)
         self._linears[reader] = replace(self._linears.get(reader, LinearEdit()), input_scale=read)
 
-    def _searched(
-        self, weight: Float32, inputs: Sequence[Float32], shares: tuple[int, int, int] | None = None
-    ) -> Float64:
-        """[inputs]. shares: (groups, heads of a group, channels), heads of one group get the same scales."""
-        statistics = InputStatistics(weight.shape[1])
-        for x in inputs:
-            statistics.add(x)
-        sizes = np.sqrt(np.diagonal(statistics.hessian))
-        weight = _alike(weight, sizes)
-        columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
-        if shares is not None:
-            sizes, columns = (_shared(values, shares) for values in (sizes, columns))
-        candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
-        # All are tried from the first: damping is a share of the mean, which outliers would decide.
-        first = candidates[0]
-        rows, hessian = _spread(weight, SCALE_ROWS) * first.astype(np.float32), statistics.hessian
-        hessian = hessian / np.outer(first, first)
-        factor = factorised(hessian, self._form.block, order=ColumnOrder.BLOCKS)
-        errors = [self._error(rows, hessian, factor, scales / first) for scales in candidates]
-        return candidates[int(np.argmin(errors))]
-
-    def _error(self, weight: Float32, hessian: Float64, factor: Factor, scales: Float64) -> float:
-        """Of outputs behind codes as they will be chosen, but for what refines them."""
-        single = scales.astype(np.float32)
-        codes = compensated_codes(weight * single, factor.divided(scales), self._form)
-        return float(output_errors(weight, codes.floats() / single, hessian).sum())
-
     def _normed(self, reader: LayerReader, name: str, states: Sequence[Float32]) -> list[Float32]:
         weight = reader.norm_weight(name)
         return [norm(x, weight, self._network.norm_epsilon) for x in states]
 
     def _stacked(self, reader: LayerReader, names: Sequence[str]) -> Float32:
         return np.concatenate([reader.tensor(f"{name}.weight") for name in names])
+
+
+def searched_scales(
+    weight: Float32, inputs: Sequence[Float32], form: CodeForm, shares: tuple[int, int, int] | None = None
+) -> Float64:
+    """[inputs] for a matrix [outputs, inputs] and texts of its inputs [tokens, inputs]: those of the best alpha.
+
+    shares: (groups, heads of a group, channels), heads of one group get the same scales.
+    """
+    statistics = InputStatistics(weight.shape[1])
+    for x in inputs:
+        statistics.add(x)
+    sizes = np.sqrt(np.diagonal(statistics.hessian))
+    weight = _alike(weight, sizes)
+    columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
+    if shares is not None:
+        sizes, columns = (_shared(values, shares) for values in (sizes, columns))
+    candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
+    # All are tried from the first: damping is a share of the mean, which outliers would decide.
+    first = candidates[0]
+    rows, hessian = _spread(weight, SCALE_ROWS) * first.astype(np.float32), statistics.hessian
+    hessian = hessian / np.outer(first, first)
+    factor = factorised(hessian, form.block, order=ColumnOrder.BLOCKS)
+    errors = [_error(rows, hessian, factor, scales / first, form) for scales in candidates]
+    return candidates[int(np.argmin(errors))]
+
+
+def _error(weight: Float32, hessian: Float64, factor: Factor, scales: Float64, form: CodeForm) -> float:
+    """Of outputs behind codes as they will be chosen, but for what refines them."""
+    single = scales.astype(np.float32)
+    codes = compensated_codes(weight * single, factor.divided(scales), form)
+    return float(output_errors(weight, codes.floats() / single, hessian).sum())
 
 
 def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.compile.calibrated.channels import ChannelScales, balanced_scales
+from engine.compile.calibrated.channels import ALPHAS, ChannelScales, balanced_scales, searched_scales
 from engine.compile.calibrated.choose import embedded
+from engine.compile.calibrated.form import compensated_codes
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.reference import reference_logits
+from engine.compile.rounding.gptq import ColumnOrder, factorised
+from engine.compile.rounding.hessian import damped
 from engine.compile.source import FolderSource, Source
 from engine.compile.transforms.checkpoint import TransformedCheckpoint
 from engine.compile.transforms.edits import Edits
@@ -62,7 +65,7 @@ def test_logits_of_recurrent_layers_with_a_norm_offset_stay(tmp_path: Path) -> N
 
 
 def test_planted_outliers_are_undone(make_oracle: MakeOracle) -> None:
-    """Columns are nearly what they are without them, up to the choice of alpha; planted ones are of 8 and 32."""
+    """Columns are what they are without them, but for one factor of all."""
     _, folder = make_oracle("Qwen3", head_dim=32, tie_word_embeddings=True)
     source = FolderSource(folder)
     planted = with_outliers(source, read_network(source.config), PLAN, 3)
@@ -92,6 +95,57 @@ def test_scales_are_what_they_are_defined_as_around_one() -> None:
     for alpha in (0.0, 0.5, 1.0):
         scales = balanced_scales(sizes, columns, alpha)
         wanted = sizes[living] ** alpha / columns[living] ** (1 - alpha)
-        np.testing.assert_allclose(scales[living], wanted / np.median(wanted), rtol=1e-2)
+        np.testing.assert_allclose(scales[living], wanted / np.exp2(np.median(np.log2(wanted))), rtol=1e-9)
         assert scales[3] == scales[5] == 1
     assert (balanced_scales(np.zeros(4), columns[:4], 0.5) == 1).all()
+
+
+def uneven_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix [48, 64] and inputs of it [300, 64], both with columns of very different sizes."""
+    random = np.random.default_rng(seed)
+    shared = random.standard_normal((300, 6)) @ random.standard_normal((6, 64)) * random.uniform(0, 2)
+    x = (shared + random.standard_normal((300, 64))) * (np.exp(random.standard_normal(64)))
+    weight = random.standard_normal((48, 64)) * np.exp(random.standard_normal(64) * random.uniform(0, 1))
+    return weight.astype(np.float32), x.astype(np.float32)
+
+
+def errors_by_definition(weight: np.ndarray, x: np.ndarray) -> list[float]:
+    """Of each alpha: rows whose outputs have one size, their columns times the scales, by GPTQ."""
+    hessian = 2 * x.astype(np.float64).T @ x
+    weight = weight / np.sqrt(np.einsum("oi,ij,oj->o", weight, np.diag(np.diagonal(hessian)), weight))[:, None]
+    sizes, columns = np.sqrt(np.diagonal(hessian)), np.sqrt(np.square(weight).mean(axis=0))
+    found = []
+    for alpha in ALPHAS:
+        scales = balanced_scales(sizes, columns, alpha)
+        # Damped where columns are alike, then scaled on from there.
+        alike = balanced_scales(sizes, columns, ALPHAS[0])
+        bent = damped(hessian / np.outer(alike, alike), 0.01) * np.outer(alike / scales, alike / scales)
+        factor = factorised(bent, 32, damping=1e-9, order=ColumnOrder.BLOCKS)
+        codes = compensated_codes((weight * scales).astype(np.float32), factor, SYMMETRIC)
+        away = weight - codes.floats() / scales
+        found.append(float(np.einsum("oi,ij,oj->", away, hessian, away)))
+    return found
+
+
+def test_the_alpha_is_that_of_the_least_error_of_gptq() -> None:
+    chosen = set()
+    for seed in range(20):
+        weight, x = uneven_case(seed)
+        errors = np.array(errors_by_definition(weight, x))
+        best = int(errors.argmin())
+        if np.delete(errors, best).min() < 1.005 * errors[best]:
+            continue
+        alike = weight / np.sqrt(np.square(weight * np.sqrt(2 * np.square(x).sum(axis=0))).mean(axis=1, keepdims=True))
+        sizes, columns = np.sqrt(2 * np.square(x).sum(axis=0)), np.sqrt(np.square(alike).mean(axis=0))
+        np.testing.assert_allclose(
+            searched_scales(weight, [x], SYMMETRIC), balanced_scales(sizes, columns, ALPHAS[best]), rtol=1e-3
+        )
+        chosen.add(best)
+    assert len(chosen) > 1
+
+
+def test_a_row_that_is_only_large_has_no_say() -> None:
+    weight, x = uneven_case(3)
+    larger = weight * np.where(np.arange(len(weight)) == 7, np.float32(100), np.float32(1))[:, None]
+    found, expected = (searched_scales(each, [x], SYMMETRIC) for each in (larger, weight))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -13,6 +13,7 @@ from engine.compile.calibrated.matrices import DOWN, GATE_UP, HEAD, OUTPUT, QKV,
 from engine.compile.checkpoint import SafetensorsCheckpoint
 from engine.compile.reference import reference_hidden
 from engine.compile.reference_layers import LayerReader, norm
+from engine.compile.rounding.refinement import THOROUGH, USUAL
 from engine.compile.source import FolderSource, Source
 from engine.compile.transforms.source import rotated
 from engine.models.family import read_network
@@ -104,3 +105,18 @@ def test_a_group_of_matrices_is_in_memory_at_a_time(tiny_checkpoint: Path, tmp_p
     assert checkpoint.most < 2 * (
         2 * max(*sizes, head)
     )  # stored in half the bytes of floats; one group beside the next
+
+
+def test_every_kind_of_matrix_is_refined_thoroughly_when_it_is_asked_for(
+    make_oracle: MakeOracle, tmp_path: Path
+) -> None:
+    _, folder = make_oracle("Qwen3", **FAMILIES["Qwen3"])
+    source = FolderSource(folder)
+    network = read_network(source.config)
+    with source.tensors() as checkpoint:
+        usual, thorough = (
+            choose(checkpoint, network, tmp_path / name, random_texts(6, 60), effort=effort)[2].errors
+            for name, effort in (("usual", USUAL), ("thorough", THOROUGH))
+        )
+    for kind in (QKV, OUTPUT, GATE_UP, DOWN, HEAD):
+        assert thorough[kind].chosen < usual[kind].chosen, kind

@@ -1,20 +1,22 @@
 """No row loses more than by rounding to nearest; codes have the form that is stored."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.calibrated.form import CodeForm, choose_codes, nearest
+from engine.compile.calibrated.form import CodeForm, choose_codes, compensated_codes, nearest
 from engine.compile.calibrated.statistics import SharedInputs
 from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.int4 import int4_blocks
 from engine.compile.quantization.table import METHODS
-from engine.compile.rounding.codes import Coding
+from engine.compile.rounding.codes import BlockCodes, Coding
+from engine.compile.rounding.gptq import compensated
 from engine.compile.rounding.hessian import output_errors
-from engine.compile.rounding.lpbq import has_multiples
-from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
+from engine.compile.rounding.lpbq import has_multiples, searched_multiples, units_of
+from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort, refined
 
 FORMS = {
     "int4": CodeForm(32, Coding.SYMMETRIC),
@@ -58,6 +60,42 @@ def test_thorough_refinement_loses_less(form: CodeForm) -> None:
         choose_codes(*random_case(6, form.block, effort.again), form, effort)[1].chosen for effort in (USUAL, THOROUGH)
     )
     assert thorough < 0.99 * usual
+
+
+def test_thorough_takes_the_better_row_of_two_orders_and_goes_on() -> None:
+    form = FORMS["int4"]
+    weight, inputs = random_case(8, again=True)
+    assert inputs.by_column is not None
+
+    def turned(codes: BlockCodes) -> BlockCodes:
+        return refined(weight, codes, inputs.curvature, THOROUGH, False, lambda scales: scales)
+
+    def errors(codes: BlockCodes) -> np.ndarray:
+        return output_errors(weight, codes.floats(), inputs.hessian)
+
+    first = turned(compensated_codes(weight, inputs.factor, form))
+    other = turned(compensated(weight, inputs.by_column, first.grid))
+    assert 0 < (errors(other) < errors(first)).sum() < len(weight)
+    best = np.minimum(errors(first), errors(other))
+    found = errors(choose_codes(weight, inputs, form, THOROUGH)[0])
+    assert (found <= best * 1.001).all()
+    assert found.sum() < best.sum() < min(errors(first).sum(), errors(other).sum())
+
+
+def test_usual_effort_needs_no_second_order() -> None:
+    weight, inputs = random_case(8, again=True)
+    plain = replace(inputs, by_column=None)
+    found, expected = (choose_codes(weight, each, FORMS["int4"], USUAL)[0] for each in (inputs, plain))
+    np.testing.assert_array_equal(found.floats(), expected.floats())
+
+
+def test_units_are_searched_with_the_importance_of_their_own_inputs() -> None:
+    weight, inputs = random_case(9)
+    importance = np.diagonal(inputs.curvature.hessian)
+    assert np.array_equal(inputs.factor.of_inputs(), inputs.factor.importance[np.argsort(inputs.factor.order)])
+    wanted = units_of(searched_multiples(weight, 32, importance).scales)
+    found = units_of(compensated_codes(weight, inputs.factor, FORMS["w4a16"]).grid.scales)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_scales_have_the_form_that_is_stored() -> None:
