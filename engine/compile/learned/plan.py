@@ -106,11 +106,14 @@ def _layers(network: Network, tokens: int) -> _Part:
 
 
 def _model(network: Network, tokens: int) -> _Part:
-    """As of layers, with everything computed once more on the way back, and the float head's logits."""
+    """As of layers, with everything computed once more on the way back, and the float head's logits.
+
+    What is held back is judged twice more, by its KL alone.
+    """
     weights, head = _layer_weights(network), network.spec.vocab * network.spec.hidden
     everything = weights * network.spec.layers + head
     step = (8 * everything + 2 * head) * BATCH_TOKENS / PRODUCTS + everything * WEIGHT_SECONDS / 2
-    judged = len(MODEL_RATES) * (1 + JUDGEMENTS) * tokens / HELD_BACK
+    judged = (2 + len(MODEL_RATES) * (1 + JUDGEMENTS)) * tokens / HELD_BACK
     beside = 2 * everything * (judged + tokens) / PRODUCTS
     return _Part(
         "scales are not learned end to end", MODEL_RATES, step, beside, _model_memory(network, weights, tokens)

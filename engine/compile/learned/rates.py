@@ -7,6 +7,9 @@ HELD_BACK = 8  # every so many-th text
 WARM_UP = 10  # steps
 JUDGEMENTS = 4  # how often a state is judged
 HEAD_TOKENS = 256  # whose logits are in memory at once
+# Of the cross entropy of the text's tokens, beside all of the divergence. What it wins grows with it, what it costs
+# with its square: with 0.03 the text was learned, and the divergence was no better than before.
+TEXT_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)

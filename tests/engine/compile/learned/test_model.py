@@ -1,4 +1,4 @@
-"""Scales learned end to end: what is made small is the divergence that the numpy definition finds, by its gradient."""
+"""Scales learned end to end: what is made small is what the numpy definition finds, by its gradient."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,11 +77,20 @@ def divergence(network: Network, checkpoint: Checkpoint, codes: Codes, texts: li
     return float(np.mean(found))
 
 
+def surprise(network: Network, checkpoint: Checkpoint, codes: Codes, texts: list[list[int]]) -> float:
+    """Cross entropy, the mean over tokens of texts of the same length."""
+    found = []
+    for text in texts:
+        predictions = log_softmax(reference_logits(Coded(checkpoint, codes), network, np.array(text)))
+        found.append(-predictions[np.arange(len(text) - 1), text[1:]])
+    return float(np.mean(found))
+
+
 @pytest.mark.parametrize("multiples", [False, True], ids=["scales", "units"])
 def test_divergence_falls_with_codes_as_they_were(make_oracle: MakeOracle, multiples: bool) -> None:
     with coded_model(make_oracle, multiples) as (network, checkpoint, codes):
         with_units = codes if multiples else ()
-        learned = learn_scales(network, checkpoint, codes, TEXTS, with_units=with_units, rounds=ROUNDS)
+        learned = learn_scales(network, checkpoint, codes, TEXTS, with_units=with_units, rounds=ROUNDS, text_share=0)
         before, after = (divergence(network, checkpoint, each, TEXTS[HELD_BACK]) for each in (codes, learned.codes))
     assert before == pytest.approx(learned.before, rel=1e-3)
     assert after == pytest.approx(learned.after, rel=1e-3)
@@ -94,11 +103,15 @@ def test_divergence_falls_with_codes_as_they_were(make_oracle: MakeOracle, multi
         assert np.ptp(factors, axis=1).max() < 1e-6 or not multiples
 
 
-def test_a_step_goes_down_the_slope_that_finite_differences_find(make_oracle: MakeOracle) -> None:
+@pytest.mark.parametrize(("text_share", "error"), [(0.0, divergence), (1e6, surprise)], ids=["KL", "cross entropy"])
+def test_a_step_goes_down_the_slope_that_finite_differences_find(
+    make_oracle: MakeOracle, text_share: float, error: Callable[..., float]
+) -> None:
     """Adam's first step has the size of its rate in every scale: its sign is that of the slope."""
     with coded_model(make_oracle, False) as (network, checkpoint, codes):
         # All texts but the one held back in one batch, so that a step's gradient is that of their mean.
-        learned = learn_scales(network, checkpoint, codes, TEXTS[:2], rounds=(LearningRates(1, 1e-2, 0.0),))
+        rounds = (LearningRates(1, 1e-2, 0.0),)
+        learned = learn_scales(network, checkpoint, codes, TEXTS[:2], rounds=rounds, text_share=text_share)
         name = f"{linear_modules(network, 1)[-1]}.weight"
         moved = np.log(learned.codes[name].grid.scales / codes[name].grid.scales)
         assert np.abs(moved).max() > 0, "the step was not taken"
@@ -109,7 +122,7 @@ def test_a_step_goes_down_the_slope_that_finite_differences_find(make_oracle: Ma
                 scales[index] *= np.exp(sign * 3e-2 * np.sign(moved[index]))
                 grid = type(codes[name].grid)(scales, None, BLOCK)
                 changed = codes | {name: BlockCodes(codes[name].codes, grid, codes[name].inputs)}
-                slopes[index] += sign * divergence(network, checkpoint, changed, TEXTS[:1])
+                slopes[index] += sign * error(network, checkpoint, changed, TEXTS[:1])
     assert (slopes < 0).all()
 
 
