@@ -105,9 +105,10 @@ def mixed_by_attention(
     query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
     group = spec.heads // spec.kv_heads
     key, value = np.repeat(key, group, axis=0), np.repeat(value, group, axis=0)
-    scores = query @ key.transpose(0, 2, 1) / np.float32(np.sqrt(spec.head_dim))
-    scores = np.where(visible, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = np.where(visible, query @ key.transpose(0, 2, 1), -np.inf)
+    weights /= np.float32(np.sqrt(spec.head_dim))
+    weights -= weights.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
     mixed = (weights @ value).transpose(1, 0, 2).reshape(len(stacked), -1)
     if gate is not None:

@@ -20,7 +20,7 @@ from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, mixed_by_attention, mixer_names, output_name, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
 from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
-from engine.compile.rounding.hessian import InputStatistics, output_errors
+from engine.compile.rounding.hessian import InputStatistics, in_runs, output_errors
 from engine.compile.transforms.edits import Edits, LinearEdit, NormEdit
 from engine.compile.transforms.hadamard import Float64
 from engine.compile.transforms.network_rotation import readers, value_module
@@ -111,8 +111,8 @@ def searched_scales(
     shares: (groups, heads of a group, channels), heads of one group get the same scales.
     """
     statistics = InputStatistics(weight.shape[1])
-    for x in inputs:
-        statistics.add(x)
+    for run in in_runs(inputs):
+        statistics.add(run)
     sizes = np.sqrt(np.diagonal(statistics.hessian))
     weight = _alike(weight, sizes)
     columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))

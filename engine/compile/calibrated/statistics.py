@@ -15,7 +15,7 @@ from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.blocks import Float32
 from engine.compile.rounding.code_state import Curvature
 from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
-from engine.compile.rounding.hessian import Float64, InputStatistics
+from engine.compile.rounding.hessian import Float64, InputStatistics, in_runs
 
 RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x
 
@@ -42,7 +42,7 @@ class SharedInputs:
         are not finite."""
         width = inputs.chosen[0].shape[1]
         statistics, lag = InputStatistics(width), np.zeros((width, width))
-        for x, y in zip(inputs.chosen, inputs.floats, strict=True):
+        for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
             statistics.add(x)
             lag += (y - x).T @ x
         drift = None if ahead is None else _drift(inputs.chosen, ahead)
@@ -61,8 +61,8 @@ class SharedInputs:
 
 
 def _drift(inputs: Iterable[Float32], ahead: Streams) -> Float32:
-    pairs = zip(inputs, ahead.chosen, ahead.floats, strict=True)
-    return np.asarray(sum((y - x).T @ given for given, x, y in pairs), np.float32)
+    runs = zip(*map(in_runs, (inputs, ahead.chosen, ahead.floats)), strict=True)
+    return np.asarray(sum((y - x).T @ given for given, x, y in runs), np.float32)
 
 
 def _times_inverse(hessian: Float64, matrix: Float32) -> Float32:

@@ -5,6 +5,7 @@ EfficientQAT (Chen et al. 2024), which learns scales alone; its loss here is tha
 with a small share of the cross entropy of the text's own tokens beside it, as there.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,14 @@ from engine.compile.checkpoint import Checkpoint
 from engine.compile.learned.blocks import LearnedBlocks
 from engine.compile.learned.descent import Blocks, Learned, learn
 from engine.compile.learned.network import Rotation, Weights, head_logits, head_module, layer_output, rotation
-from engine.compile.learned.rates import BATCH_TOKENS, HEAD_TOKENS, MODEL_RATES, TEXT_SHARE, LearningRates
+from engine.compile.learned.rates import (
+    BATCH_TOKENS,
+    HEAD_TOKENS,
+    MODEL_RATES,
+    MOST_DIVERGENCE,
+    TEXT_SHARE,
+    LearningRates,
+)
 from engine.compile.learned.tensors import check_learnable, fixed_weights, linear_modules
 from engine.compile.learned.texts import TextBatch, batches, endless, parted
 from engine.compile.reference_layers import LayerReader
@@ -54,6 +62,8 @@ def learn_scales(
     wanted = _float_states(network, checkpoint, embedded, [*taught, *held_back], turn)
     following = [torch.tensor([*text[1:], NO_TOKEN]) for text in texts]
     reading = _Reading(model, embedded, wanted, following)
+    with torch.no_grad():
+        before, _ = reading.means(_fixed(codes), held_back)
     order = endless(taught, 0)
 
     def loss(blocks: Blocks) -> Tensor:
@@ -63,11 +73,11 @@ def learn_scales(
 
     def judge(blocks: Blocks) -> float:
         divergence, surprise = reading.means(blocks, held_back)
-        return divergence + text_share * surprise
+        return divergence + text_share * surprise if divergence <= MOST_DIVERGENCE * before else math.inf
 
     learned = learn(codes, reader.tensor, with_units, rounds, loss, judge, advance)
     with torch.no_grad():
-        before, after = (reading.means(_fixed(each), held_back)[0] for each in (codes, learned.codes))
+        after, _ = reading.means(_fixed(learned.codes), held_back)
     return Learned(learned.codes, before, after)
 
 

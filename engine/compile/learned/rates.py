@@ -10,6 +10,7 @@ HEAD_TOKENS = 256  # whose logits are in memory at once
 # Of the cross entropy of the text's tokens, beside all of the divergence. What it wins grows with it, what it costs
 # with its square: with 0.03 the text was learned, and the divergence was no better than before.
 TEXT_SHARE = 0.01
+MOST_DIVERGENCE = 1.01  # of the given state's: whatever the text's tokens win, a state that has more is not taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,11 @@ class CodeState:
         hessian, steps = self.curvature.hessian, np.ascontiguousarray(self.steps[:, part])
         blocks, given = len(self.scales), self.scales[:, part].T
         left = np.empty((steps.shape[1], blocks, blocks), np.float32)
-        for index in range(blocks):
-            rows = slice(index * self.curvature.block, (index + 1) * self.curvature.block)
-            left[:, index] = self._block_sums((hessian[:, rows] @ steps[rows]) * steps)
+        for index in range(blocks):  # and, as H is symmetric, the blocks behind it
+            start = index * self.curvature.block
+            rows = slice(start, start + self.curvature.block)
+            sums = self._block_sums((hessian[start:, rows] @ steps[rows]) * steps[start:])
+            left[:, index, index:] = left[:, index:, index] = sums
         right = self._block_sums(self._wanted[:, part] * steps)
         pull = PULL * np.einsum("obb->ob", left) + TINY
         left[:, range(blocks), range(blocks)] += pull
@@ -128,8 +130,8 @@ class CodeState:
         return (slice(start, start + step) for start in range(0, outputs, step))
 
     def _block_sums(self, products: Float32) -> Float32:
-        """[columns, some] summed over the columns of each block: [some, blocks]."""
-        return np.asarray(products.reshape(len(self.scales), self.curvature.block, -1).sum(axis=1).T)
+        """[columns, some] summed over the columns of each block: [some, blocks of these]."""
+        return np.asarray(products.reshape(-1, self.curvature.block, products.shape[1]).sum(axis=1).T)
 
     def _values(self, scales: Float32) -> Float32:
         return self.steps * np.repeat(scales, self.curvature.block, axis=0)

@@ -1,5 +1,7 @@
 """What calibration inputs say about a linear layer: the Hessian of its squared output error, and magnitudes."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,7 +10,7 @@ from engine.errors import CompileError
 
 Float64 = NDArray[np.float64]
 
-_ROWS = 1024  # inputs multiplied at once
+RUN = 2048  # rows of inputs multiplied at once: adding a product to others costs as much as hundreds of rows
 
 
 class InputStatistics:
@@ -27,8 +29,8 @@ class InputStatistics:
     def add(self, x: Floats) -> None:
         """x [rows, inputs], any leading shape; CompileError when it holds NaN or infinity."""
         x = x.reshape(-1, len(self._products))
-        for start in range(0, len(x), _ROWS):
-            run = x[start : start + _ROWS].astype(np.float32, copy=False)
+        for start in range(0, len(x), RUN):
+            run = x[start : start + RUN].astype(np.float32, copy=False)
             sums = np.abs(run).sum(axis=0, dtype=np.float64)
             if not np.isfinite(sums).all():
                 raise CompileError("the calibration inputs of a layer are not finite")
@@ -45,6 +47,18 @@ class InputStatistics:
     def mean_magnitudes(self) -> Float64:
         """[inputs]; 0 before anything was added."""
         return self._magnitudes / max(self.rows, 1)
+
+
+def in_runs(texts: Iterable[Floats]) -> Iterator[Floats]:
+    """Texts [tokens, inputs] one behind the other, in runs of `RUN` rows or, with the text that fills one, more."""
+    run: list[Floats] = []
+    for text in texts:
+        run.append(text)
+        if sum(map(len, run)) >= RUN:
+            yield np.concatenate(run)
+            run = []
+    if run:
+        yield np.concatenate(run)
 
 
 def damped(hessian: Float64, damping: float) -> Float64:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.compile.rounding.hessian import InputStatistics, damped, output_errors, rescaled
+from engine.compile.rounding import hessian
+from engine.compile.rounding.hessian import InputStatistics, damped, in_runs, output_errors, rescaled
 from engine.errors import CompileError
 
 
@@ -60,3 +61,12 @@ def test_rescaled_is_the_hessian_of_divided_inputs() -> None:
     plain.add(x)
     divided.add(x / scales)
     np.testing.assert_allclose(rescaled(plain.hessian, scales), divided.hessian, rtol=1e-4, atol=1e-3)
+
+
+def test_texts_come_in_runs_that_the_last_text_of_each_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hessian, "RUN", 10)
+    texts = [np.full((length, 2), length, np.float32) for length in (4, 5, 3, 12, 1, 1)]
+    runs = list(in_runs(texts))
+    assert [len(run) for run in runs] == [12, 12, 2]
+    assert np.array_equal(np.concatenate(runs), np.concatenate(texts))
+    assert not list(in_runs([]))
