@@ -56,22 +56,22 @@ class ChannelScales:
         normed = self._normed(reader, names.attention_norm, states)
         weight = self._stacked(reader, mixer_names(network, layer))
         self._behind_norm(names.attention_norm.format(layer=layer), _at(layer, readers(network, layer)), weight, normed)
-        projected = [reader.project(x, mixer_names(network, layer)) for x in normed]
+        projected = _projected(reader, normed, mixer_names(network, layer))
         if layer in network.spec.attention_layers:
             mixed = [_attended(reader, stacked) for stacked in projected]
             self._values(reader, layer, mixed)
         else:
             mixed = [mixed_by_recurrence(reader, stacked, x) for stacked, x in zip(projected, normed, strict=True)]
         output = (output_name(network, layer),)
-        states = [x + reader.project(y, output) for x, y in zip(states, mixed, strict=True)]
+        states = [x + y for x, y in zip(states, _projected(reader, mixed, output), strict=True)]
         normed = self._normed(reader, names.ffn_norm, states)
         weight = self._stacked(reader, names.gate_up)
         self._behind_norm(names.ffn_norm.format(layer=layer), _at(layer, names.gate_up), weight, normed)
-        inner = [gated(reader.project(x, names.gate_up)) for x in normed]
+        inner = [gated(stacked) for stacked in _projected(reader, normed, names.gate_up)]
         scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form)
         up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(network.spec.ffn), scales])
         self._between(names.gate_up[-1].format(layer=layer), up, names.down.format(layer=layer), scales)
-        return [x + reader.project(y, (names.down,)) for x, y in zip(states, inner, strict=True)]
+        return [x + y for x, y in zip(states, _projected(reader, inner, (names.down,)), strict=True)]
 
     def _values(self, reader: LayerReader, layer: int, mixed: Sequence[Float32]) -> None:
         """Heads that share values share their scales."""
@@ -113,7 +113,8 @@ def searched_scales(
     statistics = InputStatistics(weight.shape[1])
     for run in in_runs(inputs):
         statistics.add(run)
-    sizes = np.sqrt(np.diagonal(statistics.hessian))
+    hessian = statistics.hessian
+    sizes = np.sqrt(np.diagonal(hessian))
     weight = _alike(weight, sizes)
     columns = np.sqrt(np.square(weight, dtype=np.float64).mean(axis=0))
     if shares is not None:
@@ -121,14 +122,15 @@ def searched_scales(
     candidates = [balanced_scales(sizes, columns, alpha) for alpha in ALPHAS]
     # All are tried from the first: damping is a share of the mean, which outliers would decide.
     first = candidates[0]
-    rows, hessian = _spread(weight, SCALE_ROWS) * first.astype(np.float32), statistics.hessian
-    hessian = hessian / np.outer(first, first)
-    factor = factorised(hessian, form.block, order=ColumnOrder.BLOCKS)
-    errors = [_error(rows, hessian, factor, scales / first, form) for scales in candidates]
+    rows = _spread(weight, SCALE_ROWS) * first.astype(np.float32)
+    hessian /= first
+    hessian /= first[:, None]
+    factor, single = factorised(hessian, form.block, order=ColumnOrder.BLOCKS), hessian.astype(np.float32)
+    errors = [_error(rows, single, factor, scales / first, form) for scales in candidates]
     return candidates[int(np.argmin(errors))]
 
 
-def _error(weight: Float32, hessian: Float64, factor: Factor, scales: Float64, form: CodeForm) -> float:
+def _error(weight: Float32, hessian: Float32, factor: Factor, scales: Float64, form: CodeForm) -> float:
     """Of outputs behind codes as they will be chosen, but for what refines them."""
     single = scales.astype(np.float32)
     codes = compensated_codes(weight * single, factor.divided(scales), form)
@@ -148,8 +150,8 @@ def balanced_scales(sizes: Float64, columns: Float64, alpha: float) -> Float64:
 
 def _alike(weight: Float32, sizes: Float64) -> Float32:
     """Rows whose outputs have one size: one that is only large, as what reads it is small, has no say of its own."""
-    outputs = np.sqrt(np.square(weight * sizes).mean(axis=1, keepdims=True))
-    return (weight / np.where(outputs > 0, outputs, 1)).astype(np.float32)
+    outputs = np.sqrt(np.square(weight) @ np.square(sizes).astype(np.float32) / len(sizes))[:, None]
+    return np.asarray(weight / np.where(outputs > 0, outputs, 1), np.float32)
 
 
 def _shared(values: Float64, shares: tuple[int, int, int]) -> Float64:
@@ -165,6 +167,12 @@ def _spread(rows: Float32, most: int) -> Float32:
 
 def _at(layer: int, names: Sequence[str]) -> list[str]:
     return [name.format(layer=layer) for name in names]
+
+
+def _projected(reader: LayerReader, texts: Sequence[Float32], names: tuple[str, ...]) -> list[Float32]:
+    """Of each text; matrices are read once for all."""
+    ends = np.cumsum([len(text) for text in texts])[:-1]
+    return np.split(reader.project(np.concatenate(texts), names), ends)
 
 
 def _attended(reader: LayerReader, stacked: Float32) -> Float32:

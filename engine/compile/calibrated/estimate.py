@@ -7,7 +7,8 @@ from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
 from engine.models.network import Network
 
 TEXT_TOKENS = 512
-MOST_TOKENS, LEAST_TOKENS = 32_768, 4_096
+TOKENS = (32_768, 24_576, 16_384, 12_288, 8_192, 6_144, 4_096)  # the first that patience allows, or the last
+MOST_TOKENS, LEAST_TOKENS = TOKENS[0], TOKENS[-1]
 HEAD_TOKENS = 2_048  # for balancing heads
 BEST_TEXTS = 4  # times as many for the best quality
 PATIENCE = 780.0  # seconds: more tokens than this allows are not taken
@@ -15,8 +16,8 @@ DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it, o
 BEST_SECONDS = 7200.0  # as long as best may be
 SCALE_TEXTS = 8  # that channel scales are searched on
 SCALE_ALPHAS, SCALE_ROWS = 4, 256  # how many are tried, on so many rows of a matrix
-# Of two cores. One core that others shared did 74e9 at hidden 1,024, and 1.5e-7 s for each weight beside that.
-PRODUCTS = 100e9  # multiplications and additions a second
+# Of two cores that others share, as are the seconds below.
+PRODUCTS = 88e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
 TRIAL_SECONDS, MOVE_SECONDS = 5e-9, 3.5e-10  # for a weight tried with another, and for what some moves change
 BASE = 300_000_000  # bytes of the compiler itself
@@ -43,10 +44,8 @@ class _Group:
 
 def estimated(network: Network, has_head: bool) -> Estimate:
     """For as many tokens as patience allows, but no fewer than `LEAST_TOKENS`; thorough where that takes minutes."""
-    tokens = MOST_TOKENS
-    while tokens > LEAST_TOKENS and estimated_for(network, has_head, tokens).seconds > PATIENCE:
-        tokens //= 2
-    return _most_thorough(network, has_head, tokens, DEFAULT_SECONDS)
+    allowed = (tokens for tokens in TOKENS if estimated_for(network, has_head, tokens).seconds <= PATIENCE)
+    return _most_thorough(network, has_head, next(allowed, LEAST_TOKENS), DEFAULT_SECONDS)
 
 
 def estimated_best(network: Network, has_head: bool) -> Estimate:

@@ -41,16 +41,16 @@ class SharedInputs:
         """ahead: the streams whose difference is d. again: whether codes are chosen twice. CompileError for inputs that
         are not finite."""
         width = inputs.chosen[0].shape[1]
-        statistics, lag = InputStatistics(width), np.zeros((width, width))
+        statistics, lag = InputStatistics(width), np.zeros((width, width), np.float32)
         for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
             statistics.add(x)
             lag += (y - x).T @ x
         drift = None if ahead is None else _drift(inputs.chosen, ahead)
-        hessian, single = statistics.hessian, lag.astype(np.float32)
-        correction = _times_inverse(hessian, single) if drift is None else None
+        hessian = statistics.hessian
+        correction = _times_inverse(hessian, lag) if drift is None else None
         factor = factorised(hessian, block, order=ColumnOrder.BLOCKS)
         by_column = factorised(hessian, block, order=ColumnOrder.COLUMNS) if again else None
-        return cls(hessian, factor, by_column, Curvature.of(hessian, block), single, drift, correction)
+        return cls(hessian, factor, by_column, Curvature.of(hessian, block), lag, drift, correction)
 
     def target(self, weight: Float32) -> Float32:
         """W' of W [outputs, inputs]."""

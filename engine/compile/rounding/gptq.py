@@ -53,7 +53,7 @@ class Factor:
     def divided(self, scales: Float64) -> "Factor":
         """Of inputs divided by scales [inputs], damped as these were: R of D⁻¹ H D⁻¹ is D⁻¹ R."""
         own = np.pad(scales, (0, len(self.order) - len(scales)), constant_values=1)[self.order]
-        upper = (self.upper / own[:, None]).astype(self.upper.dtype)
+        upper = self.upper / own.astype(self.upper.dtype)[:, None]
         return replace(self, upper=upper, importance=self.importance / np.square(own))
 
 

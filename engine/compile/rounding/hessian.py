@@ -83,7 +83,7 @@ def rescaled(hessian: Float64, scales: Floats) -> Float64:
     return np.asarray(hessian * reciprocals[:, None] * reciprocals)
 
 
-def output_errors(weight: Floats, quantised: Floats, hessian: Float64) -> Float64:
+def output_errors(weight: Floats, quantised: Floats, hessian: Floats) -> Float64:
     """[outputs]: e H eᵀ of each output's error e, the squared output error summed over the samples (twice, as H)."""
     error = weight - quantised
     products = error @ hessian.astype(error.dtype, copy=False)

@@ -11,6 +11,7 @@ from engine.compile.calibrated.estimate import (
     LEAST_TOKENS,
     MOST_TOKENS,
     PATIENCE,
+    TOKENS,
     estimated,
     estimated_best,
     estimated_for,
@@ -56,6 +57,18 @@ def test_large_networks_get_fewer_tokens(network: Network) -> None:
     assert small.tokens == MOST_TOKENS
     assert LEAST_TOKENS <= large.tokens < MOST_TOKENS
     assert large.tokens == LEAST_TOKENS or large.seconds <= PATIENCE
+
+
+def test_as_much_text_is_read_as_patience_allows(network: Network) -> None:
+    found = set()
+    for layers in (8, 16, 20, 24, 28):
+        grown = larger(network, hidden=1024, ffn=3072, heads=64, kv_heads=32, layers=layers)
+        estimate = estimated(grown, True)
+        assert estimate.tokens == LEAST_TOKENS or estimate.seconds <= PATIENCE
+        for more in TOKENS[: TOKENS.index(estimate.tokens)]:
+            assert estimated_for(grown, True, more).seconds > PATIENCE
+        found.add(estimate.tokens)
+    assert len(found) > 2
 
 
 def test_networks_that_take_minutes_are_refined_thoroughly(network: Network) -> None:
