@@ -11,7 +11,7 @@ from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.form import CodeForm, OutputError, choose_codes
 from engine.compile.calibrated.learner import Learner
 from engine.compile.calibrated.matrices import HEAD, MatrixGroup, groups_of, head_tensor
-from engine.compile.calibrated.statistics import SharedInputs
+from engine.compile.calibrated.statistics import Addition, SharedInputs
 from engine.compile.calibrated.streams import Linear, Streams
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, layer_output, mixed_by_attention, rotation_tables
@@ -93,7 +93,8 @@ class Chooser:
     def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
         """Choose the codes of a group. ahead: the streams that its outputs are added to."""
         form, weight = self._forms.layers, group.weight(self._checkpoint)
-        measured = SharedInputs.measured(inputs, form.block, ahead, self._effort.again)
+        addition = None if ahead is None else Addition(weight, ahead)
+        measured = SharedInputs.measured(inputs, form.block, addition, self._effort.again)
         codes, error = choose_codes(weight, measured, form, self._effort)
         for name, part in group.parts(self._checkpoint, codes).items():
             self._codes.append(name, part)

@@ -7,18 +7,19 @@ from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
 from engine.models.network import Network
 
 TEXT_TOKENS = 512
-TOKENS = (32_768, 24_576, 16_384, 12_288, 8_192, 6_144, 4_096)  # the first that patience allows, or the last
+TOKENS = (32_768, 24_576, 16_384, 12_288, 8_192, 6_144, 5_120, 4_096)  # the first that patience allows, or the last
 MOST_TOKENS, LEAST_TOKENS = TOKENS[0], TOKENS[-1]
 HEAD_TOKENS = 2_048  # for balancing heads
 BEST_TEXTS = 4  # times as many for the best quality
-PATIENCE = 780.0  # seconds: more tokens than this allows are not taken
+PATIENCE = 760.0  # seconds: more tokens than this allows are not taken
 DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it, or be refined thoroughly
 BEST_SECONDS = 7200.0  # as long as best may be
 SCALE_TEXTS = 8  # that channel scales are searched on
 SCALE_ALPHAS, SCALE_ROWS = 4, 256  # how many are tried, on so many rows of a matrix
 # Of two cores that others share: what numpy's float32 product of 2,048 numbers a side did there.
-PRODUCTS = 88e9  # multiplications and additions a second
+PRODUCTS = 80e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
+SCALE_SECONDS = 8e-5  # for an input and each of the scales tried
 TRIAL_SECONDS, MOVE_SECONDS = 5e-9, 3.5e-10  # for a weight tried with another, and for what some moves change
 BASE = 300_000_000  # bytes of the compiler itself
 FLOAT, DOUBLE = 4, 8
@@ -68,7 +69,8 @@ def estimated_for(network: Network, has_head: bool, tokens: int, effort: Effort 
     products += 2 * attention + sum(_scale_products(group) for group in groups)
     weights = sum(group.inputs * group.outputs for group in (*groups, *head))
     moves = effort.all_sweeps * sum(_sweep_seconds(group, effort.partners) for group in (*groups, *head))
-    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + moves
+    tried = SCALE_ALPHAS * SCALE_SECONDS * sum(group.inputs for group in groups)
+    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + tried + moves
     return Estimate(seconds, _memory(network, groups, tokens), tokens, effort)
 
 
@@ -101,13 +103,13 @@ def _products(group: _Group, tokens: int, effort: Effort) -> float:
     """Two passes; two correlations of the inputs; the factor, the target, compensation, refinement and the errors."""
     n, rows = float(group.inputs), float(group.outputs)
     by_row = 11 + 6 * effort.all_rounds + 3 * effort.all_sweeps + 4 * effort.again
-    return 4 * tokens * n * rows + 4 * tokens * n * n + (4 + effort.again) * n**3 + by_row * rows * n * n
+    return 4 * tokens * n * rows + 2 * tokens * n * n + (6 + 2 * effort.again) * n**3 + by_row * rows * n * n
 
 
 def _scale_products(group: _Group) -> float:
     """A pass, the correlations of the inputs, their factor, and compensation of a sample of rows for each candidate."""
     n, tokens = float(group.inputs), SCALE_TEXTS * TEXT_TOKENS
-    return tokens * n * (n + group.outputs) + n**3 + 3 * SCALE_ALPHAS * SCALE_ROWS * n * n
+    return tokens * n * (n + group.outputs) + 3 * n**3 + 3 * SCALE_ALPHAS * SCALE_ROWS * n * n
 
 
 def _sweep_seconds(group: _Group, partners: int) -> float:

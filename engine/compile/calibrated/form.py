@@ -85,7 +85,9 @@ def _refined(target: Float32, codes: BlockCodes, inputs: SharedInputs, form: Cod
         return found
     assert inputs.by_column is not None
     other = of(compensated(target, inputs.by_column, found.grid), effort)
-    return of(better_rows(target, found, other, inputs.hessian), replace(effort, rounds=0, sweeps=1))
+    width = target.shape[1]
+    better = better_rows(target, found, other, inputs.curvature.hessian[:width, :width])
+    return of(better, replace(effort, rounds=0, sweeps=1))
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:

@@ -6,7 +6,7 @@ W' = W + (W Σ (y - x)ᵀ x + Σ dᵀ x) (Σ xᵀ x)⁻¹. So codes are chosen f
 as far as this layer can. A ridge keeps W' at W where text says little.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,52 +15,60 @@ from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.blocks import Float32
 from engine.compile.rounding.code_state import Curvature
 from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
-from engine.compile.rounding.hessian import Float64, InputStatistics, in_runs
+from engine.compile.rounding.hessian import Float64, InputStatistics, damping_of, in_runs
 
 RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x, at least
 SCARCE = 0.7  # the same, times inputs for each token: with few tokens least squares learns their noise
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """The one matrix [outputs, inputs] that reads the inputs, and the streams that its outputs are added to."""
+
+    weight: Float32
+    streams: Streams
+
+
+@dataclass(frozen=True, slots=True)
 class SharedInputs:
     """hessian: 2 Σ xᵀ x; factor, curvature: of it. by_column: a factor in another order, where codes are chosen twice.
 
-    lag [inputs, inputs]: Σ (y - x)ᵀ x. drift [outputs, inputs]: Σ dᵀ x, or None. correction [inputs, inputs]: lag
-    (Σ xᵀ x)⁻¹, where there is no drift. ridge: as a share of the mean diagonal.
+    correction [inputs, inputs]: Σ (y - x)ᵀ x (Σ xᵀ x)⁻¹. change [outputs, inputs]: W' - W of the one matrix whose
+    outputs are added to a stream, in its place.
     """
 
     hessian: Float64
     factor: Factor
     by_column: Factor | None
     curvature: Curvature
-    lag: Float32
-    drift: Float32 | None
     correction: Float32 | None
-    ridge: float
+    change: Float32 | None
 
     @classmethod
-    def measured(cls, inputs: Streams, block: int, ahead: Streams | None = None, again: bool = False) -> "SharedInputs":
-        """ahead: the streams whose difference is d. again: whether codes are chosen twice. CompileError for inputs that
-        are not finite."""
+    def measured(
+        cls, inputs: Streams, block: int, addition: Addition | None = None, again: bool = False
+    ) -> "SharedInputs":
+        """again: whether codes are chosen twice. CompileError for inputs that are not finite."""
         width = inputs.chosen[0].shape[1]
-        statistics, lag = InputStatistics(width), np.zeros((width, width), np.float32)
-        for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
+        statistics = InputStatistics(width)
+        lag = np.zeros((width if addition is None else len(addition.weight), width), np.float32)
+        for x, behind in _behind(inputs, addition):
             statistics.add(x)
-            lag += (y - x).T @ x
-        drift = None if ahead is None else _drift(inputs.chosen, ahead)
+            lag += behind.T @ x
         hessian = statistics.hessian
-        ridge = ridge_of(width, statistics.rows)
-        correction = _times_inverse(hessian, lag, ridge) if drift is None else None
-        factor = factorised(hessian, block, order=ColumnOrder.BLOCKS)
-        by_column = factorised(hessian, block, order=ColumnOrder.COLUMNS) if again else None
-        return cls(hessian, factor, by_column, Curvature.of(hessian, block), lag, drift, correction, ridge)
+        damping = damping_of(width, statistics.rows)
+        factor = factorised(hessian, block, damping=damping, order=ColumnOrder.BLOCKS)
+        by_column = factorised(hessian, block, damping=damping, order=ColumnOrder.COLUMNS) if again else None
+        solved = _times_inverse(hessian, lag, ridge_of(width, statistics.rows))
+        correction, change = (solved, None) if addition is None else (None, solved)
+        return cls(hessian, factor, by_column, Curvature.of(hessian, block, damping), correction, change)
 
     def target(self, weight: Float32) -> Float32:
-        """W' of W [outputs, inputs]."""
+        """W' of W [outputs, inputs]: of any matrix, or of the one whose outputs are added."""
         if self.correction is not None:
             return weight + weight @ self.correction
-        assert self.drift is not None
-        return weight + _times_inverse(self.hessian, weight @ self.lag + self.drift, self.ridge)
+        assert self.change is not None
+        return weight + self.change
 
 
 def ridge_of(inputs: int, tokens: int) -> float:
@@ -68,9 +76,18 @@ def ridge_of(inputs: int, tokens: int) -> float:
     return max(RIDGE, SCARCE * inputs / tokens)
 
 
-def _drift(inputs: Iterable[Float32], ahead: Streams) -> Float32:
-    runs = zip(*map(in_runs, (inputs, ahead.chosen, ahead.floats)), strict=True)
-    return np.asarray(sum((y - x).T @ given for given, x, y in runs), np.float32)
+def _behind(inputs: Streams, addition: Addition | None) -> Iterator[tuple[Float32, Float32]]:
+    """Runs of x, and what they are behind by: y - x, or where outputs are added (y - x) Wᵀ + d."""
+    if addition is None:
+        for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
+            yield x, np.subtract(y, x)
+        return
+    streams = (inputs.chosen, inputs.floats, addition.streams.chosen, addition.streams.floats)
+    for x, y, chosen, floats in zip(*map(in_runs, streams), strict=True):
+        behind = (y - x) @ addition.weight.T
+        behind += floats
+        behind -= chosen
+        yield x, behind
 
 
 def _times_inverse(hessian: Float64, matrix: Float32, ridge: float) -> Float32:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from engine.compile.quantization.blocks import INT4_MIDDLE, Float32
 from engine.compile.rounding.codes import HIGHEST, TINY, BlockCodes, BlockScales, Floats, in_blocks
-from engine.compile.rounding.hessian import Float64, damped
+from engine.compile.rounding.hessian import DAMPING, Float64, damped
 
-DAMPING = 0.01  # as GPTQ's
 PULL = np.float32(1e-3)  # towards the scale that was: decides for blocks that text says nothing of
-SYSTEMS = 1 << 24  # numbers of the linear systems in memory at once
+SOLVED = 128  # outputs whose scales are solved at once: their products stay in a processor's cache
+DESCENDED = 256  # columns after which all gradients follow: fewer would wait for memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Curvature:
     block: int
 
     @classmethod
-    def of(cls, hessian: Float64, block: int) -> "Curvature":
+    def of(cls, hessian: Float64, block: int, damping: float = DAMPING) -> "Curvature":
         """Of H [inputs, inputs]; columns of padding are coupled to nothing."""
         inputs = len(hessian)
-        matrix = np.pad(damped(hessian, DAMPING), (0, -inputs % block))
+        matrix = np.pad(damped(hessian, damping), (0, -inputs % block))
         matrix[range(inputs, len(matrix)), range(inputs, len(matrix))] = 1
         return cls(matrix.astype(np.float32), block)
 
@@ -90,14 +90,21 @@ class CodeState:
     def descend(self) -> None:
         """Every code once, a column after the other, all outputs side by side."""
         block, hessian = self.curvature.block, self.curvature.hessian
-        for index, scales in enumerate(self.scales):
-            part = slice(index * block, (index + 1) * block)
-            changes = self._block_changes(part, scales)
-            self.gradients -= hessian[:, part] @ changes
+        columns = len(hessian)
+        run = max(1, DESCENDED // block) * block
+        for start in range(0, columns, run):
+            end = min(start + run, columns)
+            gradients = self.gradients[start:end].copy()
+            changes = np.empty_like(gradients)
+            for first in range(start, end, block):
+                part, inner = slice(first, first + block), slice(first - start, first - start + block)
+                changes[inner] = self._block_changes(part, self.scales[first // block], gradients[inner])
+                gradients[inner.stop :] -= hessian[part.stop : end, part] @ changes[inner]
+            self.gradients -= hessian[:, start:end] @ changes
 
-    def _block_changes(self, part: slice, scales: Float32) -> Float32:
-        """New codes of one block; the changes of its weights [block, outputs]."""
-        inner, gradients = self.curvature.hessian[part, part], self.gradients[part].copy()
+    def _block_changes(self, part: slice, scales: Float32, gradients: Float32) -> Float32:
+        """New codes of one block; the changes of its weights [block, outputs]. Overwrites its gradients."""
+        inner = self.curvature.hessian[part, part]
         steps, zeros = self.steps[part], self._zeros[part]
         changes = np.empty_like(gradients)
         reciprocals = np.float32(1) / scales
@@ -125,9 +132,7 @@ class CodeState:
         return np.asarray(np.linalg.solve(left, (right + pull * given)[:, :, None])[:, :, 0], np.float32)
 
     def _runs(self) -> Iterator[slice]:
-        blocks, outputs = self.scales.shape
-        step = max(1, SYSTEMS // (blocks * blocks))
-        return (slice(start, start + step) for start in range(0, outputs, step))
+        return (slice(start, start + SOLVED) for start in range(0, self.scales.shape[1], SOLVED))
 
     def _block_sums(self, products: Float32) -> Float32:
         """[columns, some] summed over the columns of each block: [some, blocks of these]."""

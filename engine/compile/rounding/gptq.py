@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.quantization.blocks import INT4_MIDDLE, Bytes, Float32
-from engine.compile.rounding.codes import BlockCodes, BlockScales, Coding, Floats, in_blocks, levels
-from engine.compile.rounding.hessian import Float64, damped, output_errors
+from engine.compile.rounding.codes import BlockCodes, BlockScales, Coding, Floats, in_blocks, levelled
+from engine.compile.rounding.hessian import DAMPING, Float64, damped, output_errors
 from engine.compile.rounding.scale_search import search_block
 from engine.errors import CompileError
 
@@ -61,7 +61,7 @@ def factorised(
     hessian: Float64,
     block: int,
     *,
-    damping: float = 0.01,
+    damping: float = DAMPING,
     order: ColumnOrder = ColumnOrder.NATURAL,
     dtype: type[np.floating[Any]] = np.float32,
 ) -> Factor:
@@ -163,15 +163,16 @@ def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float3
     """Columns of one block, one after the other; inverse [block, block] is U's block on the diagonal."""
     codes = np.empty_like(target)
     shares = np.empty_like(target)  # each error divided by U's diagonal
+    reciprocals = np.divide(1, scales, dtype=target.dtype)
     for column in range(len(target)):
         value = target[column] - inverse[:column, column] @ shares[:column]
-        codes[column] = levels(value, scales[column], zeros[column])
+        codes[column] = levelled(value * reciprocals[column] + zeros[column])
         rounded = (codes[column] - zeros[column]) * scales[column]
         shares[column] = (value - rounded) / inverse[column, column]
     return codes
 
 
-def better_rows(weight: Floats, one: BlockCodes, other: BlockCodes, hessian: Float64) -> BlockCodes:
+def better_rows(weight: Floats, one: BlockCodes, other: BlockCodes, hessian: Floats) -> BlockCodes:
     """Row by row the one of two results with the smaller output error, so that neither method can make a row worse.
 
     ValueError when only one of them has zero points, or their blocks differ.

@@ -10,6 +10,8 @@ from engine.errors import CompileError
 
 Float64 = NDArray[np.float64]
 
+DAMPING = 0.01  # of the mean diagonal, at least: as GPTQ's
+SCARCE = 0.5  # the same, times inputs for each token: what few tokens say of inputs together is noise
 RUN = 2048  # rows of inputs multiplied at once: adding a product to others costs as much as hundreds of rows
 
 
@@ -59,6 +61,11 @@ def in_runs(texts: Iterable[Floats]) -> Iterator[Floats]:
             run = []
     if run:
         yield np.concatenate(run)
+
+
+def damping_of(inputs: int, tokens: int) -> float:
+    """The share of the mean diagonal that is added to the Hessian of so many tokens."""
+    return max(DAMPING, SCARCE * inputs / tokens)
 
 
 def damped(hessian: Float64, damping: float) -> Float64:

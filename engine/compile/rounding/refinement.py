@@ -33,7 +33,7 @@ class Effort:
         return self.sweeps * (1 + self.again) + self.again
 
 
-USUAL = Effort(rounds=2, sweeps=0, partners=0, again=False)  # a third round wins less than a hundredth
+USUAL = Effort(rounds=1, sweeps=0, partners=0, again=False)  # a second learns noise of scarce text
 THOROUGH = Effort(rounds=1, sweeps=3, partners=128, again=True)
 
 

@@ -8,7 +8,7 @@ from engine.compile.rounding.codes import HIGHEST, BlockScales, Coding, Floats, 
 # Shares of the extreme, 1 first: of equal errors the first is kept, so that nothing moves without a gain.
 SHARES = (1.0, *(step / 40 for step in range(28, 45) if step != 40))
 ZERO_SHIFTS = (0, -1, 1)
-_OUTPUTS = 2048  # searched at once: a block's values stay in the cache for all candidates
+_OUTPUTS = 256  # searched at once: what all candidates make of a block's values stays in the cache
 
 
 def searched_scales(weight: Floats, block: int, coding: Coding, importance: Floats) -> BlockScales:
@@ -32,21 +32,18 @@ def search_block(values: Floats, importance: Floats, coding: Coding) -> tuple[Fl
 
 def _search(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32, Float32]:
     widest, middle = from_extremes(values.max(axis=0), values.min(axis=0), coding)
-    scales, zeros = widest, middle
-    least = np.full(len(widest), np.inf)
-    for share in SHARES:
-        candidate = widest * np.float32(share)
-        for shift in ZERO_SHIFTS if coding is Coding.ASYMMETRIC else (0,):
-            shifted = np.clip(middle + np.float32(shift), 0, HIGHEST)
-            error = weighted_error(values, importance, candidate, shifted)
-            better = error < least
-            scales, zeros = np.where(better, candidate, scales), np.where(better, shifted, zeros)
-            least = np.minimum(error, least)
-    return scales, zeros
+    shifts = ZERO_SHIFTS if coding is Coding.ASYMMETRIC else (0,)
+    scales = np.repeat(np.array(SHARES, np.float32), len(shifts))[:, None] * widest
+    zeros = np.clip(middle + np.tile(np.array(shifts, np.float32), len(SHARES))[:, None], 0, HIGHEST)
+    best = weighted_error(values, importance, scales[:, None], zeros[:, None]).argmin(axis=0)[None]
+    return np.take_along_axis(scales, best, 0)[0], np.take_along_axis(zeros, best, 0)[0]
 
 
 def weighted_error(values: Floats, importance: Floats, scales: Floats, zeros: Floats | np.float32) -> Floats:
-    """[outputs]: squared errors of values [block, outputs] rounded to nearest, summed by importance [block]."""
+    """[..., outputs]: squared errors of values [block, outputs] rounded to nearest, summed by importance [block].
+
+    scales, zeros: [outputs], or [..., 1, outputs] to try more at once.
+    """
     error = levels(values, scales, zeros)
     error -= zeros
     error *= scales

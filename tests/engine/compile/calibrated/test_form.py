@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.calibrated import statistics
 from engine.compile.calibrated.form import CodeForm, choose_codes, compensated_codes, nearest
 from engine.compile.calibrated.statistics import SharedInputs
 from engine.compile.calibrated.streams import Streams
@@ -14,10 +15,11 @@ from engine.compile.quantization.int4 import int4_blocks
 from engine.compile.quantization.table import METHODS
 from engine.compile.rounding.codes import BlockCodes, Coding
 from engine.compile.rounding.gptq import compensated
-from engine.compile.rounding.hessian import output_errors
+from engine.compile.rounding.hessian import DAMPING, output_errors
 from engine.compile.rounding.lpbq import has_multiples, searched_multiples, units_of
 from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort, refined
 
+TOKENS = 4000
 FORMS = {
     "int4": CodeForm(32, Coding.SYMMETRIC),
     "asymmetric": CodeForm(32, Coding.ASYMMETRIC),
@@ -29,11 +31,17 @@ FORMS = {
 
 def random_case(seed: int, block: int = 32, again: bool = False) -> tuple[np.ndarray, SharedInputs]:
     """A matrix [24, 256], and inputs that are correlated and of different sizes."""
+    inputs = SharedInputs.measured(random_inputs(seed, TOKENS), block, again=again)
+    return np.random.default_rng(seed + 100).standard_normal((24, 256)).astype(np.float32), inputs
+
+
+def random_inputs(seed: int, tokens: int) -> Streams:
+    """The last tokens of one text [tokens, 256]."""
     random = np.random.default_rng(seed)
-    mixed = random.standard_normal((600, 8)) @ random.standard_normal((8, 256))
-    x = ((mixed + random.standard_normal((600, 256))) * random.gamma(1.0, size=256)).astype(np.float32)
-    inputs = SharedInputs.measured(Streams([x], [x]), block, again=again)
-    return random.standard_normal((24, 256)).astype(np.float32), inputs
+    loadings, sizes = random.standard_normal((8, 256)), random.gamma(1.0, size=256)
+    mixed, own = random.standard_normal((TOKENS, 8)) @ loadings, random.standard_normal((TOKENS, 256))
+    x = ((mixed + own) * sizes).astype(np.float32)[-tokens:]
+    return Streams([x], [x])
 
 
 @pytest.mark.parametrize("effort", [USUAL, THOROUGH], ids=["usual", "thorough"])
@@ -71,7 +79,7 @@ def test_thorough_takes_the_better_row_of_two_orders_and_goes_on() -> None:
         return refined(weight, codes, inputs.curvature, THOROUGH, False, lambda scales: scales)
 
     def errors(codes: BlockCodes) -> np.ndarray:
-        return output_errors(weight, codes.floats(), inputs.hessian)
+        return output_errors(weight, codes.floats(), inputs.curvature.hessian)
 
     first = turned(compensated_codes(weight, inputs.factor, form))
     other = turned(compensated(weight, inputs.by_column, first.grid))
@@ -87,6 +95,16 @@ def test_usual_effort_needs_no_second_order() -> None:
     plain = replace(inputs, by_column=None)
     found, expected = (choose_codes(weight, each, FORMS["int4"], USUAL)[0] for each in (inputs, plain))
     np.testing.assert_array_equal(found.floats(), expected.floats())
+
+
+def test_codes_of_few_tokens_lose_less_of_others_by_their_damping(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, others = random_case(8)
+    few = random_inputs(8, 200)
+    expected = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"], USUAL)[0]
+    monkeypatch.setattr(statistics, "damping_of", lambda inputs, tokens: DAMPING)
+    plain = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"], USUAL)[0]
+    found, before = (output_errors(weight, codes.floats(), others.hessian).sum() for codes in (expected, plain))
+    assert found < 0.96 * before
 
 
 def test_units_are_searched_with_the_importance_of_their_own_inputs() -> None:

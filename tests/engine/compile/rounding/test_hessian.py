@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.compile.rounding import hessian
-from engine.compile.rounding.hessian import InputStatistics, damped, in_runs, output_errors, rescaled
+from engine.compile.rounding.hessian import InputStatistics, damped, damping_of, in_runs, output_errors, rescaled
 from engine.errors import CompileError
 
 
@@ -45,6 +45,12 @@ def test_damping_adds_its_share_of_the_mean_diagonal() -> None:
     assert np.array_equal(damped(np.zeros((2, 2)), 0.01), np.eye(2))
     with pytest.raises(ValueError, match="damping"):
         damped(hessian, 0.0)
+
+
+def test_damping_grows_where_tokens_are_few() -> None:
+    assert damping_of(1024, 131_072) == 0.01
+    assert damping_of(3072, 6144) == 0.25
+    assert damping_of(6144, 4096) == 0.75
 
 
 def test_the_error_of_an_output_is_twice_its_squared_difference() -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.compile.rounding.code_state import DAMPING, Curvature
+from engine.compile.rounding import code_state
+from engine.compile.rounding.code_state import Curvature
 from engine.compile.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
-from engine.compile.rounding.hessian import damped, output_errors
+from engine.compile.rounding.hessian import DAMPING, damped, output_errors
 from engine.compile.rounding.lpbq import has_multiples, nearest_multiples, reaching_scales
 from engine.compile.rounding.refinement import Effort, StoreScales, refined
 from tests.engine.compile.rounding.test_gptq import random_case
@@ -50,8 +51,12 @@ def textbook_descent(weight: np.ndarray, codes: BlockCodes, hessian: np.ndarray)
     return found
 
 
+@pytest.mark.parametrize("columns", [1, 16, 24, 256])
 @pytest.mark.parametrize("coding", Coding)
-def test_codes_are_the_best_of_all_when_their_turn_comes(coding: Coding) -> None:
+def test_codes_are_the_best_of_all_when_their_turn_comes(
+    coding: Coding, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_state, "DESCENDED", columns)
     weight, hessian = case()
     codes = nearest(weight, coding)
     # Scales that may not change: what is stored is always what was given.
@@ -60,8 +65,10 @@ def test_codes_are_the_best_of_all_when_their_turn_comes(coding: Coding) -> None
     np.testing.assert_array_equal(found.codes[inside], textbook_descent(weight, codes, hessian)[inside])
 
 
+@pytest.mark.parametrize("outputs", [4, 128])
 @pytest.mark.parametrize("coding", Coding)
-def test_scales_are_those_of_least_squares(coding: Coding) -> None:
+def test_scales_are_those_of_least_squares(coding: Coding, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_state, "SOLVED", outputs)
     weight, hessian = case(1)
     codes = nearest(weight, coding)
     asked: list[np.ndarray] = []
