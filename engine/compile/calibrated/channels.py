@@ -20,7 +20,7 @@ from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, mixed_by_attention, mixer_names, output_name, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
 from engine.compile.rounding.gptq import ColumnOrder, Factor, factorised
-from engine.compile.rounding.hessian import InputStatistics, in_runs, output_errors
+from engine.compile.rounding.hessian import InputStatistics, damping_of, in_runs, output_errors
 from engine.compile.transforms.edits import Edits, LinearEdit, NormEdit
 from engine.compile.transforms.hadamard import Float64
 from engine.compile.transforms.network_rotation import readers, value_module
@@ -33,10 +33,12 @@ MOST = 20  # the highest power of two, and the lowest is its reciprocal
 class ChannelScales:
     """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm) -> None:
+    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm, tokens: int) -> None:
+        """tokens: that codes will be chosen on."""
         self._checkpoint = checkpoint
         self._network = network
         self._form = form
+        self._tokens = tokens
         self._norms: dict[str, NormEdit] = {}
         self._linears: dict[str, LinearEdit] = {}
 
@@ -68,7 +70,7 @@ class ChannelScales:
         weight = self._stacked(reader, names.gate_up)
         self._behind_norm(names.ffn_norm.format(layer=layer), _at(layer, names.gate_up), weight, normed)
         inner = [gated(stacked) for stacked in _projected(reader, normed, names.gate_up)]
-        scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form)
+        scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form, self._tokens)
         up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(network.spec.ffn), scales])
         self._between(names.gate_up[-1].format(layer=layer), up, names.down.format(layer=layer), scales)
         return [x + y for x, y in zip(states, _projected(reader, inner, (names.down,)), strict=True)]
@@ -79,14 +81,14 @@ class ChannelScales:
         module, first = value_module(self._network)
         output = self._network.details.names.output
         shares = (spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
-        scales = searched_scales(self._stacked(reader, (output,)), mixed, self._form, shares)
+        scales = searched_scales(self._stacked(reader, (output,)), mixed, self._form, self._tokens, shares)
         own = scales.reshape(shares)[:, 0].reshape(-1)
         self._between(
             module.format(layer=layer), np.concatenate([np.ones(first), own]), output.format(layer=layer), scales
         )
 
     def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
-        scales = searched_scales(weight, inputs, self._form)
+        scales = searched_scales(weight, inputs, self._form, self._tokens)
         self._norms[name] = NormEdit(1 / scales)
         for module in modules:
             self._linears[module] = replace(self._linears.get(module, LinearEdit()), input_scale=scales)
@@ -104,10 +106,15 @@ class ChannelScales:
 
 
 def searched_scales(
-    weight: Float32, inputs: Sequence[Float32], form: CodeForm, shares: tuple[int, int, int] | None = None
+    weight: Float32,
+    inputs: Sequence[Float32],
+    form: CodeForm,
+    tokens: int,
+    shares: tuple[int, int, int] | None = None,
 ) -> Float64:
-    """[inputs] for a matrix [outputs, inputs] and texts of its inputs [tokens, inputs]: those of the best alpha.
+    """[inputs] for a matrix [outputs, inputs] and texts of its inputs [.., inputs]: those of the best alpha.
 
+    tokens: that codes will be chosen on, which decide the damping.
     shares: (groups, heads of a group, channels), heads of one group get the same scales.
     """
     statistics = InputStatistics(weight.shape[1])
@@ -125,7 +132,8 @@ def searched_scales(
     rows = _spread(weight, SCALE_ROWS) * first.astype(np.float32)
     hessian /= first
     hessian /= first[:, None]
-    factor, single = factorised(hessian, form.block, order=ColumnOrder.BLOCKS), hessian.astype(np.float32)
+    damping, single = damping_of(len(hessian), tokens), hessian.astype(np.float32)
+    factor = factorised(hessian, form.block, damping=damping, order=ColumnOrder.BLOCKS)
     errors = [_error(rows, single, factor, scales / first, form) for scales in candidates]
     return candidates[int(np.argmin(errors))]
 

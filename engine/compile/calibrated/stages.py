@@ -41,7 +41,7 @@ def choose_codes_stage(work: Compilation) -> None:
     folder = work.folder / CODES
     folder.mkdir()
     codes = CodesFolder(folder)
-    _scale_channels(work, forms.layers, texts[:SCALE_TEXTS])
+    _scale_channels(work, forms.layers, texts)
     steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
     work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
     learner = learner_of(network, forms, plan, work.progress)
@@ -71,8 +71,8 @@ def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]]) -
     if work.arguments.lora:
         return
     work.progress.stage("channel scales", work.network.spec.layers, "layers")
-    finder = ChannelScales(work.checkpoint, work.network, form)
-    edits = finder.edits(embedded(work.checkpoint, work.network, texts), work.progress.advance)
+    finder = ChannelScales(work.checkpoint, work.network, form, sum(map(len, texts)))
+    edits = finder.edits(embedded(work.checkpoint, work.network, texts[:SCALE_TEXTS]), work.progress.advance)
     work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
 
 

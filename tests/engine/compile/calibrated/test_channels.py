@@ -25,13 +25,14 @@ from tests.engine.compile.calibrated.texts import SYMMETRIC, random_texts
 from tests.hybrid import make_hybrid
 
 MakeOracle = Callable[..., tuple[Any, Path]]
+MANY = 1_000_000  # tokens
 TOKENS = np.array(random_texts(1, 24)[0])
 PLAN = OutlierPlan(channels=2, columns=2, values=1, ffn=2)
 
 
 def scaled(checkpoint: Checkpoint, network: Network) -> tuple[Checkpoint, Edits]:
     states = embedded(checkpoint, network, random_texts(4, 40))
-    edits = ChannelScales(checkpoint, network, SYMMETRIC).edits(states, lambda _: None)
+    edits = ChannelScales(checkpoint, network, SYMMETRIC, MANY).edits(states, lambda _: None)
     return TransformedCheckpoint(checkpoint, edits, network.details.norm_offset), edits
 
 
@@ -110,7 +111,7 @@ def uneven_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return weight.astype(np.float32), x.astype(np.float32)
 
 
-def errors_by_definition(weight: np.ndarray, x: np.ndarray) -> list[float]:
+def errors_by_definition(weight: np.ndarray, x: np.ndarray, damping: float) -> list[float]:
     """Of each alpha: rows whose outputs have one size, their columns times the scales, by GPTQ."""
     hessian = 2 * x.astype(np.float64).T @ x
     weight = weight / np.sqrt(np.einsum("oi,ij,oj->o", weight, np.diag(np.diagonal(hessian)), weight))[:, None]
@@ -120,26 +121,27 @@ def errors_by_definition(weight: np.ndarray, x: np.ndarray) -> list[float]:
         scales = balanced_scales(sizes, columns, alpha)
         # Damped where columns are alike, then scaled on from there.
         alike = balanced_scales(sizes, columns, ALPHAS[0])
-        bent = damped(hessian / np.outer(alike, alike), 0.01) * np.outer(alike / scales, alike / scales)
-        factor = factorised(bent, 32, damping=1e-9, order=ColumnOrder.BLOCKS)
+        even = damped(hessian / np.outer(alike, alike), damping)
+        factor = factorised(even, 32, damping=1e-9, order=ColumnOrder.BLOCKS).divided(scales / alike)
         codes = compensated_codes((weight * scales).astype(np.float32), factor, SYMMETRIC)
         away = weight - codes.floats() / scales
         found.append(float(np.einsum("oi,ij,oj->", away, hessian, away)))
     return found
 
 
-def test_the_alpha_is_that_of_the_least_error_of_gptq() -> None:
+@pytest.mark.parametrize(("tokens", "damping"), [(MANY, 0.01), (640, 0.05)])
+def test_the_alpha_is_that_of_the_least_error_of_gptq(tokens: int, damping: float) -> None:
     chosen = set()
     for seed in range(20):
         weight, x = uneven_case(seed)
-        errors = np.array(errors_by_definition(weight, x))
+        errors = np.array(errors_by_definition(weight, x, damping))
         best = int(errors.argmin())
         if np.delete(errors, best).min() < 1.02 * errors[best]:
             continue
         alike = weight / np.sqrt(np.square(weight * np.sqrt(2 * np.square(x).sum(axis=0))).mean(axis=1, keepdims=True))
         sizes, columns = np.sqrt(2 * np.square(x).sum(axis=0)), np.sqrt(np.square(alike).mean(axis=0))
         np.testing.assert_allclose(
-            searched_scales(weight, [x], SYMMETRIC), balanced_scales(sizes, columns, ALPHAS[best]), rtol=1e-3
+            searched_scales(weight, [x], SYMMETRIC, tokens), balanced_scales(sizes, columns, ALPHAS[best]), rtol=1e-3
         )
         chosen.add(best)
     assert len(chosen) > 1
@@ -148,5 +150,5 @@ def test_the_alpha_is_that_of_the_least_error_of_gptq() -> None:
 def test_a_row_that_is_only_large_has_no_say() -> None:
     weight, x = uneven_case(3)
     larger = weight * np.where(np.arange(len(weight)) == 7, np.float32(100), np.float32(1))[:, None]
-    found, expected = (searched_scales(each, [x], SYMMETRIC) for each in (larger, weight))
+    found, expected = (searched_scales(each, [x], SYMMETRIC, MANY) for each in (larger, weight))
     np.testing.assert_allclose(found, expected, rtol=1e-4)

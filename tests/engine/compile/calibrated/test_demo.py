@@ -67,7 +67,9 @@ def test_chosen_codes_diverge_by_less_than_half_of_nearest_ones(form: CodeForm, 
     with source.tensors() as checkpoint:
         expected = log_probabilities(checkpoint, network, held_out)
         rough = CodedCheckpoint(checkpoint, round_all(checkpoint, network, tmp_path / "nearest", form))
-        edits = ChannelScales(checkpoint, network, form).edits(embedded(checkpoint, network, other[:4]), lambda _: None)
+        edits = ChannelScales(checkpoint, network, form, 32_768).edits(
+            embedded(checkpoint, network, other[:4]), lambda _: None
+        )
         scaled = TransformedCheckpoint(checkpoint, edits)
         codes, _, _ = choose(scaled, network, tmp_path / "chosen", other, form, None)
         before, after = (
