@@ -22,19 +22,26 @@ QUALITY_OPTIONS ?=
 LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
 	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
-.PHONY: serve test test-all lint bench bench-large bench-peers bench-quality lock test-lowest mutants clean
+.PHONY: serve test test-all test-real lint bench bench-large bench-peers bench-quality lock test-lowest mutants clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
 
 # Minutes, nothing but this machine: pure units, tiny graphs on the CPU, the server and its worker.
 test: $(DEV)
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long and not real"
 
 # The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs.
 test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m "long and not real"
+	$(BIN)/python -m tools.real_models
+	$(BIN)/python -m pytest -m real
+
+# Published models (0.8 GB, fetched once into ~/.cache/hexserve/real or HEXSERVE_REAL) beside other people's programs.
+test-real: $(DEV)
+	$(BIN)/python -m tools.real_models
+	$(BIN)/python -m pytest -m real
 
 lint: $(DEV)
 	$(BIN)/ruff check .
