@@ -37,7 +37,7 @@ class Form:
     takes_calibration: bool = False
 
 
-SERVED = ("--quant", "int4", "--wide", "none")
+SERVED = ("--quant", "int4")
 FORMS = {
     "w4": Form((), 32, 4 + 16 / 32, 4 + 16 / 32),
     "codes of 128": Form((), 128, 4 + 16 / 128, 4 + 16 / 128),
