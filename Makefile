@@ -35,13 +35,13 @@ test: $(DEV)
 test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
 	$(BIN)/python -m pytest -m "long and not real"
-	$(BIN)/python -m tools.real_models
-	$(BIN)/python -m pytest -m real
+	$(MAKE) test-real
 
 # Published models (0.8 GB, fetched once into ~/.cache/hexserve/real or HEXSERVE_REAL) beside other people's programs.
+# FULL=1 builds llama.cpp too (10 minutes or more) and takes the stored figures again (an hour and more).
 test-real: $(DEV)
 	$(BIN)/python -m tools.real_models
-	$(BIN)/python -m pytest -m real
+	$(BIN)/python -m pytest -m "real$(if $(FULL),, and not full)"
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -76,5 +76,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Show progress by folder in quiet runs; -v and --collect-only keep pytest's own."""
-    if config.get_verbosity() < 0 and not config.option.collectonly:
+    is_worker = hasattr(config, "workerinput")
+    if config.get_verbosity() < 0 and not config.option.collectonly and not is_worker:
         config.pluginmanager.register(Progress(config), "hexserve-progress")
