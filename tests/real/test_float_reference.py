@@ -1,7 +1,5 @@
 """What the float definition says of published files, beside transformers, which makes floats of the same blocks."""
 
-import gc
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -30,15 +28,15 @@ def test_logits_are_those_of_transformers(request: pytest.FixtureRequest, name: 
 
 
 def transformers_logits(path: Path, tokens: list[int]) -> np.ndarray:
-    """[tokens, vocab]; the model is gone afterwards."""
+    """[tokens, vocab], of floats that transformers' own reader makes; its loader would want accelerate as well."""
     import torch
     import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch and transformers deprecate of each other
-        model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"], strict=False)
+    model.tie_weights()
     with torch.no_grad():
-        logits: np.ndarray = model(torch.tensor([tokens])).logits[0].numpy().copy()
-    del model
-    gc.collect()
+        logits: np.ndarray = model.eval()(torch.tensor([tokens])).logits[0].numpy()
     return logits
