@@ -1,8 +1,13 @@
 """Fixtures every test may use, which tests are long, and what a run says of itself while it goes on."""
 
+import os
 import signal
 import sys
 from pathlib import Path
+
+# Tests run beside each other; numpy and torch read this when they are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
