@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/serve.stamp
 DEV := $(VENV)/dev.stamp
 LOCKS := deploy/locks
+# Each worker runs whole files, as what a file sets up is its own; libraries get a thread each (tests/conftest.py).
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # uv makes the locks; it has a place of its own and is no dependency of the project.
 UV := .venv-uv/bin/uv
@@ -29,19 +32,19 @@ serve: $(SERVE)
 
 # Minutes, nothing but this machine: pure units, tiny graphs on the CPU, the server and its worker.
 test: $(DEV)
-	$(BIN)/python -m pytest -m "not long and not real"
+	$(PYTEST) -m "not long and not real"
 
 # The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs.
 test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
-	$(BIN)/python -m pytest -m "long and not real"
-	$(BIN)/python -m tools.real_models
-	$(BIN)/python -m pytest -m real
+	$(PYTEST) -m "long and not real"
+	$(MAKE) test-real
 
 # Published models (0.8 GB, fetched once into ~/.cache/hexserve/real or HEXSERVE_REAL) beside other people's programs.
+# FULL=1 builds llama.cpp too (10 minutes or more) and takes the stored figures again (an hour and more).
 test-real: $(DEV)
 	$(BIN)/python -m tools.real_models
-	$(BIN)/python -m pytest -m real
+	$(PYTEST) -m "real$(if $(FULL),, and not full)"
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tools.llama_cpp.figures import LlamaFigures
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
+from tools.real_models.held_out import held_out_text
 
 HERE = Path(__file__).parent
+FIGURES = HERE / "llama_cpp_figures.json"
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -53,3 +57,15 @@ def qwen_coder(real_models: RealModels) -> Path:
 def minilm(real_models: RealModels) -> Path:
     """all-MiniLM-L6-v2, a sentence-transformers folder."""
     return fetched(real_models, "minilm")
+
+
+@pytest.fixture(scope="session")
+def held_out(real_models: RealModels) -> str:
+    """The text on which fidelity is measured, and nothing is tuned."""
+    return held_out_text(fetched(real_models, "llama-cpp"))
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_figures() -> LlamaFigures:
+    """What llama.cpp's own programs lose on that text; `make test-real FULL=1` takes them again."""
+    return msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
