@@ -1,12 +1,10 @@
 """`tokenizer.ggml.model` gpt2 and gemma4: BPE with merges, over bytes or over plain text."""
 
 from engine.compile.gguf.pre_tokenizers import GEMMA_4, PreTokenizer, pre_tokenizer
-from engine.compile.gguf.sentencepiece import SPACE, spaced_decoder
+from engine.compile.gguf.sentencepiece import SPACE, Step, spaced_decoder
 from engine.compile.gguf.vocabulary import Made, TokenizerFields, Vocabulary
 from engine.errors import CompileError
 from engine.files.content import brief
-
-Step = dict[str, object]
 
 
 def byte_level_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
@@ -33,7 +31,7 @@ def _made(fields: TokenizerFields, vocabulary: Vocabulary, pre: PreTokenizer) ->
         "vocab": vocabulary.ids(),
         "merges": _merges(vocabulary),
     }
-    document = {
+    document: Step = {
         "version": "1.0",
         "added_tokens": vocabulary.added(),
         "normalizer": _normalizer(pre),
@@ -62,6 +60,8 @@ def _decoder(pre: PreTokenizer) -> Step:
 
 def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Pairs, without those that make no token."""
+    if not vocabulary.merges:
+        raise CompileError(f"{vocabulary.title}: the tokenizer has no merges")
     ids, useful = vocabulary.ids(), []
     for merge in vocabulary.merges:
         left, _, right = merge.partition(" ")

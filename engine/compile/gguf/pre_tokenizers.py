@@ -80,9 +80,7 @@ _DEEPSEEK_LLM = PreTokenizer(
     )
 )
 _DEEPSEEK_CODER = PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, _DIGIT))
-_DEEPSEEK_3 = PreTokenizer(
-    (r"\p{N}{1,3}", _CHINESE_JAPANESE, rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}")
-)
+_DEEPSEEK_3 = PreTokenizer((r"\p{N}{1,3}", _CHINESE_JAPANESE, rf"{_MARKED_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"))
 _SPARK = PreTokenizer(
     (
         *(r"\p{N}{1,3}", _CHINESE_JAPANESE),
@@ -125,7 +123,7 @@ _DEFAULT = PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT_2_SPLIT, r"\p{N}+", "[0-9][0-
 _BLOOM = PreTokenizer((_BLOOM_WORDS,))
 _BAILING = PreTokenizer(
     (
-        rf"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{{L}}\p{{N}}]?+\p{{L}}+|\p{{N}}"
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     )
 )
@@ -135,13 +133,8 @@ _EXAONE_MOE = PreTokenizer(
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
     )
 )
-_CHAMELEON = PreTokenizer(
-    (
-        *("<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"[\t\n]|    |  ", _DIGIT),
-        *(r"[\p{P}!-/:-@\[-`{-~]", _GPT_2_SPLIT),
-    ),
-    adds_bos=True,
-)
+# Its image tokens are special tokens, which are found before any pattern.
+_CHAMELEON = PreTokenizer((r"[\t\n]|    |  ", _DIGIT, r"[\p{P}!-/:-@\[-`{-~]", _GPT_2_SPLIT), adds_bos=True)
 _JAIS_2_SPACES = "|".join([*(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1)), r"\s{1,2}(?!\S)", r"\s"])
 _JAIS_2 = PreTokenizer((rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_JAIS_2_SPACES}",))
 _SEED = PreTokenizer((rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",))
@@ -156,13 +149,14 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ("gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat", _GPT_2),
     ("a.x-4.0 mellum modern-bert exaone4 jais trillion granite-docling", _GPT_2),
     ("mpt olmo", _GPT_NEOX),
-    ("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", _SINGLE_DIGITS),
+    ("command-r", replace(_SINGLE_DIGITS, composes=True)),
+    ("starcoder refact smollm codeshell exaone minerva-7b mellum2", _SINGLE_DIGITS),
     ("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", _LLAMA_3),
     ("smaug-bpe dbrx chatglm-bpe", _DBRX),
     ("glm4 glm5", replace(_DBRX, ignores_merges=True)),
     ("jais-2", _JAIS_2),
-    ("qwen2 megrez stablelm2", _QWEN_2),
-    ("deepseek-r1-qwen kormo f2llmv2 hunyuan solar-open grok-2", _QWEN_2_AS_WRITTEN),
+    ("qwen2 megrez", _QWEN_2),
+    ("deepseek-r1-qwen stablelm2 kormo f2llmv2 hunyuan solar-open grok-2", _QWEN_2_AS_WRITTEN),
     ("qwen35", _QWEN_3_5),
     ("ufakzeka", PreTokenizer((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}",))),
     ("laguna", PreTokenizer((_LINES, _QWEN_2_SPLIT))),

@@ -24,7 +24,7 @@ def sentencepiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> 
         "vocab": vocabulary.ids(),
         "merges": list(_merges(vocabulary)),
     }
-    document = {
+    document: Step = {
         "version": "1.0",
         "added_tokens": vocabulary.added(),
         "normalizer": {"type": "Sequence", "normalizers": spaced(has_prefix)},

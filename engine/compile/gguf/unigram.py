@@ -22,11 +22,11 @@ def unigram_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made:
     charsmap = fields.octets("precompiled_charsmap")
     first: list[Step] = [_precompiled(vocabulary.title, charsmap)] if charsmap else []
     if fields.flag("remove_extra_whitespaces", False):
-        spaces = {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}
+        spaces: Step = {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}
         first += [spaces, {"type": "Strip", "strip_left": True, "strip_right": True}]
     has_bytes = TokenKind.BYTE in vocabulary.kinds
     pieces = list(zip(tokens, vocabulary.scores, strict=True))
-    document = {
+    document: Step = {
         "version": "1.0",
         "added_tokens": vocabulary.added(),
         "normalizer": {"type": "Sequence", "normalizers": [*first, *spaced(has_prefix)]},

@@ -1,4 +1,4 @@
-"""`tokenizer.ggml.model` bert: WordPiece. The file marks what begins a word (U+2581), a vocabulary what goes on (##)."""
+"""`tokenizer.ggml.model` bert: WordPiece. The file marks what begins a word (U+2581), not what goes on (##)."""
 
 from engine.compile.gguf.sentencepiece import SPACE
 from engine.compile.gguf.vocabulary import Made, TokenizerFields, TokenKind, Vocabulary
@@ -14,7 +14,7 @@ def wordpiece_tokenizer(fields: TokenizerFields, vocabulary: Vocabulary) -> Made
     unknown = fields.token("unknown_token_id", tokens, 100)
     begin = fields.token("bos_token_id", tokens, fields.token("cls_token_id", tokens, 101))
     lowercase = fields.flag("normalizer.lowercase", True)
-    document = {
+    document: dict[str, object] = {
         "version": "1.0",
         "added_tokens": vocabulary.added(),
         "normalizer": {
@@ -42,7 +42,9 @@ def _spelled(vocabulary: Vocabulary) -> dict[str, int]:
     """Id by token, spelled as in a vocab.txt. What stands in brackets has no mark in either."""
     found: dict[str, int] = {}
     for token, identifier in vocabulary.ids().items():
-        is_whole = vocabulary.kinds[identifier] != TokenKind.NORMAL or (token[:1] == "[" and token[2:] != "" and token[-1] == "]")
+        is_whole = vocabulary.kinds[identifier] != TokenKind.NORMAL or (
+            token[:1] == "[" and token[2:] != "" and token[-1] == "]"
+        )
         spelled = token if is_whole else token.removeprefix(SPACE) if token.startswith(SPACE) else GOES_ON + token
         if spelled in found:
             raise CompileError(f"{vocabulary.title}: the tokenizer has the token {spelled!r} twice")
