@@ -17,7 +17,7 @@ def test_every_pre_tokenizer_loses_nothing(pre: str, tmp_path: Path) -> None:
     """Whatever it cuts, all of the text comes back; where it composes characters, composed."""
     row = PRE_TOKENIZERS[pre]
     tokens = ALPHABET if row.byte_level else ["a", "\u2581", *(f"<0x{byte:02X}>" for byte in range(256))]
-    byte_file(pre=pre, tokens=tokens, token_type=None, merges=[])(tmp_path / "m.gguf")
+    byte_file(pre=pre, tokens=tokens, token_type=None)(tmp_path / "m.gguf")
     _, ours = read(tmp_path / "m.gguf", tmp_path / "out")
     for text in TEXTS:
         wanted = unicodedata.normalize("NFC", text) if row.composes else text
@@ -69,7 +69,7 @@ def test_bos_stands_in_front_where_the_family_wants_it(pre: str, tmp_path: Path)
 )
 def test_pieces(pre: str, text: str, pieces: list[str], tmp_path: Path) -> None:
     """What may be merged, by hand from the published patterns."""
-    byte_file(pre=pre, tokens=ALPHABET, token_type=None, merges=[])(tmp_path / "m.gguf")
+    byte_file(pre=pre, tokens=ALPHABET, token_type=None)(tmp_path / "m.gguf")
     read(tmp_path / "m.gguf", tmp_path / "out")
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     assert tokenizer.pre_tokenizer is not None

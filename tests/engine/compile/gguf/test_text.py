@@ -214,6 +214,7 @@ REFUSED = {
     "a merge of three": (byte_file(merges=["a b c"]), "is no pair"),
     "an end that is no token": (byte_file(eos_token_id=3), "must be a token id below 3"),
     "more tokens than rows": (byte_file(tokens=["a", "b", "ab", "c", "d"], token_type=None), "has 4 rows"),
+    "no merges": (byte_file(merges=None), "no merges"),
     "no scores": (byte_file(model="llama"), "no scores"),
 }
 
