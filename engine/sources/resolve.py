@@ -23,6 +23,7 @@ from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
 from engine.genie.config import is_genie_folder
 from engine.models.encoders.recognition import is_encoder_folder
+from engine.models.float_size import float_bytes, quant_by_size
 from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
 from engine.sources.lock import exclusive
@@ -31,7 +32,7 @@ from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
 CHECKPOINT_QUANT = "int4"
-ENCODER_QUANT = "int8"
+LARGE_ENCODER_QUANT = "int8"
 GGUF_QUANT = "keep"
 NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, {' or '.join(map(repr, SHIPPED))}"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
@@ -44,7 +45,7 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: boo
     """The bundle folder for a shipped model's name, a Hugging Face folder, a GGUF file, a Genie or a bundle folder.
 
     cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
-    file, int8 for an encoder, else int4.
+    file, for an encoder fp32 if that is small, else int8, for other folders int4.
     lora: what has to be compiled is compiled for adapters.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
@@ -70,7 +71,8 @@ def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool
     if is_genie_folder(folder):
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
-        usual = ENCODER_QUANT if is_encoder_folder(folder) else CHECKPOINT_QUANT
+        is_encoder = is_encoder_folder(folder)
+        usual = quant_by_size(float_bytes(folder), LARGE_ENCODER_QUANT) if is_encoder else CHECKPOINT_QUANT
         return _compiled(folder, folder.resolve().name, cache, quant or usual, lora)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
