@@ -53,7 +53,7 @@ def _multiply(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 
 def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """x [1, rows, inputs] -> [1, rows, inputs / 32], by the same operator: weights of 1 in one block, of 0 elsewhere."""
+    """x [1, rows, inputs] -> [1, rows, inputs / 32], by the same operator: weights are 1 in one block, else 0."""
     count = inputs // KEPT_BLOCK
     codes = np.full((count, count, KEPT_BLOCK // 2), ZEROS, np.uint8)
     codes[np.arange(count), np.arange(count)] = ONES
