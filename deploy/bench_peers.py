@@ -95,7 +95,7 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[Any], s
     peaks = [watch.peaks[server.pid] for server in (own, other)]
     found += ratios_of_memory(*((peak.rss, peak.pss) for peak in peaks))
     caption = (
-        f"{options.threads} threads on {platform.machine()}, {gguf.name} and {bundle.name} (llama-cpp-python {VERSION}), "
+        f"{options.threads} threads on {platform.machine()}, {gguf.name} and {bundle.name} (llama.cpp of {VERSION}), "
         f"median of {options.rounds} alternating rounds, load {busy:.1f} before. {kernels(folder.llama, gguf)}"
     )
     return fidelity + found, caption

@@ -101,4 +101,4 @@ def test_memory_of_a_process_tree() -> None:
 
 def test_instructions_are_those_that_llama_cpp_prints() -> None:
     printed = "system_info: CPU : SSE3 = 1 | AVX2 = 1 | AVX512_VNNI = 1 | AMX_INT8 = 0 | REPACK = 1 |"
-    assert peers_fidelity.instructions_in(printed) == ["AVX2", "AVX512_VNNI"]
+    assert importlib.import_module("peers_fidelity").instructions_in(printed) == ["AVX2", "AVX512_VNNI"]
