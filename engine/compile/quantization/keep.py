@@ -1,11 +1,12 @@
 """keep: blocks of 32 that a file has stay what they are; everything else becomes blocks of 8 bits, hardly rounded."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from engine.compile.ahead import ahead
 from engine.compile.arguments import CompileArguments, KvType, Quant
 from engine.compile.graph_builder import GraphBuilder
 from engine.compile.quantization.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks, Int4Blocks, Int8Blocks, unpack_nibbles
@@ -35,15 +36,22 @@ def int8_blocks(piece: Float32 | Blocks) -> Int8Blocks:
 
 def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     """In the layout of `Int4Blocks` where all of the matrix comes so, else in that of `Int8Blocks`."""
+    if matrix.is_four_bit:
+        return store_kept(file, matrix, lambda piece: piece if isinstance(piece, Int4Blocks) else int8_blocks(piece), 4)
+    return store_kept(file, matrix, int8_blocks, 8)
+
+
+def store_kept(
+    file: WeightFile, matrix: FloatMatrix, as_blocks: Callable[[Float32 | Blocks], Blocks], bits: int
+) -> StoredMatrix:
+    """Run by run as blocks of so many bits; what is added to each weight of a block is stored if there is any."""
     pieces = matrix.slices if matrix.kept is None else matrix.kept
     count = -(-matrix.inputs // KEPT_BLOCK)
-    bits = 4 if matrix.is_four_bit else 8
     scales: list[Float32] = []
     offsets: list[Float32] = []
 
     def codes() -> Iterator[NDArray[np.uint8]]:
-        for piece in pieces:
-            blocks = piece if matrix.is_four_bit and isinstance(piece, Int4Blocks) else int8_blocks(piece)
+        for blocks in ahead(as_blocks, pieces):
             scales.append(blocks.scales)
             if isinstance(blocks, Int8Blocks):
                 yield blocks.codes
@@ -60,7 +68,7 @@ def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -
     return StoredMatrix(*sizes, weight, stored_scales, block=KEPT_BLOCK, bits=bits, offsets=stored_offsets)
 
 
-def _multiply(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
+def multiply_kept(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     """The operator adds nothing to weights, so a block's offset is multiplied with the sum of its inputs."""
     product = multiply_blocks(graph, x, matrix)
     if matrix.offsets is None:
@@ -80,7 +88,7 @@ KEEP = Method(
     Quant.KEEP,
     Activations.FLOAT32,
     _store,
-    _multiply,
+    multiply_kept,
     bytes_per_weight=1 + 4 / KEPT_BLOCK,
     wide=Quant.INT8,
     read_floats=read_floats,

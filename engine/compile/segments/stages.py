@@ -7,6 +7,7 @@ from engine.bundle.recurrent_forms import RECURRENT
 from engine.bundle.segments import ATTENTION, NARROW_DATA, SHARED_DATA, WIDE_DATA, WIDE_SUFFIX
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import KvType
+from engine.compile.baseline import baseline_figures
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.graph_builder import GraphBuilder
@@ -128,6 +129,7 @@ def segment_parity_stage(work: Compilation) -> None:
     narrow = compare_logits(expected, measured)
     work.progress.advance(count)
     work.parity = parity_figures(work, narrow)
+    work.parity |= baseline_figures(work, texts, expected)
     if is_rounded:
         floats = storage_logits(work.folder, draft, texts, WIDE_ROWS - 1, 1, float_attention(work.network))
         check_exact(work.arguments, compare_logits(expected, floats))
