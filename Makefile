@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 SERVE := $(VENV)/serve.stamp
 DEV := $(VENV)/dev.stamp
 LOCKS := deploy/locks
+# Each worker runs whole files, as what a file sets up is its own; libraries get a thread each (tests/conftest.py).
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # uv makes the locks; it has a place of its own and is no dependency of the project.
 UV := .venv-uv/bin/uv
@@ -22,19 +25,26 @@ QUALITY_OPTIONS ?=
 LOWEST_TESTS ?= $(addprefix tests/engine/,scheduling cache graphs text) $(addprefix tests/server/,requests routes writers http) \
 	$(addprefix --ignore=tests/engine/text/,test_chat_template.py test_prompt.py)
 
-.PHONY: serve test test-all lint bench bench-large bench-peers bench-quality lock test-lowest mutants clean
+.PHONY: serve test test-all test-real lint bench bench-large bench-peers bench-quality lock test-lowest mutants clean
 
 serve: $(SERVE)
 	$(BIN)/hexserve serve $(BUNDLE) --port $(PORT)
 
 # Minutes, nothing but this machine: pure units, tiny graphs on the CPU, the server and its worker.
 test: $(DEV)
-	$(BIN)/python -m pytest -m "not long"
+	$(PYTEST) -m "not long and not real"
 
 # The long rest: other people's clients in environments of their own, Qualcomm's emulator, Genie, large inputs.
 test-all: $(DEV)
 	$(BIN)/python -m tests.clients.environments
-	$(BIN)/python -m pytest -m long
+	$(PYTEST) -m "long and not real"
+	$(MAKE) test-real
+
+# Published models (0.8 GB, fetched once into ~/.cache/hexserve/real or HEXSERVE_REAL) beside other people's programs.
+# FULL=1 builds llama.cpp too (10 minutes or more) and takes the stored figures again (an hour and more).
+test-real: $(DEV)
+	$(BIN)/python -m tools.real_models
+	$(PYTEST) -m "real$(if $(FULL),, and not full)"
 
 lint: $(DEV)
 	$(BIN)/ruff check .

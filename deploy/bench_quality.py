@@ -57,6 +57,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/quality"))
     parser.add_argument("--english", type=Path, help="the checkpoint that engine.demo.english.train made")
     parser.add_argument("--text", type=Path, help="the folder that engine.demo.english.corpus made")
+    parser.add_argument("--gguf", type=Path, action="append", default=[], help="a published model's file; several")
+    parser.add_argument("--held-out", type=Path, help="text to score published models on")
+    parser.add_argument("--no-demo", action="store_true", help="leave out the embedded model")
     parser.add_argument("--ways", default="fast,good", help="of --quality")
     parser.add_argument("--forms", default=",".join(FORMS), help="of " + ", ".join(FORMS))
     parser.add_argument("--no-outliers", action="store_true", help="leave out the checkpoints with planted outliers")
@@ -70,6 +73,8 @@ def parse() -> argparse.Namespace:
         for name in filter(None, given.split(",")):
             if name not in known:
                 parser.error(f"{option} {name}: it is one of {', '.join(known)}")
+    if bool(options.gguf) != (options.held_out is not None):
+        parser.error("--gguf and --held-out go together")
     if (options.english is None) != (options.text is None):
         parser.error("--english and --text go together")
     return options
@@ -80,7 +85,8 @@ def measure(options: argparse.Namespace, console: Console) -> tuple[list[Quality
     steps, peers = QualitySteps(console), PeersFolder(options.peers, console)
     check = LlamaCheck(peers, options.folder.absolute() / "check", steps.run, sys.executable, options.tokens)
     folder = QualityFolder(options.folder, steps, options.tokens, check if options.check else None)
-    subjects = [folder.demo()]
+    published = [Subject(path.name.split(".")[0], path, options.held_out, None) for path in options.gguf]
+    subjects = [] if options.no_demo else [folder.demo()]
     if options.english:
         subjects.append(Subject.english(options.english, options.text))
     rivals = Rivals(folder, steps, peers)
@@ -92,8 +98,11 @@ def measure(options: argparse.Namespace, console: Console) -> tuple[list[Quality
             other = folder.with_outliers(subject, subject.name + PLANTED)
             planted[other.name] = subject.name
             rows += measured(folder, rivals, other, options)
-    large = frozenset(name for subject in subjects[1:] for name in (subject.name, subject.name + PLANTED))
-    return rows, Asked(large, planted, EQUAL_BITS)
+    for subject in published:
+        rows += measured(folder, rivals, subject, options)
+    trained = [subject.name for subject in subjects if subject.name != "demo"]
+    large = frozenset(name for trained_name in trained for name in (trained_name, trained_name + PLANTED))
+    return rows, Asked(large, planted, EQUAL_BITS, frozenset(subject.name for subject in published))
 
 
 def measured(folder: QualityFolder, rivals: Rivals, subject: Subject, options: argparse.Namespace) -> list[QualityRow]:

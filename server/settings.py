@@ -167,10 +167,6 @@ ENGINE_BOUNDS: Mapping[str, Bounds] = types.MappingProxyType(
         "max_gap_ms": Bounds(
             "Longest time between two tokens of one stream to which reading prompts may stretch it, in milliseconds.", 1
         ),
-        "weights": Bounds(
-            "Weights to load of a bundle that stores them for narrow and for wide passes; auto goes by memory.",
-            choices=("auto", "both", "narrow", "wide"),
-        ),
         "prefix_cache": Bounds("Reuse the cache of equal prompt beginnings."),
         "kv_offload_mb": Bounds("MiB of memory for prompt beginnings that left the pools; 0 = none.", 0),
         "kv_file": Bounds(

@@ -1,8 +1,13 @@
 """Fixtures every test may use, which tests are long, and what a run says of itself while it goes on."""
 
+import os
 import signal
 import sys
 from pathlib import Path
+
+# Tests run beside each other; numpy and torch read this when they are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -76,5 +81,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Show progress by folder in quiet runs; -v and --collect-only keep pytest's own."""
-    if config.get_verbosity() < 0 and not config.option.collectonly:
+    is_worker = hasattr(config, "workerinput")
+    if config.get_verbosity() < 0 and not config.option.collectonly and not is_worker:
         config.pluginmanager.register(Progress(config), "hexserve-progress")

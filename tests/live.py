@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,13 +15,6 @@ import httpx
 
 READY = re.compile(r"serving .+ on (http://\S+)")
 START_S = 180
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -59,7 +51,7 @@ class LiveServer:
 @contextmanager
 def serving(*arguments: str, cache: Path | None = None) -> Iterator[LiveServer]:
     """Start `hexserve serve`, wait until it says where it listens, stop it at the end."""
-    command = [sys.executable, "-m", "server", "serve", "--port", str(free_port()), *arguments]
+    command = [sys.executable, "-m", "server", "serve", "--port", "0", *arguments]
     environment = {**os.environ, **({"HEXSERVE_CACHE_DIR": str(cache)} if cache else {})}
     with watching(command, environment) as server:
         yield server

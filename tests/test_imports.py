@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = {"engine", "server"}
-ROW = re.compile(r"^\| `((?:engine|server)/[^`]*)` \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+OURS = {"engine", "server", "tools"}
+ROW = re.compile(r"^\| `((?:engine|server|tools)/[^`]*)` \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 # Decisions: no clock, no arrays, no I/O.
 PURE = (
     *("engine/scheduling/", "engine/simulate/", "engine/modes/", "engine/cache/", "engine/speculation/"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"server", "engine", "tests", "deploy", "docs", ".ci", ".github"}
+FOLDERS = {"server", "engine", "tools", "tests", "deploy", "docs", ".ci", ".github"}
 FILES = {
     *("pyproject.toml", "Dockerfile", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md"),
     *(".gitignore", ".dockerignore", ".editorconfig", ".pre-commit-config.yaml", "MANIFEST.in"),
@@ -43,14 +43,18 @@ def test_expected_packages() -> None:
 def test_nothing_of_ours_is_dead() -> None:
     """A function, class, field or constant whose name stands nowhere else: neither in the code nor in its tests."""
     listed = subprocess.run(
-        ["git", "ls-files", "server", "engine", "tests", "deploy"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "server", "engine", "tools", "tests", "deploy"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in listed if path.endswith(".py")}
     said = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
     dead = [
         f"{path}: {name}"
         for path, text in texts.items()
-        if path.startswith(("server/", "engine/")) and not path.startswith("server/protocol/")
+        if path.startswith(("server/", "engine/", "tools/")) and not path.startswith("server/protocol/")
         for name in defined(ast.parse(text))
         if said[name] == 1 and name not in CALLED_BY_NAME
     ]

@@ -75,10 +75,7 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive.
-
-    least_rows: passes of at least so many rows run this graph; of the graphs of one part the one with the most does.
-    """
+    """One ONNX file. `rows` (AR) and `context` (CL) are None when free; layers are absolute and inclusive."""
 
     name: Name
     file: Name
@@ -91,7 +88,6 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     context: Tokens | None = None
     first_layer: Count | None = None
     last_layer: Count | None = None
-    least_rows: Rows = 1
 
 
 class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,15 +188,14 @@ class NpuSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole description. `max_context`: most tokens of one sequence; `parity`: the compiler's own check.
 
-    wide_quant: of the storage that passes of many rows read, "" where all passes read the same. kv_scales: the file
-    of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the matrices that adapters may
-    change, none where the graphs take no adapters. head_weight: the file of the weights that an LM head takes as an
-    input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file of the convolutions of
-    recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in common, None where there
-    are none. diffusion: None for a model that generates one token after the other. forecast: how the model guesses its
-    own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that scores documents. encoder: of one
-    whose rows see each other in both directions and that generates nothing. quality: of 4-bit codes that were chosen,
-    None where they are rounded to nearest.
+    kv_scales: the file of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the
+    matrices that adapters may change, none where the graphs take no adapters. head_weight: the file of the weights
+    that an LM head takes as an input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file
+    of the convolutions of recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in
+    common, None where there are none. diffusion: None for a model that generates one token after the other. forecast:
+    how the model guesses its own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that
+    scores documents. encoder: of one whose rows see each other in both directions and that generates nothing.
+    quality: of 4-bit codes that were chosen, None where they are rounded to nearest.
     """
 
     format_version: int
@@ -219,7 +214,6 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     parity: dict[str, float] = {}
     source: str = ""
     npu: NpuSpec | None = None
-    wide_quant: Text = ""
     kv_scales: Text = ""
     fused: FusedSpec | None = None
     lora: Annotated[tuple[LoraModule, ...], Meta(max_length=64)] = ()

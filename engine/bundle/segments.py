@@ -17,8 +17,7 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, Te
 from engine.bundle.recurrent_forms import GATE_IN, GATE_OUT, RECURRENT, finished_forms, recurrent_forms, started_forms
 from engine.errors import BundleError
 
-SHARED_DATA, NARROW_DATA, WIDE_DATA = "shared.data", "narrow.data", "wide.data"
-WIDE_SUFFIX = "_wide"  # of the names of graphs that read the second storage
+SHARED_DATA, LINEAR_DATA = "shared.data", "linear.data"  # embedding, norms and biases; the matrices
 ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
 FLOAT, INTEGER = "float32", "int32"
 # The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.
@@ -152,12 +151,12 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
     recurrent = [graph.name for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT]
     if recurrent != ([RECURRENT] if manifest.model.recurrent is not None else []):
         raise BundleError(f"a model with recurrent layers, and no other, has one graph {RECURRENT} for all of them")
-    places = [(graph.part, graph.least_rows) for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
-    if len(set(places)) < len(places):
-        raise BundleError("two linear graphs of one part are for passes of the same rows")
+    found = [graph.part for graph in manifest.graphs if graph.kind is GraphKind.LINEAR]
+    if len(set(found)) < len(found):
+        raise BundleError("two linear graphs are the same part, as older versions made them: compile the bundle again")
     for part in range(1, parts + 1):
-        if (part, 1) not in places:
-            raise BundleError(f"the bundle has no linear graph {part} of {parts} for passes of one row")
+        if part not in found:
+            raise BundleError(f"the bundle has no linear graph {part} of {parts}")
 
 
 def _check_side(spec: GraphSpec, side: str, tensors: Sequence[TensorSpec], wanted: Forms) -> None:

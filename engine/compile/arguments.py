@@ -59,13 +59,6 @@ class Layout(StrEnum):
     FUSED = "fused"  # a prompt's rows and decode rows in one graph, each sequence with a cache of its own
 
 
-class Wide(StrEnum):
-    """A second storage of a 4-bit model, for passes of many rows."""
-
-    INT8 = "int8"
-    NONE = "none"
-
-
 class KvType(StrEnum):
     """What keys and values are stored as."""
 
@@ -97,9 +90,8 @@ DEFAULT_SPLIT = Split.LMHEAD
 class CompileArguments:
     """One compilation.
 
-    layout: None = as target, shapes and activations allow. split: of pool graphs, None = the LM head apart. wide: what
-    passes of many rows read instead, None = int8 for a segmented int4 bundle.
-    kv: of the caches of segments, None = as `layout.kv_type` says.
+    layout: None = as target, shapes and activations allow. split: of pool graphs, None = the LM head apart.
+    kv: of the caches of segments, None = int8 where that loses next to nothing, else float32.
     head: how the LM head is stored, None = as the method of the layers has it. embedding_bits: bits of one number of
     the embedding table, 0 = 32 for fp32, else 16.
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
@@ -135,7 +127,6 @@ class CompileArguments:
     part_mb: int = DEFAULT_PART_MB
     calibration: Path | None = None
     layout: Layout | None = None
-    wide: Wide | None = None
     kv: KvType | None = None
     decode_slots: int = 1
     kv_update: KvUpdate | None = None

@@ -6,12 +6,11 @@ from engine.compile.arguments import (
     DEFAULT_PART_MB,
     EMBEDDING_BITS,
     CompileArguments,
-    KvType,
     Layout,
     QualityLevel,
 )
 from engine.compile.fused.plan import pass_shapes
-from engine.compile.layout import check_layout, kv_type, layout_of
+from engine.compile.layout import check_layout, layout_of, tries_int8
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import CHOOSABLE, head_method, quants_with
 from engine.errors import CompileError
@@ -127,8 +126,7 @@ def measured_on_text(arguments: CompileArguments) -> str:
     """What calibration text is read for whatever the quality is; '' for nothing."""
     if arguments.quant in quants_with(Activations.INTEGER):
         return "ranges of activations"
-    has_int8_caches = layout_of(arguments) is Layout.SEGMENTS and kv_type(arguments) is KvType.INT8
-    return "scales of int8 caches" if has_int8_caches else ""
+    return "scales of int8 caches" if layout_of(arguments) is Layout.SEGMENTS and tries_int8(arguments) else ""
 
 
 def _check_whole_context(arguments: CompileArguments) -> None:

@@ -48,10 +48,9 @@ class Pipeline:
 class Compilation:
     """What is known so far. A stage fills in its own fields and reads those of the stages before it.
 
-    packed: by part; packed_encoder: instead, of an encoder. wide: the same model in the storage that passes of many
-    rows read, if it is another. graphs: of the bundle; onnx_graphs: what its context binaries were made from. files:
-    entries of the manifest. encodings: of activations, by their key in the bundle. sentence_files: what says how
-    vectors are made. quality: how 4-bit codes were chosen, None = rounded to nearest.
+    packed: by part; packed_encoder: instead, of an encoder. graphs: of the bundle; onnx_graphs: what its context
+    binaries were made from. files: entries of the manifest. encodings: of activations, by their key in the bundle.
+    sentence_files: what says how vectors are made. quality: how 4-bit codes were chosen, None = rounded to nearest.
     is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
 
@@ -66,7 +65,6 @@ class Compilation:
     folder: Path
     packed: list[PackedPart] = field(default_factory=list)
     packed_encoder: PackedEncoder | None = None
-    wide: PackedPart | None = None
     graphs: list[GraphSpec] = field(default_factory=list)
     files: dict[str, FileEntry] = field(default_factory=dict)
     text: TextSpec | None = None

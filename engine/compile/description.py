@@ -12,7 +12,7 @@ from engine.bundle.task import ModelTask
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.compilation import Compilation
 from engine.compile.fused.plan import fused_spec
-from engine.compile.layout import kv_type, layout_of, wide_method
+from engine.compile.layout import kv_type, layout_of
 from engine.compile.lora import lora_modules
 from engine.files.names import GGUF_SUFFIX
 
@@ -20,7 +20,7 @@ from engine.files.names import GGUF_SUFFIX
 def describe(work: Compilation) -> Manifest:
     """The manifest of what has been made so far."""
     arguments = work.arguments
-    wide, is_segmented = wide_method(arguments), layout_of(arguments) is Layout.SEGMENTS
+    is_segmented = layout_of(arguments) is Layout.SEGMENTS
     assert work.text is not None
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -39,7 +39,6 @@ def describe(work: Compilation) -> Manifest:
         parity=work.parity,
         source=model_name(arguments.source),
         npu=work.npu,
-        wide_quant=wide.quant.value if wide is not None and work.wide is not None else "",
         fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
         kv_scales=KV_SCALES if KV_SCALES in work.files else "",
         lora=lora_modules(work.network) if arguments.lora else (),
@@ -86,9 +85,7 @@ def summary(manifest: Manifest) -> str:
     made = f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
     if not manifest.parity:
         return made + where
-    figures = parity_text(manifest.parity, "")
-    if manifest.wide_quant:
-        figures += f"; {manifest.wide_quant} for many rows: {parity_text(manifest.parity, 'wide_')}"
+    figures = parity_text(manifest.parity)
     if {"kv_kl", "kv_cosine"} & manifest.parity.keys():
         figures += f"; {manifest.kv_dtype} caches against float ones: {kv_text(manifest.parity)}"
     return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"
@@ -101,16 +98,15 @@ def kv_text(figures: dict[str, float]) -> str:
     return f"top-1 {100 * figures['kv_top1']:.1f} %, KL {kl_text(figures, 'kv_')}"
 
 
-def parity_text(figures: dict[str, float], storage: str) -> str:
-    """What one storage loses. storage: "" or the prefix of the other's figures."""
-    if f"{storage}cosine" in figures:
-        return f"cosine {figures[f'{storage}cosine']:.6f}, error {figures[f'{storage}relative_error']:.1e}"
-    top1, error = (figures[f"{storage}{name}"] for name in ("top1", "relative_error"))
-    return f"top-1 {100 * top1:.1f} %, KL {kl_text(figures, storage)}, error {error:.1e}"
+def parity_text(figures: dict[str, float]) -> str:
+    """What the graphs lose against the floats."""
+    if "cosine" in figures:
+        return f"cosine {figures['cosine']:.6f}, error {figures['relative_error']:.1e}"
+    return f"top-1 {100 * figures['top1']:.1f} %, KL {kl_text(figures, '')}, error {figures['relative_error']:.1e}"
 
 
-def kl_text(figures: dict[str, float], storage: str) -> str:
+def kl_text(figures: dict[str, float], prefix: str) -> str:
     """'1.20e-02 (1.05e-02 to 1.37e-02)': bundles of earlier versions have no interval."""
-    kl, low, high = (figures.get(f"{storage}{name}") for name in ("kl", "kl_low", "kl_high"))
+    kl, low, high = (figures.get(f"{prefix}{name}") for name in ("kl", "kl_low", "kl_high"))
     interval = "" if low is None or high is None else f" ({low:.2e} to {high:.2e})"
     return f"{kl:.2e}{interval}"

@@ -1,16 +1,16 @@
-"""Which layout a bundle gets, and whether its passes of many rows read weights of their own. Pure."""
+"""Which layout a bundle gets, and what it stores keys and values as. Pure."""
 
 from dataclasses import replace
 
-from engine.compile.arguments import CompileArguments, KvType, Layout, Wide
+from engine.bundle.task import ModelTask
+from engine.compile.arguments import CompileArguments, KvType, Layout
 from engine.compile.fused.plan import check_fused_options
-from engine.compile.quantization.method import Activations, Method
-from engine.compile.quantization.table import METHODS, method_of
+from engine.compile.quantization.method import Activations
+from engine.compile.quantization.table import is_exact, method_of
 from engine.errors import CompileError
 
 DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU
 HEAD_STEP = 8  # the attention operator takes heads of its multiples only
-WIDE_ROWS = 8  # int4 is faster below, int8 from here on; measured on two cores at hidden 1,024
 
 
 def layout_of(arguments: CompileArguments) -> Layout:
@@ -20,27 +20,23 @@ def layout_of(arguments: CompileArguments) -> Layout:
     return DEFAULT_LAYOUT if _may_be_segmented(arguments) else Layout.POOL
 
 
-def wide_method(arguments: CompileArguments) -> Method | None:
-    """How passes of `WIDE_ROWS` rows and more store the layers, None = as all passes do."""
-    wide = method_of(arguments).wide
-    if wide is None or arguments.wide is Wide.NONE or layout_of(arguments) is not Layout.SEGMENTS:
-        return None
-    return METHODS[wide]
-
-
 def kv_type(arguments: CompileArguments) -> KvType:
-    """What a bundle of segments stores keys and values as: int8 where 4-bit weights lose far more than that does."""
+    """What a bundle of segments stores keys and values as; int8 where asked for, or chosen by what it loses."""
+    return arguments.kv or KvType.FLOAT32
+
+
+def tries_int8(arguments: CompileArguments) -> bool:
+    """Whether int8 caches are measured: where they are asked for, or may be chosen. Floats stay floats, and vectors
+    show every rounding."""
     if arguments.kv is not None:
-        return arguments.kv
-    return method_of(arguments).kv
+        return arguments.kv is KvType.INT8
+    return not is_exact(arguments) and arguments.task is not ModelTask.EMBED
 
 
 def check_layout(arguments: CompileArguments) -> None:
     """CompileError for options that the layout has no use for."""
     check_fused_options(arguments, layout_of(arguments) is Layout.FUSED)
     if layout_of(arguments) is not Layout.SEGMENTS:
-        if arguments.wide is Wide.INT8:
-            raise CompileError("--wide int8 is for --layout segments")
         if arguments.kv is not None:
             raise CompileError(f"--kv {arguments.kv} is for --layout segments")
         if arguments.lora:
@@ -58,16 +54,13 @@ def check_layout(arguments: CompileArguments) -> None:
         raise CompileError("--whole-context is for --layout pool: segments have caches")
     if arguments.split is not None:
         raise CompileError("--split is for --layout pool: segments are cut at every layer")
-    if arguments.wide is Wide.INT8 and wide_method(arguments) is None:
-        able = " or ".join(quant for quant, method in METHODS.items() if method.wide is not None)
-        raise CompileError(f"--wide int8 is a second storage for --quant {able}, not for {arguments.quant}")
 
 
 def settle_layout(arguments: CompileArguments, head_dim: int) -> CompileArguments:
     """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
     layout = layout_of(arguments)
     if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
-        if arguments.layout is Layout.SEGMENTS or arguments.wide is Wide.INT8 or arguments.kv or arguments.lora:
+        if arguments.layout is Layout.SEGMENTS or arguments.kv or arguments.lora:
             raise CompileError(f"--layout segments needs a head size that {HEAD_STEP} divides, it is {head_dim}")
         layout = Layout.POOL
     return replace(arguments, layout=layout)

@@ -28,14 +28,13 @@ from engine.compile.progress import ProgressSink
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
-from engine.compile.segments.kv_caches import kv_scales_stage
+from engine.compile.segments.losses import segment_losses_stage
 from engine.compile.segments.recurrent import conv_weights_stage
 from engine.compile.segments.stages import (
-    segment_graphs_stage,
-    segment_parity_stage,
+    attention_graphs_stage,
+    linear_graphs_stage,
     segment_weights_stage,
     whole_network,
-    wide_weights_stage,
 )
 from engine.compile.source import open_source
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
@@ -62,11 +61,10 @@ CPU_SEGMENTS = Pipeline(
         choose_codes_stage,
         segment_weights_stage,
         drop_codes_stage,
-        wide_weights_stage,
-        segment_graphs_stage,
-        kv_scales_stage,
+        linear_graphs_stage,
+        segment_losses_stage,
+        attention_graphs_stage,
         hash_stage,
-        segment_parity_stage,
     ),
     lowering=FUSED,
     dtype="float32",

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import MANIFEST_FILE, Manifest
 from engine.bundle.variant import shape_table
 from engine.compile.fused.parity import decoded_logits
-from engine.compile.layout import WIDE_ROWS
 from engine.compile.parity import Opener, Session, bundle_logits, widest_shape
-from engine.compile.segments.parity import storage_logits
+from engine.compile.segments.parity import CHUNK_ROWS, segment_logits
 from engine.errors import BundleError
 from engine.evaluation.facts import bundle_facts
 from engine.evaluation.pool_logits import PoolReader, is_chained
@@ -125,8 +124,8 @@ def _logits(
         stack.callback(runtime.close)
         return lambda tokens: decoded_logits(runtime, manifest, tokens)
     opener = _remembering(provider, stack)
-    if manifest.is_segmented:  # the storage that decodes read
-        return lambda tokens: storage_logits(folder, manifest, [tokens], WIDE_ROWS - 1, 1, opener=opener)
+    if manifest.is_segmented:
+        return lambda tokens: segment_logits(folder, manifest, [tokens], CHUNK_ROWS, opener=opener)
     shape = widest_shape(manifest)
     if shape is not None and shape.past and not is_chained(manifest, shape):
         reader = PoolReader(folder, manifest, shape, provider)

@@ -28,14 +28,9 @@ def layers_of(graph: GraphSpec) -> slice:
     return slice(min(places), max(places) + 1) if places else slice(0, 0)
 
 
-def linear_graphs(manifest: Manifest, rows: int) -> list[GraphSpec]:
-    """The linear graphs, in part order, that a pass of so many rows runs in a segmented bundle.
-
-    The last part counts its own rows, those whose logits are read.
-    """
-    fitting = [graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR and graph.least_rows <= rows]
-    best = {graph.part: graph for graph in sorted(fitting, key=lambda graph: graph.least_rows)}
-    return [best[part] for part in sorted(best)]
+def linear_graphs(manifest: Manifest) -> list[GraphSpec]:
+    """The linear graphs of a segmented bundle, in part order."""
+    return sorted((graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR), key=lambda graph: graph.part)
 
 
 def _serves(graph: GraphSpec, shape: PassShape | None) -> bool:

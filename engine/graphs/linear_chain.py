@@ -95,10 +95,7 @@ Bound = tuple[int, AdapterSpan]  # how many rows, and the adapters that the pass
 
 
 class LinearChain:
-    """The linear graphs in order. A part stored in several ways runs as the one made for the most rows that suits.
-
-    adapters: started for each pass before its graphs are asked for.
-    """
+    """The linear graphs in order. adapters: started for each pass before its graphs are asked for."""
 
     def __init__(
         self,
@@ -108,6 +105,7 @@ class LinearChain:
         adapters: LoraRows,
     ) -> None:
         self._manifest = manifest
+        self._graphs = linear_graphs(manifest)
         self._last_part = manifest.model.layers
         self._sessions = sessions
         self._buffers = buffers
@@ -121,8 +119,9 @@ class LinearChain:
         if key not in self._layers:
             if len(self._layers) >= KEPT_COUNTS:
                 del self._layers[next(iter(self._layers))]
-            graphs, masks = linear_graphs(self._manifest, rows)[: self._last_part], self._adapters.masks(rows)
-            self._layers[key] = [self._bind_layer(graph, i, rows, masks) for i, graph in enumerate(graphs)], masks
+            masks = self._adapters.masks(rows)
+            bound = [self._bind_layer(graph, i, rows, masks) for i, graph in enumerate(self._graphs[:-1])]
+            self._layers[key] = bound, masks
         found, masks = self._layers[key]
         self._adapters.fill(masks)
         return found
@@ -180,8 +179,8 @@ class LinearChain:
                 "logits": self._manifest.row_outputs,
             }
             arrays = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
-            graph, masks = linear_graphs(self._manifest, rows)[self._last_part], self._adapters.masks(rows)
-            bound = self._bind(graph, arrays | self._adapters.inputs(self._last_part + 1, masks))
+            masks = self._adapters.masks(rows)
+            bound = self._bind(self._graphs[-1], arrays | self._adapters.inputs(self._last_part + 1, masks))
             self._heads[key] = bound, arrays, masks
         return self._heads[key]
 

@@ -44,7 +44,6 @@ from engine.worker.recurrent import recurrent_settings
 from engine.worker.spinning import ON as SPIN_ON
 from engine.worker.spinning import settle_spin
 from engine.worker.startup import Stages
-from engine.worker.storage import NARROW, choose_storage
 from engine.worker.windows import window_of
 from engine.worker.work_loop import Assembled
 
@@ -109,7 +108,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) 
     folder = Path(config.bundle)
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
-        manifest = with_chosen_weights(load_manifest(folder), config)
+        manifest = load_manifest(folder)
         config = settle_spin(manifest, config)
     if manifest.encoder is not None:
         return assemble_encoder(folder, manifest, config, lambda: choose_provider(folder, manifest, config), stages)
@@ -169,8 +168,6 @@ def _open_draft(
     if draft.model.recurrent is not None:
         raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
     check_same_tokens(folder, manifest, own, draft)
-    # Of two storages the one for few rows: a draft mostly runs passes of those.
-    draft = with_chosen_weights(draft, replace(config, weights=NARROW))
     wanted = replace(
         config,
         bundle=config.draft,
@@ -201,15 +198,6 @@ def _tell_memory(plan: MemoryPlan, machine: int) -> None:
     """One line before anything is loaded, so that a start that runs out of memory has said why."""
     there = f"; the machine has {machine / 1e9:.1f} GB" if machine else ""
     log.log(logging.WARNING if machine and plan.weights > machine else logging.INFO, "memory: %s%s", plan, there)
-
-
-def with_chosen_weights(manifest: Manifest, config: EngineConfig) -> Manifest:
-    """The manifest with the graphs whose storage the settings choose. BundleError for one that there is not."""
-    storage = choose_storage(manifest, config.weights, usable_memory())
-    if storage is None:
-        return manifest
-    log.info("weights: %s", storage.reason)
-    return storage.manifest
 
 
 def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> Provider:

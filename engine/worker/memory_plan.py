@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from engine.bundle.encoder import encoder_rows
 from engine.bundle.float_file import FLOAT_BYTES
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import NARROW_DATA, WIDE_DATA, WIDE_SUFFIX
 from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
 from engine.worker.recurrent import STATES_EACH
@@ -71,13 +70,7 @@ def encoder_bytes(manifest: Manifest) -> int:
 
 
 def _weight_bytes(manifest: Manifest) -> int:
-    """Of a bundle's two storages only those that some graph reads."""
-    files = {name: entry.bytes for name, entry in manifest.files.items()}
-    if manifest.is_segmented:
-        is_wide = [graph.file.endswith(f"{WIDE_SUFFIX}.onnx") for graph in manifest.graphs if graph.kind == "linear"]
-        unread = ({WIDE_DATA} if not any(is_wide) else set()) | ({NARROW_DATA} if all(is_wide) else set())
-        files = {name: size for name, size in files.items() if name not in unread}
-    return sum(files.values())
+    return sum(entry.bytes for entry in manifest.files.values())
 
 
 def _size(count: int) -> str:

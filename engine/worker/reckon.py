@@ -13,7 +13,7 @@ import msgspec
 from engine.bundle.manifest import load_manifest
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.worker.assembly import choose_shapes, settings_for, with_chosen_weights
+from engine.worker.assembly import choose_shapes, settings_for
 from engine.worker.memory_plan import encoder_bytes, plan_memory
 
 WORKER_BYTES = 160 * 1024**2  # interpreter, libraries and the helpers of its text side
@@ -21,7 +21,7 @@ WORKER_BYTES = 160 * 1024**2  # interpreter, libraries and the helpers of its te
 
 def reckon(config: EngineConfig) -> int:
     """The most bytes that the model, its draft model and their worker will take. BundleError."""
-    manifest = with_chosen_weights(load_manifest(Path(config.bundle)), config)
+    manifest = load_manifest(Path(config.bundle))
     if manifest.encoder is not None:
         return WORKER_BYTES + encoder_bytes(manifest)
     config = settings_for(manifest, config)

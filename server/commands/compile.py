@@ -19,7 +19,6 @@ from engine.compile.arguments import (
     Quant,
     Split,
     Target,
-    Wide,
     default_quant,
     named_source,
 )
@@ -51,7 +50,6 @@ _Quant = Annotated[
     Quant | None,
     typer.Option(help="cpu: int4, of a .gguf file keep, of an encoder int8; NPU: w4, of an encoder fp16"),
 ]
-_Wide = Annotated[Wide | None, typer.Option(help="segments: weights for passes of 8 rows and more", show_default=False)]
 _Kv = Annotated[
     KvType | None, typer.Option(help="segments: keys and values (int8 for int4, else float32)", show_default=False)
 ]
@@ -83,7 +81,6 @@ def compile_command(
     quality: _Quality = None,
     layout: _Layout = None,
     split: Annotated[Split | None, typer.Option(help="pool: graphs of their own (lmhead)", show_default=False)] = None,
-    wide: _Wide = None,
     kv: _Kv = None,
     decode_slots: _DecodeSlots = 1,
     kv_update: _KvUpdate = None,
@@ -116,7 +113,6 @@ def compile_command(
         quant=quant or default_quant(target, named.folder),
         layout=layout,
         split=split,
-        wide=wide,
         kv=kv,
         block=block,
         asymmetric=asymmetric,

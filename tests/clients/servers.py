@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from tests.clients.obedient_bundle import KINDS
-from tests.live import LiveServer, free_port, serving, watching
+from tests.live import LiveServer, serving, watching
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-tests-of-clients"
@@ -72,6 +72,6 @@ class Servers:
     def _obedient(self, name: str) -> AbstractContextManager[LiveServer]:
         kind, flags = OBEDIENT[name]
         command = [sys.executable, "-m", "tests.clients.obedient", kind, str(self._folder / name)]
-        command += ["--port", str(free_port()), "--model-name", OBEDIENT_MODEL, *flags]
+        command += ["--port", "0", "--model-name", OBEDIENT_MODEL, *flags]
         command = [word.format(folder=self._folder / f"{name}-data") for word in command]
         return watching(command, os.environ | {"HEXSERVE_API_KEYS": f"tests:{KEY}"}, ROOT)

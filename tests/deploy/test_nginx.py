@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.commands.own_server import free_port
 from tests.deploy.nginx_program import nginx_program
-from tests.live import LiveServer, free_port, serving
+from tests.live import LiveServer, serving
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 pytestmark = pytest.mark.long

@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients.environments import program_from_pypi
 from tests.deploy.built import build, tracked
-from tests.live import LiveServer, free_port, watching
+from tests.live import LiveServer, watching
 
 UV = "uv==0.13.9"
 ASK = '{"model": "demo", "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}'
@@ -83,7 +83,7 @@ def test_installed_outside_the_tree_it_serves(install: object, wheel: Path, tmp_
 
 
 def served(program: str, folder: Path) -> Iterator[LiveServer]:
-    command = [program, "serve", "demo", "--port", str(free_port())]
+    command = [program, "serve", "demo", "--port", "0"]
     with watching(command, elsewhere(folder), folder) as server:
         yield server
 

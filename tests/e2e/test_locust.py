@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import free_port, watching
+from tests.live import watching
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def test_sixteen_users_against_make_serve(tmp_path: Path) -> None:
-    port = free_port()
     # make passes its own flags on through the environment; this is a fresh call.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    serve = ["make", "serve", f"PORT={port}", f"PYTHON={sys.executable}"]
+    serve = ["make", "serve", "PORT=0", f"PYTHON={sys.executable}"]
     if not (ROOT / ".venv").exists():
         pytest.fail("make test-all sets up .venv; run the tests through it")
     with watching(serve, environment, cwd=ROOT) as server:

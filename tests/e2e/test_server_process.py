@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.live import READY, free_port, serving, watching
+from tests.live import READY, serving, watching
 from tests.server.test_signals import AS_FIRST_PROCESS, has_namespaces
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
@@ -129,7 +129,7 @@ def test_a_log_that_nobody_reads_stops_nobody(tmp_path: Path) -> None:
 
 async def test_more_connections_than_files_are_refused_without_a_traceback() -> None:
     few_files = ["sh", "-c", 'ulimit -S -n 256; ulimit -H -n 256; exec "$@"', "sh"]
-    command = [*few_files, sys.executable, "-m", "server", "serve", "--port", str(free_port())]
+    command = [*few_files, sys.executable, "-m", "server", "serve", "--port", "0"]
     with watching(command, dict(os.environ), ROOT) as server:
         host, port = httpx.URL(server.url).host, httpx.URL(server.url).port
         with ExitStack() as connections:

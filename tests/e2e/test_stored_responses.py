@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.live import LiveServer, free_port, watching
+from tests.live import LiveServer, watching
 
 ROOT = Path(__file__).parents[2]
 MODEL = "obedient"
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals to a pr
 @contextmanager
 def obedient(folder: Path) -> Iterator[LiveServer]:
     command = [sys.executable, "-m", "tests.clients.obedient", "hermes", str(folder / "bundle")]
-    command += ["--port", str(free_port()), "--model-name", MODEL]
+    command += ["--port", "0", "--model-name", MODEL]
     command += ["--store-responses", "true", "--data-dir", str(folder / "data")]
     with watching(command, dict(os.environ), ROOT) as server:
         yield server

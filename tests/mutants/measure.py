@@ -116,7 +116,7 @@ def _run_tests(mutant: Mutant, tests: Sequence[str]) -> None:
             replace_source(mutant.path, mutant.text)
         import pytest
 
-        code = pytest.main([*tests, "-x", "-m", "not long", *OPTIONS])
+        code = pytest.main([*tests, "-x", "-m", "not long and not real", *OPTIONS])
     except BaseException:  # noqa: BLE001 (whatever a mutant does, the child must not run its parent's code)
         code = 1
     os._exit(int(code))

@@ -14,6 +14,7 @@ Float32 = NDArray[np.float32]
 HALF = 2  # bytes of a half-precision number
 BLOCK = 32  # weights of a block
 SCALES = 12  # bytes of the scales and minima of a block of Q4_K
+FOUR_BIT = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K)
 
 
 def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:
@@ -26,7 +27,7 @@ def kept_blocks(kind: GGMLQuantizationType, content: Bytes) -> Blocks | None:
 
 def is_four_bit(kind: GGMLQuantizationType) -> bool:
     """Whether `kept_blocks` of this type have 4 bits."""
-    return kind in _READERS and kind is not GGMLQuantizationType.Q8_0
+    return kind in FOUR_BIT
 
 
 def reordered(blocks: Blocks, places: NDArray[np.int64]) -> Blocks:
@@ -40,6 +41,14 @@ def reordered(blocks: Blocks, places: NDArray[np.int64]) -> Blocks:
 def _q8_0(parts: Bytes) -> Blocks:
     """A scale and 32 numbers in two's complement."""
     return Int8Blocks(parts[:, :, HALF:] ^ np.uint8(INT8_MIDDLE), _halves(parts, 0))
+
+
+def _q5_0(parts: Bytes) -> Blocks:
+    """A scale, the fifth bits of 32 codes around 16, and their lower bits."""
+    low = parts[:, :, HALF + 4 :]
+    fifth = np.unpackbits(parts[:, :, HALF : HALF + 4], axis=2, bitorder="little") << np.uint8(4)
+    codes = np.concatenate([low & np.uint8(15), low >> np.uint8(4)], axis=2) | fifth
+    return Int8Blocks(codes + np.uint8(INT8_MIDDLE - 16), _halves(parts, 0))
 
 
 def _q4_0(parts: Bytes) -> Blocks:
@@ -81,5 +90,6 @@ _READERS: dict[GGMLQuantizationType, Callable[[Bytes], Blocks]] = {
     GGMLQuantizationType.Q4_0: _q4_0,
     GGMLQuantizationType.Q4_1: _q4_1,
     GGMLQuantizationType.Q4_K: _q4_k,
+    GGMLQuantizationType.Q5_0: _q5_0,
     GGMLQuantizationType.Q8_0: _q8_0,
 }

@@ -1,15 +1,12 @@
 """int4: blocks of inputs share a scale, perhaps a zero point; the product rounds activations to 8 bits by itself."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from engine.compile.ahead import ahead
-from engine.compile.arguments import CompileArguments, KvType, Quant
+from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantization.blocks import (
     INT4_MIDDLE,
@@ -22,11 +19,9 @@ from engine.compile.quantization.blocks import (
 )
 from engine.compile.quantization.method import Activations, CodeChoice, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.quantization.scales import without_zeros
-from engine.compile.weight_file import StoredTensor, WeightFile
+from engine.compile.weight_file import WeightFile
 
-Number = TypeVar("Number", np.uint8, np.float32)
 KEPT_BLOCK = 32
-_SLICE_ITEMS = 1 << 20  # numbers given back at once: small enough for the caches
 
 
 def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Int4Blocks:
@@ -120,27 +115,6 @@ def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
     return piece.floats()[:, :inputs] if isinstance(piece, Int8Blocks) else piece
 
 
-def read_floats(folder: Path, matrix: StoredMatrix) -> Iterator[Float32]:
-    """Runs of rows [some, inputs] of a stored matrix, as the floats that its codes stand for."""
-    assert matrix.scales is not None
-    codes, scales = _mapped(folder, matrix.weight, np.uint8), _mapped(folder, matrix.scales, np.float32)
-    zeros = _mapped(folder, matrix.zero_points, np.uint8) if matrix.zero_points else None
-    offsets = _mapped(folder, matrix.offsets, np.float32) if matrix.offsets else None
-    step = max(1, _SLICE_ITEMS // matrix.inputs)
-
-    def rows(start: int) -> Float32:
-        run = slice(start, start + step)
-        added = None if offsets is None else offsets[:, run].T
-        blocks = Int4Blocks(codes[run], scales[run], None if zeros is None else zeros[run], added)
-        return dequantised(blocks, matrix.inputs)
-
-    yield from ahead(rows, range(0, matrix.outputs, step))
-
-
-def _mapped(folder: Path, tensor: StoredTensor, dtype: type[Number]) -> NDArray[Number]:
-    return np.memmap(folder / tensor.file, dtype, "r", tensor.offset, tensor.dims)
-
-
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     """Blocks of 4 or 8 bits. Accuracy level 4: the operator rounds each block of each row to int8 by itself."""
     assert matrix.scales is not None
@@ -164,8 +138,5 @@ INT4 = Method(
     store_blocks,
     multiply_blocks,
     bytes_per_weight=0.5 + 4 / 32,
-    wide=Quant.INT8,
-    read_floats=read_floats,
-    kv=KvType.INT8,
     choice=CodeChoice(),
 )

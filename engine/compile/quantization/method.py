@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.arguments import CompileArguments, KvType, Quant
+from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graph_builder import GraphBuilder
 from engine.compile.quantization.blocks import Blocks
 from engine.compile.weight_file import StoredTensor, WeightFile
@@ -79,9 +78,7 @@ class Method:
     bytes_per_weight: with scales; tells where the layers are cut into context binaries.
     embedding_bits: of the embedding table unless --embedding says otherwise. head: the LM head's method unless --head
     does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
-    4-bit blocks as integers; without that it goes through half precision. wide: the method in which passes of many rows
-    may store the same 4-bit matrices, made from the floats that read_floats(folder, matrix) gives, in runs of rows.
-    kv: how segments store keys and values unless --kv says otherwise; int8 where the weights lose far more than that.
+    4-bit blocks as integers; without that it goes through half precision.
     choice: what --quality has to choose, None = nothing.
     """
 
@@ -94,7 +91,4 @@ class Method:
     head: Quant | None = None
     is_exact: bool = False
     has_integer_blocks: bool = False
-    wide: Quant | None = None
-    read_floats: Callable[[Path, StoredMatrix], Iterator[Float32]] | None = None
-    kv: KvType = KvType.FLOAT32
     choice: CodeChoice | None = None

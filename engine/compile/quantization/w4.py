@@ -11,12 +11,12 @@ from engine.compile.weight_file import WeightFile
 def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     """In the layout of `Int4Blocks`, with the offsets of blocks that have some (Q4_1, Q4_K)."""
 
-    def as_blocks(piece: Float32 | Blocks) -> Blocks:
+    def as_blocks(piece: Float32 | Blocks) -> Int4Blocks:
         if isinstance(piece, Int4Blocks) and is_kept(piece, KEPT_BLOCK, asymmetric=False, has_offsets=True):
             return piece
         return int4_blocks(floats_of(piece, matrix.inputs), KEPT_BLOCK, asymmetric=False)
 
-    return store_kept(file, matrix, as_blocks, 4)
+    return store_kept(file, matrix, as_blocks)
 
 
 # Four bits a weight and a half-precision scale for each block of 32, perhaps an offset as well.

@@ -1,8 +1,9 @@
-"""int8 caches of a segmented bundle: their scales, from text that parity does not use, and what they lose.
+"""Attention over caches of either type while a bundle is compiled, and the scales of int8 ones, measured on text.
 
 Legend: L = layers, 2 = keys and values, K = KV heads, D = head size.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.encoding import Array
-from engine.bundle.kv_scales import KV_SCALES, LEAST, scales_shape, write_kv_scales
-from engine.bundle.manifest import GraphKind, GraphSpec, ModelSpec, describe_file
-from engine.bundle.segments import ATTENTION
-from engine.compile.arguments import KvType, QualityLevel
+from engine.bundle.kv_scales import LEAST, ROUNDED, scales_shape
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec
+from engine.bundle.segments import ATTENTION, FLOAT
+from engine.compile.arguments import QualityLevel
 from engine.compile.compilation import Compilation
-from engine.compile.description import describe
-from engine.compile.layout import WIDE_ROWS, kv_type
-from engine.compile.parity import open_session
+from engine.compile.graph_builder import GraphBuilder
+from engine.compile.parity import Session, open_session
 from engine.compile.segments.graphs import attention_graph
+from engine.compile.segments.int8_attention import int8_attention_graphs
 from engine.compile.segments.parity import AttentionGraphs, record_caches
 from engine.compile.texts.documents import calibration_documents
 from engine.compile.texts.sequences import token_sequences
@@ -42,12 +43,9 @@ class CacheReading:
 QUICK, THOROUGH = CacheReading(32, 1.5), CacheReading(128, 1.2)
 
 
-def kv_scales_stage(work: Compilation) -> None:
-    """Run calibration text over float caches and write the scales of int8 ones, if the bundle has such."""
-    if kv_type(work.arguments) is not KvType.INT8:
-        return
-    draft, text = describe(work), work.text
-    assert text is not None
+def measured_scales(work: Compilation, draft: Manifest) -> Float32:
+    """Scales [L, 2, K, D] of int8 caches, from calibration text over float ones, which parity does not use."""
+    text = draft.text
     reading = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
     length = min(reading.tokens, work.network.compiled_context)
     documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
@@ -59,10 +57,8 @@ def kv_scales_stage(work: Compilation) -> None:
         reach.add(layer, keys, values)
         work.progress.advance(1)
 
-    least_rows = 1 if work.wide is None else WIDE_ROWS
-    record_caches(work.folder, draft, texts, least_rows, float_attention(work.network), record)
-    write_kv_scales(work.folder, reach.scales(reading.margin))
-    work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
+    record_caches(work.folder, draft, texts, float_attention(work.network), record)
+    return reach.scales(reading.margin)
 
 
 class KvReach:
@@ -91,11 +87,22 @@ class KvReach:
 
 
 def float_attention(network: Network) -> AttentionGraphs:
-    """Attention over float caches, which a bundle with int8 ones has no graph for."""
-    graph = attention_graph(network)
-    inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-    spec = GraphSpec(ATTENTION, f"{ATTENTION}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs)
+    """Attention over float caches."""
+    return AttentionGraphs(_opened({ATTENTION: attention_graph(network)}), FLOAT)
+
+
+def int8_attention(network: Network, scales: Float32) -> AttentionGraphs:
+    """Attention over int8 caches of such scales [L, 2, K, D]."""
+    return AttentionGraphs(_opened(int8_attention_graphs(network)), ROUNDED, scales)
+
+
+def _opened(graphs: Mapping[str, GraphBuilder]) -> dict[str, tuple[GraphSpec, Session]]:
+    opened = {}
     with TemporaryDirectory() as folder:
-        path = Path(folder) / spec.file
-        path.write_bytes(graph.model(spec.name).SerializeToString())
-        return AttentionGraphs({ATTENTION: (spec, open_session(path))}, "float32")
+        for name, graph in graphs.items():
+            inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
+            spec = GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs)
+            path = Path(folder) / spec.file
+            path.write_bytes(graph.model(name).SerializeToString())
+            opened[name] = spec, open_session(path)
+    return opened

@@ -19,6 +19,7 @@ from engine.graphs.layout import linear_graphs
 
 Array = NDArray[np.generic]
 Float32 = NDArray[np.float32]
+CHUNK_ROWS = 64  # of a prompt in one pass, as beside others
 
 
 State = dict[str, Array]  # of one layer: conv_state and state
@@ -165,23 +166,22 @@ def first_tensors(manifest: Manifest, chunk: Chunk) -> dict[str, Array]:
     }
 
 
-def storage_logits(
+def segment_logits(
     folder: Path,
     manifest: Manifest,
     texts: Sequence[Sequence[int]],
     rows: int,
-    least_rows: int,
     attention: AttentionGraphs | None = None,
     opener: Opener | None = None,
 ) -> Float32:
-    """Logits [all tokens, vocab] of texts in passes of `rows`, through the storage for passes of `least_rows`.
+    """Logits [all tokens, vocab] of texts in passes of `rows`.
 
     attention: None = the bundle's own. opener: None = each graph is opened for this call alone.
     """
     sequences = [SegmentedSequence.of(manifest, tokens, rows) for tokens in texts]
     attention = attention or AttentionGraphs.of(folder, manifest, opener)
     recurrence = recurrence_of(folder, manifest, opener)
-    for layer, spec in enumerate(linear_graphs(manifest, least_rows)):
+    for layer, spec in enumerate(linear_graphs(manifest)):
         session = open_session(folder / spec.file, opener)
         for sequence in sequences:
             sequence.run_linear(spec, session)
@@ -194,14 +194,13 @@ def record_caches(
     folder: Path,
     manifest: Manifest,
     texts: Sequence[Sequence[int]],
-    least_rows: int,
     attention: AttentionGraphs,
     record: Record,
 ) -> None:
     """Hand the keys and values of texts to `record`, each text in one pass. Layers without them are not counted."""
     sequences = [SegmentedSequence.of(manifest, tokens, len(tokens)) for tokens in texts]
     recurrence = recurrence_of(folder, manifest)
-    for layer, spec in enumerate(linear_graphs(manifest, least_rows)[:-1]):
+    for layer, spec in enumerate(linear_graphs(manifest)[:-1]):
         session = open_session(folder / spec.file)
         for sequence in sequences:
             sequence.run_linear(spec, session)

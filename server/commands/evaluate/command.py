@@ -31,6 +31,9 @@ def evaluate_command(
         int, typer.Option(min=0, help="From one window to the next; 0 = side by side, less = overlapping.")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the confidence intervals.")] = 0,
+    served: Annotated[
+        bool, typer.Option("--served", help="Also through the engine that serves, by default settings: a row each.")
+    ] = False,
     tasks: Annotated[str, typer.Option(metavar="A,B", help="Tasks of lm-eval, which has to be installed.")] = "",
     limit: Annotated[int, typer.Option(min=0, help="Most examples of each task; 0 = all.")] = 0,
     include_path: Annotated[Path | None, typer.Option(help="Folder with task files of your own.")] = None,
@@ -55,13 +58,14 @@ def evaluate_command(
         refuse("there is nothing to measure: give --text FILE, --tasks NAMES or both")
     if text is None:
         options = {"--against": against, "--tokens": tokens, "--context": context, "--stride": stride, "--seed": seed}
+        options |= {"--served": served}
         _refuse_idle(options | {"--svg": svg_file}, "--text")
     if context == 1:
         refuse("--context must be at least 2, or 0: a token is predicted from one before it")
     if context and stride > context:
         refuse(f"--stride {stride} is more than --context {context}: tokens between two windows would be left out")
     most = TOKENS if tokens is None else tokens
-    predicted = None if text is None else TextRequest(text, against, most, context, stride, seed)
+    predicted = None if text is None else TextRequest(text, against, most, context, stride, seed, served)
     wanted = EvaluationRequest(
         tuple(bundles),
         predicted,

@@ -15,6 +15,7 @@ from engine.errors import BundleError, CompileError, EngineFailure
 from engine.evaluation.evaluate import context_of, evaluate, windows_of
 from engine.evaluation.facts import BundleFacts, bundle_facts
 from engine.evaluation.models import EvaluatedModel, open_bundle, open_reference
+from engine.evaluation.served import open_served
 from engine.evaluation.statistics import quality
 from engine.evaluation.vocabulary import TokenVocabulary, evaluated_text
 from engine.sources.resolve import COSTS_FOLDER, cache_folder, resolve_bundle
@@ -33,7 +34,7 @@ VISIBLE = "a"
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """The text to predict; against: '' = nothing, tokens, context and stride as the command's help says."""
+    """The text to predict; against: '' = nothing, tokens, context, stride and served as the command's help says."""
 
     file: Path
     against: str
@@ -41,6 +42,7 @@ class TextRequest:
     context: int
     stride: int
     seed: int
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,12 @@ def _evaluated(wanted: EvaluationRequest) -> Evaluation:
         else:
             rows = [EvaluatedRow(name, each.form, each.size) for name, each in zip(wanted.bundles, facts, strict=True)]
             found = Evaluation(None, None, rows)
+        own = found.models[: len(folders)]  # behind them the same ones as served
         if wanted.wants_speed:
-            for row, speed in zip(found.models, _timed(folders, facts, progress), strict=True):
+            for row, speed in zip(own, _timed(folders, facts, progress), strict=True):
                 row.speed = speed
     if wanted.tasks:
-        for row, folder in zip(found.models, folders, strict=True):
+        for row, folder in zip(own, folders, strict=True):
             row.tasks, row.device = _tasks(wanted.tasks, row.name, folder)
     return found
 
@@ -109,6 +112,10 @@ def _predicted(
 ) -> Evaluation:
     with ExitStack() as stack:
         models = [open_bundle(name, folder, memory, stack) for name, folder in zip(names, folders, strict=True)]
+        if wanted.served:
+            models += [
+                open_served(name, folder, str(memory), stack) for name, folder in zip(names, folders, strict=True)
+            ]
         reference = _reference(wanted.against, models[0].made_for, memory, stack)
         everyone = [*models, *([reference] if reference else [])]
         context = context_of(everyone, wanted.context)

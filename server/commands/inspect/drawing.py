@@ -115,9 +115,7 @@ def _quality_text(quality: QualitySpec) -> str:
 def _parity_text(parity: dict[str, float]) -> str:
     if not parity:
         return "not measured"
-    has_wide = {"wide_top1", "wide_cosine"} & parity.keys()
-    wide = f"; wide: {_figures_text(parity, 'wide_')}" if has_wide else ""
-    return f"{_figures_text(parity, '')}{wide} over {parity.get('tokens', 0.0):.0f} tokens"
+    return f"{_figures_text(parity)} over {parity.get('tokens', 0.0):.0f} tokens"
 
 
 def _cache_text(manifest: Manifest) -> str:
@@ -138,17 +136,16 @@ def _fused_text(spec: FusedSpec) -> str:
     return f"{slots}, prompt rows {rows}; caches are written by the {'graph' if spec.kv_update_on_device else 'host'}"
 
 
-def _figures_text(parity: dict[str, float], storage: str) -> str:
-    if f"{storage}cosine" in parity:
-        error = parity.get(f"{storage}relative_error", 0.0)
-        return f"cosine {parity[f'{storage}cosine']:.6f}, largest error {error:.1e}"
-    top1, error = (parity.get(f"{storage}{name}", 0.0) for name in ("top1", "relative_error"))
-    return f"top-1 {100 * top1:.1f} %, KL {_kl_text(parity, storage)}, largest error {error:.1e}"
+def _figures_text(parity: dict[str, float]) -> str:
+    if "cosine" in parity:
+        return f"cosine {parity['cosine']:.6f}, largest error {parity.get('relative_error', 0.0):.1e}"
+    top1, error = (parity.get(name, 0.0) for name in ("top1", "relative_error"))
+    return f"top-1 {100 * top1:.1f} %, KL {_kl_text(parity, '')}, largest error {error:.1e}"
 
 
-def _kl_text(parity: dict[str, float], storage: str) -> str:
+def _kl_text(parity: dict[str, float], prefix: str) -> str:
     """With its interval, which bundles of earlier versions do not have."""
-    kl, low, high = (parity.get(f"{storage}{name}") for name in ("kl", "kl_low", "kl_high"))
+    kl, low, high = (parity.get(f"{prefix}{name}") for name in ("kl", "kl_low", "kl_high"))
     interval = "" if low is None or high is None else f" ({low:.1e} to {high:.1e})"
     return f"{kl or 0.0:.1e}{interval}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target
 from engine.compile.checks import check_arguments, fixed_shapes
 from engine.errors import CompileError
 
@@ -33,12 +33,6 @@ from engine.errors import CompileError
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,)}, "takes no --rows, --context or --same-past"),
         ({"layout": Layout.SEGMENTS, "rows": (1,), "context": (64,), "quant": Quant.W8A16}, "w8a16 has integers"),
         ({"layout": Layout.SEGMENTS, "split": Split.LMHEAD}, "--split is for --layout pool"),
-        (
-            {"layout": Layout.SEGMENTS, "quant": Quant.INT8, "wide": Wide.INT8},
-            "second storage for --quant int4 or keep, not for int8",
-        ),
-        ({"layout": Layout.POOL, "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
-        ({"rows": (1,), "context": (64,), "wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"kv": KvType.FLOAT16}, "--kv float16 is refused: the CPU's attention is 20 times slower"),
         ({"layout": Layout.POOL, "kv": KvType.INT8}, "--kv int8 is for --layout segments"),
         ({"rows": (1,), "context": (64,), "kv": KvType.FLOAT32}, "--kv float32 is for --layout segments"),
@@ -65,7 +59,6 @@ def test_options(options: dict[str, Any], message: str) -> None:
         ({"part_mb": 9000}, "--part-mb must be from 1 to 3500"),
         ({"quant": Quant.W8A16, "calibration": Path("no.txt")}, "--calibration no.txt cannot be read"),
         ({"layout": Layout.SEGMENTS}, "--layout segments is for --target cpu, not for x-elite"),
-        ({"wide": Wide.INT8}, "--wide int8 is for --layout segments"),
         ({"kv": KvType.INT8}, "--kv int8 is for --layout segments"),
         ({"target": Target.CPU}, "--target cpu takes --quant fp32.*not w4"),
     ],

@@ -139,11 +139,11 @@ def test_masked_columns_and_other_rows_change_nothing(
     assert np.array_equal(sequence.chain.run(feeds)["logits"][0, :4], clean)
 
 
-@pytest.mark.parametrize(("quant", "tolerance"), [(Quant.INT8, 0.0), (Quant.INT4, 1e-6)])
+@pytest.mark.parametrize(("quant", "tolerance"), [(Quant.INT8, 1e-6), (Quant.INT4, 1e-6)])
 def test_quantised_rows_do_not_depend_on_the_batch(
     quant: Quant, tolerance: float, tiny_checkpoint: Path, build: Build
 ) -> None:
-    """The LM head alone is one linear layer. int8 sums are exact; the int4 kernel adds floats by its own tiles."""
+    """The LM head alone is one linear layer. the kernels add floats by their own tiles."""
     folder, manifest = build(tiny_checkpoint, quant=quant)
     head = PartChain(folder, manifest, None).links[-1][1]
     sizes = np.arange(1, 10, dtype=np.float32)[None, :, None]

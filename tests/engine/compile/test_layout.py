@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.compile import layout
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target, Wide
-from engine.compile.layout import kv_type, layout_of, settle_layout, wide_method
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target
+from engine.compile.layout import kv_type, layout_of, settle_layout
 from engine.errors import CompileError
 
 
@@ -40,22 +40,7 @@ def test_layouts(options: dict[str, object], expected: Layout) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, True),
-        ({"wide": Wide.NONE}, False),
-        ({"quant": Quant.INT8}, False),
-        ({"quant": Quant.FP32}, False),
-        ({"layout": Layout.POOL}, False),
-        (FIXED, False),
-    ],
-)
-def test_storages(options: dict[str, object], expected: bool) -> None:
-    assert (wide_method(arguments(**options)) is not None) is expected
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, KvType.INT8),
+        ({}, KvType.FLOAT32),
         ({"quant": Quant.INT8}, KvType.FLOAT32),
         ({"quant": Quant.FP32}, KvType.FLOAT32),
         ({"quant": Quant.FP32, "kv": KvType.INT8}, KvType.INT8),
@@ -63,7 +48,7 @@ def test_storages(options: dict[str, object], expected: bool) -> None:
     ],
 )
 def test_caches(options: dict[str, object], expected: KvType) -> None:
-    """Only 4-bit weights lose so much that int8 caches do not show beside it."""
+    """int8 only where it is asked for, or chosen once its loss is known."""
     assert kv_type(arguments(**options)) is expected
 
 
@@ -71,6 +56,6 @@ def test_heads_that_the_attention_operator_cannot_have() -> None:
     """By default the model gets pool graphs; who asks for segments is told why not."""
     assert settle_layout(arguments(), 64).layout is Layout.SEGMENTS
     assert settle_layout(arguments(), 20).layout is Layout.POOL
-    for options in ({"layout": Layout.SEGMENTS}, {"wide": Wide.INT8}, {"kv": KvType.INT8}):
+    for options in ({"layout": Layout.SEGMENTS}, {"kv": KvType.INT8}):
         with pytest.raises(CompileError, match="needs a head size that 8 divides, it is 20"):
             settle_layout(arguments(**options), 20)

@@ -10,7 +10,7 @@ import pytest
 
 from engine.compile import console
 from engine.compile.__main__ import main
-from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target
 from engine.compile.arguments_json import decode_arguments, encode_arguments
 
 
@@ -19,7 +19,7 @@ def test_arguments_survive_the_way() -> None:
         Path("a b"), Path("/o"), Target.X2_ELITE, Quant.W4A16, Split.NONE, rows=(1, 8), calibration=Path("text")
     )
     assert decode_arguments(encode_arguments(arguments)) == arguments
-    segments = CompileArguments(Path("s"), Path("o"), layout=Layout.SEGMENTS, wide=Wide.NONE, kv=KvType.INT8)
+    segments = CompileArguments(Path("s"), Path("o"), layout=Layout.SEGMENTS, kv=KvType.INT8)
     assert decode_arguments(encode_arguments(segments)) == segments
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from engine.compile.arguments import CompileArguments, Layout, Quant, Wide
+from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.demo.location import demo_folder
@@ -90,7 +90,7 @@ def test_the_perplexity_of_the_demo_is_that_of_transformers(tmp_path: Path, cont
 def test_rounding_is_seen(tmp_path: Path) -> None:
     names = {"int8": Quant.INT8, "int4": Quant.INT4}
     for name, quant in names.items():
-        made = CompileArguments(demo_folder(), tmp_path / name, quant=quant, wide=Wide.NONE, parity_tokens=8)
+        made = CompileArguments(demo_folder(), tmp_path / name, quant=quant, parity_tokens=8)
         compile_bundle(made, SilentProgress())
     with ExitStack() as stack:
         models = [open_bundle(name, tmp_path / name, None, stack) for name in names]

@@ -149,18 +149,6 @@ def test_rows_that_are_not_finite_are_named_and_no_others(bundles: Bundles) -> N
     assert runtime.non_finite_rows(np.array([17])).tolist() == [17]
 
 
-def test_wide_passes_run_the_wide_storage_and_narrow_ones_the_narrow(bundles: Bundles) -> None:
-    """Both are the same model: near, and not the same."""
-    runtime = open_segments(bundles("segments int4"))
-    seven = run(runtime, segment("a", PROMPT[:7], 0, (0,)))
-    eight = run(runtime, segment("b", PROMPT[:7], 0, (1,)), segment("c", (1,), 0, (2,)))
-    rows = runtime._chain
-    names = [{part.session.get_modelmeta().graph_name for part in rows.layers(count)} for count in (7, 8)]
-    assert not any(name.endswith("wide") for name in names[0]) and all(name.endswith("wide") for name in names[1])
-    assert not (seven[0] == eight[0]).all()
-    np.testing.assert_allclose(eight[0], seven[0], atol=0.1 * np.abs(seven).max())
-
-
 def test_passes_are_timed_without_leaving_caches(bundles: Bundles) -> None:
     runtime = open_segments(bundles("segments"), rows=16)
     ticks = iter(np.arange(0.0, 100.0, 0.01))

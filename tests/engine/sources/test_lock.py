@@ -37,7 +37,7 @@ def never() -> None:
     pytest.fail("waits for nobody")
 
 
-@pytest.mark.parametrize("content", ["", "1", str(os.getpid()), "999999999", "no id"])
+@pytest.mark.parametrize("content", ["", "1", str(os.getpid()), "999999999", "no id"], ids=range(5))
 def test_a_file_that_nobody_holds_is_no_lock(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Process ids are used again: in a restarted container ours is that of the one that died."""
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waits for nobody"))

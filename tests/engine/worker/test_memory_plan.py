@@ -12,7 +12,6 @@ from engine.config import EngineConfig
 from engine.worker import assembly
 from engine.worker.assembly import assemble, choose_shapes, settings_for
 from engine.worker.memory_plan import MemoryPlan, plan_memory
-from engine.worker.storage import choose_storage
 from tests.bundles import Bundles
 from tests.hybrid import Hybrid
 
@@ -37,15 +36,6 @@ def test_caches_of_fused_graphs(bundles: Bundles) -> None:
     config = settings_for(manifest, replace(CONFIG, max_running=9))
     plan = plan_memory(manifest, choose_shapes(manifest, config), config)
     assert (plan.columns, plan.caches, plan.prefixes) == (9 * 64, 9 * 64 * 512, 0)
-
-
-@pytest.mark.parametrize(("choice", "unread"), [("both", ()), ("narrow", ("wide.data",)), ("wide", ("narrow.data",))])
-def test_only_the_storages_that_are_loaded_count(bundles: Bundles, choice: str, unread: tuple[str, ...]) -> None:
-    manifest = load_manifest(bundles("segments int4"))
-    storage = choose_storage(manifest, choice, 0)
-    assert storage is not None
-    plan = plan_memory(storage.manifest, shape_table(manifest, 8), settings_for(manifest, CONFIG))
-    assert plan.weights == files_of(manifest, *unread) and plan.prefixes == 0
 
 
 def test_states_and_their_snapshots(hybrid: Hybrid) -> None:

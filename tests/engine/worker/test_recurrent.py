@@ -97,7 +97,7 @@ def test_another_worker_goes_on_with_what_was_delivered(hybrid: Hybrid, open_loo
 
 def test_the_default_storage_serves_what_it_computes(int4_hybrid: Hybrid, open_loop: Callable[..., EngineLoop]) -> None:
     """int4 for few rows, int8 for many, keys and values in int8: one sequence a pass gives what many give."""
-    together, alone = open_loop(int4_hybrid.bundle, weights="narrow"), open_loop(int4_hybrid.bundle, weights="narrow")
+    together, alone = open_loop(int4_hybrid.bundle), open_loop(int4_hybrid.bundle)
     for name, prompt in PROMPTS.items():
         add(together, name, prompt)
     outputs = run(together)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.compile import console
-from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, Split, Target, Wide
+from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, Split, Target
 from engine.compile.checks import check_arguments
 from engine.demo.location import demo_folder
 from engine.sources.publish import staged_folder
@@ -61,11 +61,10 @@ def test_every_option_arrives() -> None:
         force=True,
         quality=QualityLevel.GOOD,
     )
-    segments = compile_arguments(["s", "-o", "o", "--layout", "segments", "--wide", "none"])
-    assert (segments.layout, segments.wide, segments.split) == (Layout.SEGMENTS, Wide.NONE, None)
+    segments = compile_arguments(["s", "-o", "o", "--layout", "segments"])
+    assert (segments.layout, segments.split) == (Layout.SEGMENTS, None)
     assert segments.kv is None
     assert compile_arguments(["s", "-o", "o", "--kv", "int8"]).kv is KvType.INT8
-    assert compile_arguments(["s", "-o", "o", "--layout", "pool", "--wide", "int8"]).wide is Wide.INT8
     assert compile_arguments(["s", "-o", "o", "--rows", "1", "--same-past", "96,32"]).same_past == (32, 96)
 
 
@@ -84,7 +83,6 @@ def test_the_demo_is_checked_on_more_text() -> None:
         (["--quant", "int3"], "--quant"),
         (["--target", "tpu"], "--target"),
         (["--layout", "rows"], "--layout"),
-        (["--wide", "int4"], "--wide"),
         (["--kv", "int4"], "--kv"),
         (["--rows", "1,x"], "1,x"),
         (["--context", "wide"], "--context"),

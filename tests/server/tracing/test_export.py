@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from engine.config import EngineConfig
+from server.commands.own_server import free_port
 from server.http.guard.keys import KeyRing
 from server.settings import Settings
 from server.tracing import export
 from server.tracing.export import Tracing, to_collector
 from server.tracing.wanted import traces_url
-from tests.live import free_port
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
 from tests.server.tracing.collector import Collector, collecting

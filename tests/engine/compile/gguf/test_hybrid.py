@@ -14,8 +14,8 @@ from engine.compile.arguments import Quant
 from engine.compile.checkpoint import SafetensorsCheckpoint
 from engine.compile.gguf.source import GgufSource
 from engine.compile.quantization.blocks import Int4Blocks
-from engine.compile.quantization.keep import int8_blocks
-from engine.compile.segments.parity import storage_logits
+from engine.compile.quantization.int8 import int8_blocks
+from engine.compile.segments.parity import segment_logits
 from engine.errors import CompileError, UnsupportedModel
 from tests.engine.compile.gguf.gguf_files import F32, write_gguf
 from tests.engine.compile.gguf.test_source import facts
@@ -65,7 +65,7 @@ def test_greedy_tokens_and_logits_are_those_of_the_checkpoint(hybrid: Hybrid, tm
     folder, manifest = build(path, quant=Quant.FP32, layout=None, parity_tokens=8)
     assert manifest.model.family == "qwen3_5"
     text = [*TEXT, *hybrid.greedy(TEXT, 8)]
-    found, expected = storage_logits(folder, manifest, [text], 20, 1), hybrid.logits(text)
+    found, expected = segment_logits(folder, manifest, [text], 20), hybrid.logits(text)
     assert [int(token) for token in found.argmax(axis=1)[len(TEXT) - 1 : -1]] == text[len(TEXT) :]
     assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-4
 
@@ -84,7 +84,7 @@ def test_layers_that_are_listed_and_layers_that_draft(tmp_path: Path, build: Bui
     path = write_gguf(tmp_path / "checkpoint", tmp_path / "m.gguf", change=drafting)
     folder, manifest = build(path, quant=Quant.FP32, layout=None, parity_tokens=8)
     assert (manifest.model.layers, manifest.model.attention_layers) == (3, (2,))
-    found, expected = storage_logits(folder, manifest, [list(TEXT)], 40, 1), oracle_logits(model, list(TEXT))
+    found, expected = segment_logits(folder, manifest, [list(TEXT)], 40), oracle_logits(model, list(TEXT))
     assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-4
 
 

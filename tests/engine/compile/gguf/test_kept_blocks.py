@@ -15,7 +15,7 @@ from engine.compile.arguments import Layout, Quant, Target, default_quant
 from engine.compile.quantization.int4 import int4_blocks
 from engine.compile.quantization.table import METHODS
 from tests.engine.compile.gguf.gguf_files import F16, F32, Floats, write_gguf
-from tests.engine.compile.segments.test_wide import meant, stored
+from tests.engine.compile.segments.stored_weights import meant, stored
 
 Build = Callable[..., tuple[Path, Manifest]]
 Q4_0, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
@@ -65,9 +65,7 @@ def rounded_again(weight: Floats) -> Floats:
     return meant({"w_weight": blocks.packed, "w_scales": blocks.scales}, "w", weight.shape[1])
 
 
-@pytest.mark.parametrize(
-    "options", [{"block": 128}, {"asymmetric": True}, {"quant": Quant.INT8}, {"quant": Quant.FP32}]
-)
+@pytest.mark.parametrize("options", [{"block": 128}, {"asymmetric": True}, {"quant": Quant.FP32}])
 def test_other_forms_are_made_of_floats(
     options: dict[str, Any], tiny_checkpoint: Path, build: Build, tmp_path: Path
 ) -> None:
@@ -123,15 +121,13 @@ def test_keep_holds_every_block_as_it_is(tiny_checkpoint: Path, build: Build, tm
     assert np.array_equal(meant_bytes(graph, "layer_0_down"), file["blk.0.ffn_down.weight"])
     head = meant_bytes(stored(folder / "linear_3_of_3.onnx"), "head")
     assert 0 < np.abs(head - file["token_embd.weight"]).max() < 0.005 * np.abs(head).max()
-    assert manifest.quant == "keep" and manifest.wide_quant == "int8"
+    assert manifest.quant == "keep"
     assert manifest.parity["kl"] < 0.02
 
 
-def test_a_file_of_eight_bits_has_one_storage(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
-    """Passes of many rows read the 8-bit blocks as well, and every pass is near the file."""
+def test_a_file_of_eight_bits_loses_next_to_nothing(tiny_checkpoint: Path, build: Build, tmp_path: Path) -> None:
     path = write_gguf(tiny_checkpoint, tmp_path / "eight.gguf", Q8_0)
-    folder, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
-    assert manifest.wide_quant == "" and not (folder / "wide.data").exists()
+    _, manifest = build(path, quant=Quant.KEEP, layout=Layout.SEGMENTS)
     assert manifest.parity["kl"] < 2e-3
 
 
@@ -184,6 +180,3 @@ def test_blocks_with_offsets_stay_four_bits(
     weight = meant(graph, "layer_0_down", 256).reshape(256, 8, 32) + graph["layer_0_down_offsets"].T[:, :, None]
     down = file["blk.0.ffn_down.weight"]
     assert np.allclose(weight.reshape(256, 256), down, rtol=0, atol=1e-6 * np.abs(down).max())
-    wide = stored(folder / "linear_2_of_2_wide.onnx")
-    ints = wide["layer_0_down_weight"].T * wide["layer_0_down_scales"][:, None]
-    assert np.abs(ints - down).max() < np.abs(down).max() / 100

@@ -58,7 +58,7 @@ def test_every_type_is_what_the_package_makes_of_it(kind: GGMLQuantizationType, 
             assert tensors.unused() == []
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q8_0"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q8_0"])
 def test_blocks_are_what_the_package_makes_of_them(name: str, tmp_path: Path) -> None:
     """Code minus middle times scale, perhaps plus an offset; the order of rows and of codes is the operator's."""
     kind = GGMLQuantizationType[name]
@@ -74,7 +74,7 @@ def test_blocks_are_what_the_package_makes_of_them(name: str, tmp_path: Path) ->
         assert blocks is not None
         values = (blocks.codes.astype(np.float32) - 128) * blocks.scales[:, :, None]
     assert np.allclose(values.reshape(14, 512), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert (name in ("Q4_0", "Q8_0")) <= np.array_equal(values.reshape(14, 512), expected)
+    assert (name in ("Q4_0", "Q5_0", "Q8_0")) <= np.array_equal(values.reshape(14, 512), expected)
 
 
 def test_rows_are_read_without_the_rest(tmp_path: Path) -> None:

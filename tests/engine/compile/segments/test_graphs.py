@@ -10,7 +10,7 @@ import pytest
 from engine.bundle.check import check_contract, check_listed
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, load_manifest, verify_hashes
 from engine.bundle.variant import shape_table
-from engine.compile.arguments import KvType, Layout, Quant, Wide
+from engine.compile.arguments import Layout, Quant
 from engine.compile.graphs import check_graph
 from engine.compile.lowering import FUSED
 from engine.compile.segments import graphs
@@ -29,22 +29,20 @@ def test_parts_and_tensors(segmented_bundle: Path) -> None:
     check_contract(manifest)
     check_listed(manifest)
     specs = {graph.name: graph for graph in manifest.graphs}
-    names = [f"linear_{part}_of_3{suffix}" for suffix in ("", "_wide") for part in (1, 2, 3)]
+    names = [f"linear_{part}_of_3" for part in (1, 2, 3)]
     assert list(specs) == [*names, "attention", "attention_base", "attention_masked"]
     hidden, wide, narrow = [1, "rows", 64], (1, "rows", 64), (1, "rows", 32)
     turns = {"position_ids_cos": (1, 1, "rows", 8), "position_ids_sin": (1, 1, "rows", 8)}
     fresh = {"query": wide, "key": narrow, "value": narrow}
-    for suffix, least in (("", 1), ("_wide", 8)):
-        first, middle, last = (specs[f"linear_{part}_of_3{suffix}"] for part in (1, 2, 3))
-        assert {graph.least_rows for graph in (first, middle, last)} == {least}
-        assert [(graph.part, graph.parts) for graph in (first, middle, last)] == [(1, 3), (2, 3), (3, 3)]
-        assert shapes(first) == ({"input_ids": (1, "rows")} | turns, {"hidden_out": tuple(hidden)} | fresh)
-        assert shapes(middle) == (
-            {"hidden_in": tuple(hidden), "attended": wide} | turns,
-            {"hidden_out": tuple(hidden)} | fresh,
-        )
-        ends = {"hidden_in": (1, "logit_rows", 64), "attended": (1, "logit_rows", 64)}
-        assert shapes(last) == (ends, {"logits": (1, "logit_rows", 384)})
+    first, middle, last = (specs[name] for name in names)
+    assert [(graph.part, graph.parts) for graph in (first, middle, last)] == [(1, 3), (2, 3), (3, 3)]
+    assert shapes(first) == ({"input_ids": (1, "rows")} | turns, {"hidden_out": tuple(hidden)} | fresh)
+    assert shapes(middle) == (
+        {"hidden_in": tuple(hidden), "attended": wide} | turns,
+        {"hidden_out": tuple(hidden)} | fresh,
+    )
+    ends = {"hidden_in": (1, "logit_rows", 64), "attended": (1, "logit_rows", 64)}
+    assert shapes(last) == (ends, {"logits": (1, "logit_rows", 384)})
     cache = (1, 2, "columns", 16)
     lengths = {"seqlens_k": (1,), "total_sequence_length": ()}
     attention = specs["attention"]
@@ -59,18 +57,10 @@ def test_parts_and_tensors(segmented_bundle: Path) -> None:
 def test_what_the_manifest_says(segmented_bundle: Path) -> None:
     manifest = load_manifest(segmented_bundle)
     assert manifest.is_segmented and manifest.is_free_shape and shape_table(manifest, 64).free
-    assert (manifest.quant, manifest.wide_quant, manifest.split) == ("int4", "int8", "segments")
+    assert (manifest.quant, manifest.split) == ("int4", "segments")
     assert manifest.kv_dtype == "float32"
     assert set(manifest.files) == {path.name for path in segmented_bundle.iterdir()} - {"manifest.json"}
     assert verify_hashes(segmented_bundle, manifest) == []
-
-
-def test_pool_manifests_have_no_new_fields(free_bundle: Path, segmented_bundle: Path) -> None:
-    """What was made before reads the same and is written the same."""
-    text = (free_bundle / "manifest.json").read_text()
-    assert "least_rows" not in text and "wide_quant" not in text
-    assert not load_manifest(free_bundle).is_segmented
-    assert (segmented_bundle / "manifest.json").read_text().count('"least_rows": 8') == 3
 
 
 @pytest.mark.parametrize("quant", [Quant.FP32, Quant.INT8, Quant.INT4])
@@ -95,22 +85,14 @@ def test_nodes_of_a_narrow_pass(segmented_bundle: Path) -> None:
 
 
 def test_the_embedding_is_stored_once(segmented_bundle: Path) -> None:
-    """Both storages read the shared file; only matrices are in their own."""
+    """Norms and the table lie apart from the matrices."""
     located: dict[str, set[str]] = {}
     for path in segmented_bundle.glob("linear_*.onnx"):
         for tensor in onnx.load(path, load_external_data=False).graph.initializer:
             places = {entry.value for entry in tensor.external_data if entry.key == "location"}
             located.setdefault(tensor.name, set()).update(places)
     assert located["embedding"] == located["layer_0_attention_norm"] == located["final_norm"] == {"shared.data"}
-    assert located["layer_1_down_weight"] == located["head_weight"] == {"narrow.data", "wide.data"}
-
-
-@pytest.mark.parametrize("options", [{"wide": Wide.NONE}, {"quant": Quant.INT8}, {"quant": Quant.FP32}])
-def test_one_storage(options: dict[str, object], tiny_checkpoint: Path, build: Build) -> None:
-    folder, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, kv=KvType.FLOAT32, **options)
-    assert [graph.least_rows for graph in manifest.graphs] == [1] * 6
-    assert manifest.wide_quant == "" and not (folder / "wide.data").exists()
-    assert not any(name.startswith("wide") for name in manifest.parity)
+    assert located["layer_1_down_weight"] == located["head_weight"] == {"linear.data"}
 
 
 def test_a_wrong_float_bundle_fails(tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,8 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import KvType, Layout, Quant
-from engine.compile.layout import WIDE_ROWS
 from engine.compile.parity import ChainedSequence
-from engine.compile.segments import stages
-from engine.compile.segments.parity import storage_logits
+from engine.compile.segments.parity import segment_logits
 from tests.engine.compile.test_transformers_parity import CASES, oracle_logits
 
 Build = Callable[..., tuple[Path, Manifest]]
@@ -34,7 +32,7 @@ def test_transformers_logits(
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
     expected = oracle_logits(model, prompt)
     for rows in (len(prompt), 7, 1):
-        assert error(storage_logits(folder, manifest, [prompt], rows, 1), expected) < 1e-4
+        assert error(segment_logits(folder, manifest, [prompt], rows), expected) < 1e-4
 
 
 @pytest.mark.parametrize("quant", [Quant.FP32, Quant.INT8, Quant.INT4])
@@ -42,16 +40,16 @@ def test_the_pool_graphs_say_the_same(quant: Quant, tiny_checkpoint: Path, build
     """One model in two layouts: the same stored weights, other sums."""
     pool = ChainedSequence.start(*build(tiny_checkpoint, quant=quant), None).extend(prompt)
     folder, manifest = build(tiny_checkpoint, quant=quant, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
-    segments = storage_logits(folder, manifest, [prompt], len(prompt), 1)
+    segments = segment_logits(folder, manifest, [prompt], len(prompt))
     # Where activations are rounded to 8 bits, a last bit of a sum may become one of their steps.
     assert error(segments, pool) < {Quant.FP32: 1e-5, Quant.INT8: 0.03, Quant.INT4: 0.03}[quant]
 
 
 def test_several_texts_do_not_meet(tiny_checkpoint: Path, build: Build, prompt: list[int]) -> None:
     folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    together = storage_logits(folder, manifest, [prompt, prompt[5:15]], 8, 1)
-    assert np.array_equal(together[: len(prompt)], storage_logits(folder, manifest, [prompt], 8, 1))
-    assert np.array_equal(together[len(prompt) :], storage_logits(folder, manifest, [prompt[5:15]], 8, 1))
+    together = segment_logits(folder, manifest, [prompt, prompt[5:15]], 8)
+    assert np.array_equal(together[: len(prompt)], segment_logits(folder, manifest, [prompt], 8))
+    assert np.array_equal(together[len(prompt) :], segment_logits(folder, manifest, [prompt[5:15]], 8))
 
 
 @pytest.mark.parametrize(
@@ -70,13 +68,11 @@ def test_several_texts_do_not_meet(tiny_checkpoint: Path, build: Build, prompt: 
     ],
 )
 def test_forms_of_layers_head_and_table(options: dict[str, Any], tiny_checkpoint: Path, build: Build) -> None:
-    """The head may be stored otherwise than the layers; both storages stay near the reference."""
+    """The head may be stored otherwise than the layers; all stay near the reference."""
     _, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, **options)
     bound = BOUNDS[Quant.INT4 if Quant.INT4 in options.values() else options["quant"]]
     bound += 1e-6 + 0.08 * (options.get("embedding_bits") == 4)
     assert 0 <= manifest.parity["kl"] < bound
-    assert ("wide_kl" in manifest.parity) == (options["quant"] is Quant.INT4)
-    assert manifest.parity.get("wide_kl", 0.0) < bound
 
 
 @pytest.mark.parametrize("quant", [Quant.INT8, Quant.INT4])
@@ -87,26 +83,4 @@ def test_biases_and_blocks_that_are_not_full(
         "Llama", attention_bias=True, mlp_bias=True, hidden_size=72, intermediate_size=100, head_dim=16
     )
     _, manifest = build(source, quant=quant, layout=Layout.SEGMENTS)
-    assert manifest.parity["kl"] < BOUNDS[quant] and manifest.parity.get("wide_kl", 0.0) < BOUNDS[quant]
-
-
-def test_each_storage_is_measured_in_its_own_passes(
-    tiny_checkpoint: Path, build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Figures without prefix: passes of fewer than 8 rows; `wide_` ones: 8 rows and more of the wide storage."""
-    measured = []
-
-    def spy(folder: Path, manifest: Manifest, texts: list[list[int]], rows: int, least_rows: int) -> np.ndarray:
-        measured.append((rows, least_rows))
-        logits = storage_logits(folder, manifest, texts, rows, least_rows)
-        return logits if least_rows == 1 else -logits
-
-    monkeypatch.setattr(stages, "storage_logits", spy)
-    _, manifest = build(tiny_checkpoint, layout=Layout.SEGMENTS, kv=KvType.FLOAT32, parity_tokens=40)
-    assert measured == [(WIDE_ROWS - 1, 1), (20, WIDE_ROWS)]
-    assert set(manifest.parity) == {"tokens", "top1", "kl", "relative_error"} | {
-        "wide_top1",
-        "wide_kl",
-        "wide_relative_error",
-    }
-    assert manifest.parity["relative_error"] < 1 < manifest.parity["wide_relative_error"]
+    assert manifest.parity["kl"] < BOUNDS[quant]

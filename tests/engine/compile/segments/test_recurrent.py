@@ -13,7 +13,7 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.compile.arguments import KvType, Layout, Quant, Target
 from engine.compile.checkpoint import SafetensorsCheckpoint
 from engine.compile.reference import reference_logits
-from engine.compile.segments.parity import storage_logits
+from engine.compile.segments.parity import segment_logits
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
 from tests.hybrid import Hybrid, make_hybrid, oracle_logits, text_of
@@ -30,7 +30,7 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("rows", [150, 64, 7, 1])
 def test_logits_are_those_of_transformers_however_a_text_is_cut(hybrid: Hybrid, rows: int) -> None:
     manifest = load_manifest(hybrid.bundle)
-    found = storage_logits(hybrid.bundle, manifest, [list(TEXT)], rows, 1)
+    found = segment_logits(hybrid.bundle, manifest, [list(TEXT)], rows)
     expected = hybrid.logits(TEXT)
     assert relative_error(found, expected) < 1e-4
     assert (found.argmax(axis=1) == expected.argmax(axis=1)).all()
@@ -53,7 +53,7 @@ def test_other_geometries(changes: dict[str, Any], tmp_path: Path, build: Build)
     model = make_hybrid(source, **changes)
     folder, manifest = build(source, quant=Quant.FP32, layout=None, parity_tokens=8)
     expected = oracle_logits(model, list(TEXT[:50]))
-    assert relative_error(storage_logits(folder, manifest, [list(TEXT[:50])], 20, 1), expected) < 1e-4
+    assert relative_error(segment_logits(folder, manifest, [list(TEXT[:50])], 20), expected) < 1e-4
 
 
 def test_the_float_reference_is_transformers(hybrid: Hybrid) -> None:
@@ -79,16 +79,14 @@ def test_the_text_model_of_a_checkpoint_for_images_is_the_same(hybrid: Hybrid, t
     others = {"model.visual.merger.weight": np.ones((2, 2), np.float32), "mtp.norm.weight": np.ones(2, np.float32)}
     save_file(renamed | others, source / "model.safetensors")
     folder, manifest = build(source, quant=Quant.FP32, layout=None, parity_tokens=8)
-    expected = storage_logits(hybrid.bundle, load_manifest(hybrid.bundle), [list(TEXT)], 64, 1)
-    assert (storage_logits(folder, manifest, [list(TEXT)], 64, 1) == expected).all()
+    expected = segment_logits(hybrid.bundle, load_manifest(hybrid.bundle), [list(TEXT)], 64)
+    assert (segment_logits(folder, manifest, [list(TEXT)], 64) == expected).all()
 
 
 def test_decays_are_never_rounded(int4_hybrid: Hybrid) -> None:
-    """By default: int4 in two storages, and keys and values in int8 with the loss told."""
     manifest = load_manifest(int4_hybrid.bundle)
-    assert (manifest.quant, manifest.wide_quant, manifest.kv_dtype) == ("int4", "int8", "int8")
-    assert manifest.parity["top1"] > 0.8 and manifest.parity["wide_top1"] > 0.8
-    assert manifest.parity["kv_top1"] > 0.95 and manifest.parity["kv_kl"] < 0.005
+    assert manifest.quant == "int4"
+    assert manifest.parity["top1"] > 0.8
     stored = (int4_hybrid.bundle / "shared.data").read_bytes()
     with SafetensorsCheckpoint(int4_hybrid.source) as checkpoint:
         name = "model.layers.4.linear_attn.{}"

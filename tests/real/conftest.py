@@ -1,0 +1,71 @@
+"""Published models for every test here, all marked `real`: fetched once, and never skipped for want of them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tools.llama_cpp.figures import LlamaFigures
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder
+from tools.real_models.held_out import held_out_text
+
+HERE = Path(__file__).parent
+FIGURES = HERE / "llama_cpp_figures.json"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in this folder."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture(scope="session")
+def real_models() -> RealModels:
+    """The cache folder, from which a test fetches what it names."""
+    return RealModels(default_folder())
+
+
+def fetched(models: RealModels, name: str) -> Path:
+    """A model's place; the test fails with one sentence where it cannot be had."""
+    try:
+        return models.fetch(name)
+    except FetchFailed as error:
+        pytest.fail(f"real models cannot be tested: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_models(real_models: RealModels) -> Path:
+    """llama.cpp's folder of vocabularies with expected ids and of chat templates."""
+    return fetched(real_models, "llama-cpp") / "models"
+
+
+@pytest.fixture(scope="session")
+def smollm2(real_models: RealModels) -> Path:
+    """SmolLM2-135M-Instruct, a GGUF file with Q4_1."""
+    return fetched(real_models, "smollm2")
+
+
+@pytest.fixture(scope="session")
+def qwen_coder(real_models: RealModels) -> Path:
+    """Qwen2.5-Coder-0.5B-Instruct, a GGUF file with Q4_K_M."""
+    return fetched(real_models, "qwen-coder")
+
+
+@pytest.fixture(scope="session")
+def minilm(real_models: RealModels) -> Path:
+    """all-MiniLM-L6-v2, a sentence-transformers folder."""
+    return fetched(real_models, "minilm")
+
+
+@pytest.fixture(scope="session")
+def held_out(real_models: RealModels) -> str:
+    """The text on which fidelity is measured, and nothing is tuned."""
+    return held_out_text(fetched(real_models, "llama-cpp"))
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_figures() -> LlamaFigures:
+    """What llama.cpp's own programs lose on that text; `make test-real FULL=1` takes them again."""
+    return msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)

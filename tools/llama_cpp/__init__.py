@@ -1,0 +1,1 @@
+"""llama.cpp's programs, built from the source tree that the real models bring along."""
