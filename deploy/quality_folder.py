@@ -18,6 +18,8 @@ from quality_texts import calibration_text, held_out_text
 from engine.compile.source import open_source
 from engine.demo.location import demo_folder
 from engine.models.family import read_network
+from tools.real_models.fetch import RealModels
+from tools.real_models.held_out import held_out_text as held_out_text_of
 
 DEPLOY = Path(__file__).resolve().parent
 ENGINE = DEPLOY.parent / "engine"
@@ -91,6 +93,12 @@ class QualityFolder:
         held_out.write_text(held_out_text(), encoding="utf-8")
         calibration.write_text(calibration_text(), encoding="utf-8")
         return Subject("demo", demo_folder(), held_out, calibration)
+
+    def published(self, name: str, models: RealModels) -> Subject:
+        """A model as it was published, fetched the first time; scored on text that nobody tunes on."""
+        held_out = self.folder / "held-out.txt"
+        held_out.write_text(held_out_text_of(models.fetch("llama-cpp")), encoding="utf-8")
+        return Subject(name, models.fetch(name), held_out, None)
 
     def with_outliers(self, subject: Subject, name: str) -> Subject:
         """The same function with planted outliers, and the same texts."""
