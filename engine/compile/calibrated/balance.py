@@ -25,7 +25,7 @@ TEXT_TOKENS = 256
 SEED = 0  # of the rotation
 # A stream whose largest number is so many times as large as its own token, and as the middle one: 16 bits that reach it
 # leave the middle token less than ten.
-OUTLIER, QUIET = 8.0, 64.0
+OUTLIER, QUIET = 6.0, 64.0
 
 
 def balance_stage(work: Compilation) -> None:
