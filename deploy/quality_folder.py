@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from quality_keys import checkpoint_key, key_of, sources_key, text_key
@@ -16,7 +15,11 @@ from quality_report import QualityRow
 from quality_steps import QualitySteps
 from quality_texts import calibration_text, held_out_text
 
+from engine.compile.source import open_source
 from engine.demo.location import demo_folder
+from engine.models.family import read_network
+from tools.real_models.fetch import RealModels
+from tools.real_models.held_out import held_out_text as held_out_text_of
 
 DEPLOY = Path(__file__).resolve().parent
 ENGINE = DEPLOY.parent / "engine"
@@ -39,24 +42,33 @@ class Form:
 
 SERVED = ("--quant", "int4")
 FORMS = {
-    "w4": Form((), 32, 4 + 16 / 32, 4 + 16 / 32),
+    "w4": Form((), 32, 4 + 16 / 32, 8 + 16 / 32),
     "codes of 128": Form((), 128, 4 + 16 / 128, 4 + 16 / 128),
     "int4 32": Form((*SERVED, "--block", "32"), 32, 4 + 32 / 32, 4 + 32 / 32),
     "int4 128": Form((*SERVED, "--block", "128"), 128, 4 + 32 / 128, 4 + 32 / 128),
     "w4a16": Form(
         ("--quant", "w4a16", "--rows", "64", "--context", "576"), 32, 4 + 8 / 32, 8.0, takes_calibration=True
     ),
+    "w8a16": Form(("--quant", "w8a16", "--rows", "64", "--context", "576"), 0, 8.0, 8.0, takes_calibration=True),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A checkpoint with text that it was not trained on, and other text to calibrate on."""
+    """A checkpoint, a folder or a GGUF file, with text that it was not trained on, and other text to calibrate on.
+
+    calibration: None = what the compiler takes by itself.
+    """
 
     name: str
     folder: Path
     held_out: Path
-    calibration: Path
+    calibration: Path | None
+
+    @property
+    def calibration_options(self) -> tuple[str, ...]:
+        """Of `hexserve compile`."""
+        return () if self.calibration is None else ("--calibration", str(self.calibration))
 
     @classmethod
     def english(cls, folder: Path, text: Path) -> "Subject":
@@ -82,6 +94,12 @@ class QualityFolder:
         calibration.write_text(calibration_text(), encoding="utf-8")
         return Subject("demo", demo_folder(), held_out, calibration)
 
+    def published(self, name: str, models: RealModels) -> Subject:
+        """A model as it was published, fetched the first time; scored on text that nobody tunes on."""
+        held_out = self.folder / "held-out.txt"
+        held_out.write_text(held_out_text_of(models.fetch("llama-cpp")), encoding="utf-8")
+        return Subject(name, models.fetch(name), held_out, None)
+
     def with_outliers(self, subject: Subject, name: str) -> Subject:
         """The same function with planted outliers, and the same texts."""
         folder = self.folder / _file_name(name, checkpoint_key(subject.folder))
@@ -99,7 +117,7 @@ class QualityFolder:
         Measured anew when the checkpoint, a text, the scoring or made_by is another: what tells the state of the
         software that quantises. Also when llama.cpp's scores are wanted and a row of floats has none.
         """
-        texts = text_key(subject.held_out, subject.calibration)
+        texts = text_key(*filter(None, (subject.held_out, subject.calibration)))
         key = key_of(checkpoint_key(subject.folder), texts, str(self._tokens), sources_key(*SCORERS), made_by)
         path = self.folder / "rows" / _file_name(*place, key, ".json")
         row = msgspec.json.decode(path.read_bytes(), type=QualityRow) if path.is_file() else None
@@ -126,8 +144,7 @@ class QualityFolder:
         form = FORMS[name]
         place = (subject.name, name, way)
         if form.options:
-            calibration = ["--calibration", str(subject.calibration)]
-            used = calibration if form.takes_calibration or way != "fast" else []
+            used = subject.calibration_options if form.takes_calibration or way != "fast" else ()
             return self.scored(
                 subject, place, bits_of(subject.folder, form), subject.folder, (*form.options, *used), way
             )
@@ -137,7 +154,7 @@ class QualityFolder:
         command = [sys.executable, str(DEPLOY / "quality_floats.py"), str(subject.folder), "-o", str(floats)]
         command += ["--quant", quant, "--block", str(form.block), "--quality", way]
         began = time.monotonic()
-        self._steps.run(f"{' '.join(place)}: choose codes", [*command, "--calibration", str(subject.calibration)])
+        self._steps.run(f"{' '.join(place)}: choose codes", [*command, *subject.calibration_options])
         return self.scored_floats(subject, place, bits_of(subject.folder, form), floats, time.monotonic() - began)
 
     def scored_floats(
@@ -186,11 +203,10 @@ class QualityFolder:
 
 def bits_of(folder: Path, form: Form) -> float:
     """Bits a weight of the linear layers and the head of a checkpoint take on average."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    head = config["vocab_size"] * config["hidden_size"]
-    queries, keys = (config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value"))
-    layer = config["hidden_size"] * (2 * queries + 2 * keys + 3 * config["intermediate_size"])
-    layers = layer * config["num_hidden_layers"]
+    network = read_network(open_source(folder).config)
+    spec = network.spec
+    head = spec.vocab * spec.hidden
+    layers = spec.layers * spec.hidden * (2 * network.query_width + 2 * network.key_width + 3 * spec.ffn)
     return float((layers * form.bits + head * form.head_bits) / (layers + head))
 
 

@@ -16,8 +16,8 @@ def key_of(*parts: str) -> str:
 
 
 def checkpoint_key(folder: Path) -> str:
-    """Tells one state of a checkpoint from another."""
-    return _files_key(sorted(folder.glob("*.safetensors")))
+    """Tells one state of a checkpoint, a folder or a GGUF file, from another."""
+    return _files_key([folder] if folder.is_file() else sorted(folder.glob("*.safetensors")))
 
 
 def sources_key(*places: Path) -> str:

@@ -11,6 +11,9 @@ from report_drawing import document, headed, put_text
 
 FAST = "fast"
 KL_BAR, DISAGREEMENT_BAR, LOSS_BAR, OUTLIER_BAR, RIVAL_BAR = 0.25, 0.5, 0.35, 1.2, 1.0
+# Of published models: the KL of w8a16 in nats, and the shares of Q4_0's and Q4_K_M's.
+EIGHT_BITS = "w8a16"
+EIGHT_BITS_BAR, Q4_0_BAR, Q4_K_M_BAR = 0.01, 0.35, 1.0
 PLOT, LEFT, ROW = 320, 330, 18
 COLOURS = {"fast": "#9aa5b1", "good": "#2f6fde", "best": "#1b7f4d"}
 RIVAL = "#d9a441"
@@ -79,12 +82,14 @@ class Asked:
     """What the bars want to know of the checkpoints beside the rows.
 
     large: those whose perplexity loss has a bar. planted: of a checkpoint with outliers, the one without.
-    rivals: of a form the forms of other software that have as many bits a weight or more.
+    rivals: of a form the forms of other software that have as many bits a weight or more. published: models that have
+    bars of their own.
     """
 
     large: frozenset[str]
     planted: dict[str, str]
     rivals: dict[str, tuple[str, ...]]
+    published: frozenset[str] = frozenset()
 
 
 def bars(rows: Sequence[QualityRow], asked: Asked) -> list[Bar]:
@@ -98,8 +103,16 @@ def _bars_of(row: QualityRow, rows: dict[tuple[str, str, str], QualityRow], aske
     def bar(name: str, part: float, whole: float, most: float) -> Bar:
         return Bar(row.checkpoint, row.form, row.way, name, part / whole if whole > 0 else None, most)
 
+    if row.checkpoint in asked.published:
+        if row.form == EIGHT_BITS:
+            yield bar("KL, in nats", row.kl.value, 1.0, EIGHT_BITS_BAR)
+        rival, most = ("Q4_0", Q4_0_BAR) if row.way == "good" else ("Q4_K_M", Q4_K_M_BAR)
+        theirs = rows.get((row.checkpoint, rival, "llama.cpp"))
+        if theirs and row.form in ("w4", "w4a16"):
+            yield bar(f"KL / {rival}'s", row.kl.value, theirs.kl.value, most)
+        return
     nearest = rows.get((row.checkpoint, row.form, FAST))
-    if nearest:
+    if nearest and row.form != EIGHT_BITS:  # which has no codes to choose
         yield bar("KL / nearest's", row.kl.value, nearest.kl.value, KL_BAR)
         yield bar("disagreements / nearest's", 1 - row.top1.value, 1 - nearest.top1.value, DISAGREEMENT_BAR)
         if row.checkpoint in asked.large:

@@ -64,14 +64,19 @@ class Rivals:
 
     def _llama(self, subject: Subject, rival: Rival) -> QualityRow:
         floats, made = self._folder.folder / "floats.gguf", self._folder.folder / "made.gguf"
-        self._peers.float_gguf(subject.folder, floats)
-        # The embedding table has 16 bits in our bundles too.
-        options = ["--token-embedding-type", "f16", *rival.options]
+        program = str(self._peers.llama_quantize())
+        if subject.folder.is_file():  # a published model: as everybody quantises it
+            command = [program, "--allow-requantize", str(subject.folder), str(floats), "F16"]
+            self._steps.run(f"{subject.name}: floats", command)
+            options: list[str] = []
+        else:
+            self._peers.float_gguf(subject.folder, floats)
+            # The embedding table has 16 bits in our bundles too.
+            options = ["--token-embedding-type", "f16", *rival.options]
         began = time.monotonic()
         if rival.has_imatrix:
             options += ["--imatrix", str(self._imatrix(subject, floats))]
         kind = rival.form.split()[0]
-        program = str(self._peers.llama_quantize())
         self._steps.run(f"{subject.name} {rival.form}", [program, *options, str(floats), str(made), kind])
         seconds = time.monotonic() - began
         place = (subject.name, rival.form, rival.way)

@@ -16,7 +16,7 @@ from engine.models.float_size import float_bytes, generator_quant, quant_by_size
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
-DEFAULT_PARITY_TOKENS, DEMO_PARITY_TOKENS = 48, 800
+DEMO_PARITY_TOKENS = 800
 
 
 class Target(StrEnum):
@@ -99,12 +99,13 @@ class CompileArguments:
     rows x context, or rows with same_past (contexts become past + rows), make fixed variants; none of them makes
     free-shape graphs. whole_context: instead of these, graphs of so many rows that keep no cache and read a whole
     sequence at every step. max_context in tokens, 0 = what the checkpoint was made for. parity_tokens: length of the
-    text the finished bundle is checked with. NPU only: share_weights puts all variants of a part into one binary,
-    part_mb is the size in MB (10^6 bytes) from which the layers are cut into several binaries.
+    text the finished bundle is checked with, 0 = as `parity_text.enough_tokens` says. NPU only: share_weights puts all
+    variants of a part into one binary, part_mb is the size in MB (10^6 bytes) from which the layers are cut into
+    several binaries.
     calibration: texts to measure on, None = built-in ones. decode_slots: sequences that a fused graph decodes
     beside a prompt, rows included. kv_update: of fused graphs, None = as `fused/plan.py` says.
     lora: graphs of segments take low-rank adapters as inputs. task: what the bundle is for, None = as the files say.
-    quality: None = good where it takes minutes, else fast.
+    quality: None = good where there is something to choose, else fast.
     """
 
     source: Path
@@ -121,7 +122,7 @@ class CompileArguments:
     same_past: tuple[int, ...] = ()
     whole_context: tuple[int, ...] = ()
     max_context: int = 0
-    parity_tokens: int = DEFAULT_PARITY_TOKENS
+    parity_tokens: int = 0
     force: bool = False
     name: str = ""
     share_weights: bool = True
@@ -154,7 +155,7 @@ def named_source(text: str) -> NamedSource:
     """A checkpoint's folder, or a shipped model by its name: those are small enough for a check on much text."""
     if text in SHIPPED:
         return NamedSource(SHIPPED[text](), text, DEMO_PARITY_TOKENS)
-    return NamedSource(Path(text).expanduser(), "", DEFAULT_PARITY_TOKENS)
+    return NamedSource(Path(text).expanduser(), "", 0)
 
 
 def default_quant(target: Target, source: Path) -> Quant:

@@ -61,7 +61,7 @@ def _check_sizes(arguments: CompileArguments) -> None:
     _check_list("--rows", arguments.rows, MAX_ROWS)
     if not 0 <= arguments.max_context <= MAX_CONTEXT:
         raise CompileError(f"--max-context must be from 0 to {MAX_CONTEXT}, it is {arguments.max_context}")
-    if not 2 <= arguments.parity_tokens <= 4096:
+    if arguments.parity_tokens and not 2 <= arguments.parity_tokens <= 4096:
         raise CompileError(f"--parity-tokens must be from 2 to 4096, it is {arguments.parity_tokens}")
     if not arguments.output.name:
         raise CompileError(f"{arguments.output} cannot be the output folder")

@@ -51,6 +51,7 @@ class Compilation:
     packed: by part; packed_encoder: instead, of an encoder. graphs: of the bundle; onnx_graphs: what its context
     binaries were made from. files: entries of the manifest. encodings: of activations, by their key in the bundle.
     sentence_files: what says how vectors are made. quality: how 4-bit codes were chosen, None = rounded to nearest.
+    is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
 
     arguments: CompileArguments
@@ -75,6 +76,12 @@ class Compilation:
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
     quality: QualitySpec | None = None
+    is_rotated: bool = False
+    original: Checkpoint = field(init=False)
+    original_network: Network = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.original, self.original_network = self.checkpoint, self.network
 
     @property
     def graph_folder(self) -> Path:

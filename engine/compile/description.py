@@ -95,12 +95,18 @@ def kv_text(figures: dict[str, float]) -> str:
     """What rounded caches lose."""
     if "kv_cosine" in figures:
         return f"cosine {figures['kv_cosine']:.6f}"
-    return f"top-1 {100 * figures['kv_top1']:.1f} %, KL {figures['kv_kl']:.2e}"
+    return f"top-1 {100 * figures['kv_top1']:.1f} %, KL {kl_text(figures, 'kv_')}"
 
 
 def parity_text(figures: dict[str, float]) -> str:
     """What the graphs lose against the floats."""
     if "cosine" in figures:
         return f"cosine {figures['cosine']:.6f}, error {figures['relative_error']:.1e}"
-    top1, kl, error = (figures[name] for name in ("top1", "kl", "relative_error"))
-    return f"top-1 {100 * top1:.1f} %, KL {kl:.2e}, error {error:.1e}"
+    return f"top-1 {100 * figures['top1']:.1f} %, KL {kl_text(figures, '')}, error {figures['relative_error']:.1e}"
+
+
+def kl_text(figures: dict[str, float], prefix: str) -> str:
+    """'1.20e-02 (1.05e-02 to 1.37e-02)': bundles of earlier versions have no interval."""
+    kl, low, high = (figures.get(f"{prefix}{name}") for name in ("kl", "kl_low", "kl_high"))
+    interval = "" if low is None or high is None else f" ({low:.2e} to {high:.2e})"
+    return f"{kl:.2e}{interval}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.bundle.encoding import FLOATS, encoding_of
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.variant import PassShape, shape_of
+from engine.compile.bootstrap import Interval, draw, interval, slabs
 from engine.compile.divergence import divergences, log_softmax
 from engine.errors import CompileError
 from engine.graphs.onnx_library import ort
@@ -21,6 +22,8 @@ Float32 = NDArray[np.float32]
 Session: TypeAlias = ort.InferenceSession
 Opener = Callable[[Path], Session]
 MASKED = -1e9
+SLAB_ROWS = 64  # compared in float64 at a time: all rows would take several times their logits
+SEED = 0  # of the confidence interval
 ERROR_LOGGING = 3  # onnxruntime's severity: errors and worse
 
 
@@ -154,13 +157,13 @@ class ChainedSequence:
 class Parity:
     """How near the graphs are to the reference over `tokens` positions.
 
-    top1: share of positions with the same likeliest token. kl: mean KL(reference || graph) in nats.
+    top1: share of positions with the same likeliest token. kl: mean KL(reference || graph) in nats, with its interval.
     relative_error: largest difference over the largest reference logit. cosine: the least of a position.
     """
 
     tokens: int
     top1: float
-    kl: float
+    kl: Interval
     relative_error: float
     cosine: float
 
@@ -176,14 +179,33 @@ def compare_logits(reference: Float32, measured: Float32) -> Parity:
 
 
 def _compared(reference: Float32, measured: Float32) -> Parity:
-    divergence = divergences(log_softmax(reference), log_softmax(measured))
+    count = len(reference)
+    pairs = [(reference[start:stop], measured[start:stop]) for start, stop in slabs(count, SLAB_ROWS)]
+    largest = max(float(np.abs(expected).max()) for expected, _ in pairs)
     return Parity(
-        tokens=len(reference),
+        tokens=count,
         top1=float(np.mean(reference.argmax(axis=1) == measured.argmax(axis=1))),
-        kl=float(max(divergence.mean(), 0.0)),
-        relative_error=float(np.abs(measured - reference).max() / (np.abs(reference).max() or 1.0)),
-        cosine=float(_cosines(reference, measured).min()),
+        kl=mean_interval(_all_divergences(reference, measured)),
+        relative_error=max(float(np.abs(found - expected).max()) for expected, found in pairs) / (largest or 1.0),
+        cosine=min(float(_cosines(*pair).min()) for pair in pairs),
     )
+
+
+def mean_divergence(reference: Float32, measured: Float32) -> float:
+    """Mean KL(reference || measured) [nats] of logits [T, vocab]."""
+    return float(_all_divergences(reference, measured).mean())
+
+
+def mean_interval(values: NDArray[np.float64]) -> Interval:
+    """The mean of a figure of neighbouring tokens [T], with its interval."""
+    return interval(lambda places: float(values[places].mean()), len(values), draw([len(values)], SEED))
+
+
+def _all_divergences(reference: Float32, measured: Float32) -> NDArray[np.float64]:
+    runs = [slice(*bounds) for bounds in slabs(len(reference), SLAB_ROWS)]
+    found = [divergences(log_softmax(reference[run]), log_softmax(measured[run])) for run in runs]
+    # Rounding may take the divergence of two equal predictions below nothing.
+    return np.maximum(np.concatenate(found), 0.0)
 
 
 def _cosines(reference: Float32, measured: Float32) -> NDArray[np.float64]:
@@ -198,7 +220,7 @@ def _cosines(reference: Float32, measured: Float32) -> NDArray[np.float64]:
 
 def _checked(parity: Parity) -> Parity:
     # A limit is never passed by what is no number.
-    if not all(map(math.isfinite, (parity.top1, parity.kl, parity.relative_error, parity.cosine))):
+    if not all(map(math.isfinite, (parity.top1, parity.kl.value, parity.relative_error, parity.cosine))):
         raise CompileError(f"the comparison with the checkpoint gave no finite figures: {parity}")
     return parity
 

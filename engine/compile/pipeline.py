@@ -6,6 +6,7 @@ from dataclasses import replace
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Quant
+from engine.compile.baseline import baseline_warning
 from engine.compile.calibrated.balance import balance_stage
 from engine.compile.calibrated.settle import settle_quality
 from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
@@ -21,6 +22,7 @@ from engine.compile.lowering import FUSED, NPU
 from engine.compile.npu.half_weights import HalfWeightFile
 from engine.compile.npu.split import plan_binaries
 from engine.compile.npu.stages import SOURCES, binaries_stage, genie_stage, quality_stage
+from engine.compile.parity_text import enough_tokens
 from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
@@ -141,6 +143,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     arguments = settle_task(arguments, source.config, files)
     check_task(arguments, source.config, network)
     arguments = settle_quality(arguments, source, network, progress)
+    arguments = replace(arguments, parity_tokens=arguments.parity_tokens or enough_tokens(network.spec.parameters))
     with ExitStack() as stack:
         checkpoint = stack.enter_context(source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
@@ -153,6 +156,8 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
         manifest = describe(work)
         save_manifest(folder, manifest)
     progress.note(summary(manifest))
+    if warning := baseline_warning(manifest.parity, manifest.quality):
+        progress.note(warning)
     return manifest
 
 

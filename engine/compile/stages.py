@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import describe_file
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.baseline import baseline_figures
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.checks import longest_sequence
 from engine.compile.compilation import Compilation
@@ -105,6 +106,7 @@ def parity_stage(work: Compilation) -> None:
     work.progress.advance(count)
     check_exact(work.arguments, parity)
     work.parity = parity_figures(work, parity)
+    work.parity |= baseline_figures(work, texts, expected)
 
 
 def check_exact(arguments: CompileArguments, parity: Parity) -> None:
@@ -130,14 +132,15 @@ def float_logits(work: Compilation, texts: list[list[int]]) -> NDArray[np.float3
     pieces, of_rows = [], reference_hidden if work.arguments.task is ModelTask.EMBED else reference_logits
     for tokens in texts:
         with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
-            pieces.append(of_rows(work.checkpoint, work.network, np.array(tokens)))
+            pieces.append(of_rows(work.original, work.original_network, np.array(tokens)))
         work.progress.advance(len(tokens))
     return np.concatenate(pieces)
 
 
 def parity_figures(work: Compilation, parity: Parity) -> dict[str, float]:
     """A comparison as the manifest keeps it: what counts of logits, or of vectors."""
-    logits = {"top1": round(parity.top1, 6), "kl": round(parity.kl, 9)}
+    kl = {"kl": parity.kl.value, "kl_low": parity.kl.low, "kl_high": parity.kl.high}
+    logits = {"top1": round(parity.top1, 6), **{name: round(value, 9) for name, value in kl.items()}}
     return {
         "tokens": float(parity.tokens),
         **({"cosine": round(parity.cosine, 9)} if work.arguments.task is ModelTask.EMBED else logits),

@@ -1,17 +1,15 @@
 """What is told of predicted tokens, from their definitions. Pure. T positions, V ids, N tokens, nats throughout."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.compile.bootstrap import Interval, draw, interval, slabs
 from engine.compile.divergence import Float32, Float64, divergences, log_softmax
 
 SLAB_ROWS = 64  # in float64 at a time: all rows of a window would take several times its logits
-BLOCK_TOKENS = 32  # drawn together by the bootstrap, for neighbours in a text are alike
-RESAMPLES = 1000
-LEVEL = 0.95
 TAIL = 0.99
 
 
@@ -26,15 +24,6 @@ class TokenScores:
     reference_losses: Float64 | None = None
     divergences: Float64 | None = None
     agreements: NDArray[np.bool_] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure and where it lies with a probability of `LEVEL`."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +46,7 @@ def score(logits: Float32, targets: Sequence[int], reference: Float32 | None = N
     """Scores of the tokens that follow T positions. logits, reference: [T, V]; targets: T ids."""
     pieces = [
         _score(logits[start:stop], targets[start:stop], None if reference is None else reference[start:stop])
-        for start, stop in _slabs(len(targets), SLAB_ROWS)
+        for start, stop in slabs(len(targets), SLAB_ROWS)
     ]
     return joined(pieces)
 
@@ -93,28 +82,6 @@ def quality(windows: Sequence[TokenScores], seed: int) -> Quality:
     )
 
 
-def draw(lengths: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
-    """Bootstrap samples as places of tokens: blocks of neighbours drawn with replacement, none across two windows."""
-    starts = np.cumsum([0, *lengths])
-    blocks = [
-        np.arange(start + first, start + last)
-        for start, length in zip(starts, lengths, strict=False)
-        for first, last in _slabs(length, BLOCK_TOKENS)
-    ]
-    source = np.random.default_rng(seed)
-    return [
-        np.concatenate([blocks[block] for block in source.integers(0, len(blocks), len(blocks))])
-        for _ in range(RESAMPLES)
-    ]
-
-
-def interval(figure: Callable[[NDArray[np.int64]], float], count: int, draws: Sequence[NDArray[np.int64]]) -> Interval:
-    """A figure of `count` tokens, and the percentiles of it over the draws."""
-    found = [figure(places) for places in draws]
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(figure(np.arange(count)), float(low), float(high))
-
-
 def _score(logits: Float32, targets: Sequence[int], reference: Float32 | None) -> TokenScores:
     rows = np.arange(len(targets))
     found = log_softmax(logits)
@@ -125,8 +92,3 @@ def _score(logits: Float32, targets: Sequence[int], reference: Float32 | None) -
     # Rounding may take the divergence of two equal predictions below nothing.
     apart = np.maximum(divergences(expected, found), 0.0)
     return TokenScores(-found[rows, targets], -expected[rows, targets], apart, agreements)
-
-
-def _slabs(count: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, size):
-        yield start, min(start + size, count)

@@ -66,7 +66,7 @@ _OneGraphPerBinary = Annotated[
 _Lora = Annotated[bool, typer.Option("--lora", help="segments: graphs that take low-rank adapters")]
 _Quality = Annotated[
     QualityLevel | None,
-    typer.Option(help="4-bit codes: rounded, chosen on text, learned (good if that takes minutes)", show_default=False),
+    typer.Option(help="4-bit codes: rounded, chosen on text (default), learned", show_default=False),
 ]
 _Task = Annotated[ModelTask | None, typer.Option(help="what it is for (see docs/embeddings.md)", show_default=False)]
 _PartMb = Annotated[int, typer.Option(help="NPU: cut the layers into binaries of at most so much")]

@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from engine.compile.source import FolderSource
+from engine.models.family import read_network
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MODULES = ("peers_setup", "quality_report", "quality_texts", "quality_folder", "quality_rivals", "quality_steps")
 
@@ -99,6 +103,18 @@ def test_tables_and_drawing_have_every_row(report: ModuleType) -> None:
     assert widths[0] > widths[1] > 0
 
 
+def test_bars_of_published_models(report: ModuleType) -> None:
+    losses = {("w8a16", "good"): 0.012, ("w4", "good"): 0.1, ("w4a16", "best"): 0.05}
+    theirs = {("Q4_0", "llama.cpp"): 0.4, ("Q4_K_M", "llama.cpp"): 0.06}
+    rows = [row(report, ("m", *place), kl, 0.9, 0.1) for place, kl in (losses | theirs).items()]
+    found = report.bars(rows, report.Asked(frozenset(), {}, {}, frozenset({"m"})))
+    assert [(bar.name, bar.holds) for bar in found] == [
+        ("KL, in nats", False),
+        ("KL / Q4_0's", True),
+        ("KL / Q4_K_M's", True),
+    ]
+
+
 def test_what_eval_writes_is_read(report: ModuleType) -> None:
     figure = {"value": 0.5, "low": 0.4, "high": 0.6}
     written = {"tokens": 12, "kl": figure, "top1": figure, "perplexity_loss": figure}
@@ -107,12 +123,12 @@ def test_what_eval_writes_is_read(report: ModuleType) -> None:
 
 
 def test_bits_are_of_layers_and_head(modules: dict[str, ModuleType], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,'
-        '"intermediate_size": 128, "num_hidden_layers": 2}'
-    )
+    write_checkpoint(tmp_path, SHAPES["tiny"])
+    spec = read_network(FolderSource(tmp_path).config).spec
     folder = modules["quality_folder"]
-    layers, head = 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128), 100 * 64
+    width, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    layers = spec.layers * spec.hidden * (2 * width + 2 * keys + 3 * spec.ffn)
+    head = spec.vocab * spec.hidden
     found = folder.bits_of(tmp_path, folder.Form((), 32, 4.0, 8.0))
     assert found == pytest.approx((4 * layers + 8 * head) / (layers + head))
 

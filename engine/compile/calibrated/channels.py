@@ -33,8 +33,16 @@ MOST = 20  # the highest power of two, and the lowest is its reciprocal
 class ChannelScales:
     """Finds the scales of a network on the float stream of a few texts; a layer is in memory at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, network: Network, form: CodeForm, tokens: int) -> None:
-        """tokens: that codes will be chosen on."""
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        network: Network,
+        form: CodeForm,
+        tokens: int,
+        kept: frozenset[str] = frozenset(),
+    ) -> None:
+        """tokens: that codes will be chosen on. kept: matrices that stay what they are, and so what stands beside."""
+        self._kept = kept
         self._checkpoint = checkpoint
         self._network = network
         self._form = form
@@ -70,9 +78,11 @@ class ChannelScales:
         weight = self._stacked(reader, names.gate_up)
         self._behind_norm(names.ffn_norm.format(layer=layer), _at(layer, names.gate_up), weight, normed)
         inner = [gated(stacked) for stacked in _projected(reader, normed, names.gate_up)]
-        scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form, self._tokens)
-        up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(network.spec.ffn), scales])
-        self._between(names.gate_up[-1].format(layer=layer), up, names.down.format(layer=layer), scales)
+        up_module, down_module = names.gate_up[-1].format(layer=layer), names.down.format(layer=layer)
+        if not self._is_kept(up_module, down_module):
+            scales = searched_scales(self._stacked(reader, (names.down,)), inner, self._form, self._tokens)
+            up = scales if len(names.gate_up) == 2 else np.concatenate([np.ones(network.spec.ffn), scales])
+            self._between(up_module, up, down_module, scales)
         return [x + y for x, y in zip(states, _projected(reader, inner, (names.down,)), strict=True)]
 
     def _values(self, reader: LayerReader, layer: int, mixed: Sequence[Float32]) -> None:
@@ -80,6 +90,8 @@ class ChannelScales:
         spec = self._network.spec
         module, first = value_module(self._network)
         output = self._network.details.names.output
+        if self._is_kept(module.format(layer=layer), output.format(layer=layer)):
+            return
         shares = (spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
         scales = searched_scales(self._stacked(reader, (output,)), mixed, self._form, self._tokens, shares)
         own = scales.reshape(shares)[:, 0].reshape(-1)
@@ -88,6 +100,8 @@ class ChannelScales:
         )
 
     def _behind_norm(self, name: str, modules: Sequence[str], weight: Float32, inputs: Sequence[Float32]) -> None:
+        if self._is_kept(*modules):
+            return
         scales = searched_scales(weight, inputs, self._form, self._tokens)
         self._norms[name] = NormEdit(1 / scales)
         for module in modules:
@@ -96,6 +110,9 @@ class ChannelScales:
     def _between(self, writer: str, written: Float64, reader: str, read: Float64) -> None:
         self._linears[writer] = replace(self._linears.get(writer, LinearEdit()), output_scale=1 / written)
         self._linears[reader] = replace(self._linears.get(reader, LinearEdit()), input_scale=read)
+
+    def _is_kept(self, *modules: str) -> bool:
+        return any(f"{module}.weight" in self._kept for module in modules)
 
     def _normed(self, reader: LayerReader, name: str, states: Sequence[Float32]) -> list[Float32]:
         weight = reader.norm_weight(name)

@@ -2,42 +2,16 @@
 
 from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.checkpoint import Checkpoint, Float32
+from engine.compile.checkpoint_view import CheckpointView
 from engine.compile.quantization.blocks import Blocks
 
 
-class ChosenCheckpoint:
+class ChosenCheckpoint(CheckpointView):
     """As `inner`, floats included; `blocks` of a matrix in `codes` are those."""
 
     def __init__(self, inner: Checkpoint, codes: CodesFolder) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._codes = codes
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.inner
-
-    def total_bytes(self) -> int:
-        """Bytes of all float tensors as stored."""
-        return self.inner.total_bytes()
-
-    def unused(self) -> list[str]:
-        """Names of the tensors that nothing has asked for yet."""
-        return self.inner.unused()
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
-        return self.inner.shape(name)
-
-    def stored_bytes(self, name: str) -> int:
-        """Bytes of a tensor as stored."""
-        return self.inner.stored_bytes(name)
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """The checkpoint's own floats."""
-        return self.inner.tensor(name, shape)
-
-    def rows(self, name: str, start: int, stop: int) -> Float32:
-        """The checkpoint's own floats."""
-        return self.inner.rows(name, start, stop)
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """Rows start..stop in the chosen codes; of other matrices as they are stored."""
@@ -48,10 +22,6 @@ class ChosenCheckpoint:
     def is_four_bit(self, name: str) -> bool:
         """Whether `blocks` of a matrix have 4 bits."""
         return name in self._codes or self.inner.is_four_bit(name)
-
-    def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """CompileError unless the tensor is there with this shape."""
-        self.inner.require(name, shape)
 
 
 class CodedCheckpoint(ChosenCheckpoint):

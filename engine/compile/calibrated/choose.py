@@ -1,7 +1,7 @@
 """Streams texts through the network layer by layer and chooses the codes of each matrix on the inputs it then has."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from engine.compile.calibrated.streams import Linear, Streams
 from engine.compile.checkpoint import Checkpoint, Float32
 from engine.compile.reference import gated, layer_output, mixed_by_attention, rotation_tables
 from engine.compile.reference_layers import LayerReader, mixed_by_recurrence, norm
-from engine.compile.rounding.refinement import Effort
+from engine.compile.rounding.codes import BlockCodes
 from engine.models.network import Network
 
 HEAD_ROWS = 8192
@@ -33,7 +33,8 @@ class Forms:
 class Chooser:
     """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time.
 
-    errors: of outputs, by the kind of the matrix. advance: is told of every group of matrices.
+    kept: matrices whose floats are those of codes already. errors: of outputs, by the kind of the matrix. advance: is
+    told of every group of matrices.
     """
 
     def __init__(
@@ -41,15 +42,15 @@ class Chooser:
         checkpoint: Checkpoint,
         network: Network,
         forms: Forms,
-        effort: Effort,
         codes: CodesFolder,
         advance: Callable[[int], None],
         learner: Learner | None = None,
+        kept: frozenset[str] = frozenset(),
     ) -> None:
+        self._kept = kept
         self._checkpoint = checkpoint
         self._network = network
         self._forms = forms
-        self._effort = effort
         self._codes = codes
         self._advance = advance
         self._learner = learner
@@ -92,22 +93,31 @@ class Chooser:
 
     def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
         """Choose the codes of a group. ahead: the streams that its outputs are added to."""
-        form, weight = self._forms.layers, group.weight(self._checkpoint)
-        addition = None if ahead is None else Addition(weight, ahead)
-        measured = SharedInputs.measured(inputs, form.block, addition, self._effort.again)
-        codes, error = choose_codes(weight, measured, form, self._effort)
-        for name, part in group.parts(self._checkpoint, codes).items():
+        form, weight, free = self._forms.layers, group.weight(self._checkpoint), group.without(self._kept)
+        coded = {}
+        if free.modules:
+            chosen = free.weight(self._checkpoint)
+            addition = None if ahead is None else Addition(chosen, ahead)
+            codes, error = choose_codes(chosen, SharedInputs.measured(inputs, form.block, addition), form)
+            coded = free.parts(self._checkpoint, codes)
+            self.errors[group.kind] += error
+        for name, part in coded.items():
             self._codes.append(name, part)
-        self.errors[group.kind] += error
         self._advance(1)
-        return Linear(weight, codes.floats(), group.bias(self._checkpoint))
+        stacked = [self._floats_of(name, coded) for name in group.tensors]
+        return Linear(weight, np.concatenate(stacked), group.bias(self._checkpoint))
+
+    def _floats_of(self, name: str, coded: Mapping[str, BlockCodes]) -> Float32:
+        if name in coded:
+            return coded[name].floats()
+        return self._checkpoint.tensor(name, self._checkpoint.shape(name))
 
     def _head(self, states: Streams, form: CodeForm) -> None:
         name, vocab = head_tensor(self._network), self._network.spec.vocab
-        inputs = SharedInputs.measured(states, form.block, again=self._effort.again)
+        inputs = SharedInputs.measured(states, form.block)
         for start in range(0, vocab, HEAD_ROWS):
             rows = self._checkpoint.rows(name, start, min(start + HEAD_ROWS, vocab))
-            codes, error = choose_codes(rows, inputs, form, self._effort)
+            codes, error = choose_codes(rows, inputs, form)
             self._codes.append(name, codes)
             self.errors[HEAD] += error
             self._advance(1)
@@ -116,7 +126,8 @@ class Chooser:
         """The streams behind a layer whose codes were learned, if they are to be."""
         if self._learner is None:
             return after
-        names = [name for group in groups_of(self._network, layer) for name in group.tensors]
+        groups = [group.without(self._kept) for group in groups_of(self._network, layer)]
+        names = [name for group in groups for name in group.tensors]
         reader = LayerReader(self._checkpoint, self._network, layer)
         codes = {name: self._codes[name] for name in names}
         for name, learned in self._learner.layer(reader, layer, codes, before.chosen, after.floats).items():

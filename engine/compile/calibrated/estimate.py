@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort
 from engine.models.network import Network
 
 TEXT_TOKENS = 512
@@ -12,27 +11,23 @@ MOST_TOKENS, LEAST_TOKENS = TOKENS[0], TOKENS[-1]
 HEAD_TOKENS = 2_048  # for balancing heads
 BEST_TEXTS = 4  # times as many for the best quality
 PATIENCE = 760.0  # seconds: more tokens than this allows are not taken
-DEFAULT_SECONDS = 180.0  # as long as good may take where nobody asked for it, or be refined thoroughly
-BEST_SECONDS = 7200.0  # as long as best may be
 SCALE_TEXTS = 8  # that channel scales are searched on
 SCALE_ALPHAS, SCALE_ROWS = 4, 256  # how many are tried, on so many rows of a matrix
 # Of two cores that others share: what numpy's float32 product of 2,048 numbers a side did there.
 PRODUCTS = 80e9  # multiplications and additions a second
 WEIGHT_SECONDS = 1.5e-7
 SCALE_SECONDS = 8e-5  # for an input and each of the scales tried
-TRIAL_SECONDS, MOVE_SECONDS = 5e-9, 3.5e-10  # for a weight tried with another, and for what some moves change
 BASE = 300_000_000  # bytes of the compiler itself
 FLOAT, DOUBLE = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """seconds on two cores, bytes of memory at most, and the tokens and the effort that both are for."""
+    """seconds on two cores, bytes of memory at most, and the tokens that both are for."""
 
     seconds: float
     memory: int
     tokens: int
-    effort: Effort = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +39,30 @@ class _Group:
 
 
 def estimated(network: Network, has_head: bool) -> Estimate:
-    """For as many tokens as patience allows, but no fewer than `LEAST_TOKENS`; thorough where that takes minutes."""
-    allowed = (tokens for tokens in TOKENS if estimated_for(network, has_head, tokens).seconds <= PATIENCE)
-    return _most_thorough(network, has_head, next(allowed, LEAST_TOKENS), DEFAULT_SECONDS)
+    """For as many tokens as patience allows, but no fewer than `LEAST_TOKENS`."""
+    estimates = (estimated_for(network, has_head, tokens) for tokens in TOKENS)
+    return next(
+        (found for found in estimates if found.seconds <= PATIENCE), estimated_for(network, has_head, LEAST_TOKENS)
+    )
 
 
 def estimated_best(network: Network, has_head: bool) -> Estimate:
     """Of the same with all the text that the best quality reads."""
-    return _most_thorough(network, has_head, BEST_TEXTS * estimated(network, has_head).tokens, BEST_SECONDS)
+    return estimated_for(network, has_head, BEST_TEXTS * estimated(network, has_head).tokens)
 
 
-def _most_thorough(network: Network, has_head: bool, tokens: int, most: float) -> Estimate:
-    thorough = estimated_for(network, has_head, tokens, THOROUGH)
-    return thorough if thorough.seconds <= most else estimated_for(network, has_head, tokens)
-
-
-def estimated_for(network: Network, has_head: bool, tokens: int, effort: Effort = USUAL) -> Estimate:
+def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
     """Both grow with the tokens and with each size of the network."""
     spec = network.spec
     groups = [group for layer in range(spec.layers) for group in _groups(network, layer)]
     head = [_Group(spec.hidden, spec.vocab)] if has_head else []
-    products = sum(_products(group, tokens, effort) for group in (*groups, *head))
+    products = sum(_products(group, tokens) for group in (*groups, *head))
     attention = 4 * tokens * TEXT_TOKENS * network.query_width * len(spec.attention_layers)
     products += 2 * attention + sum(_scale_products(group) for group in groups)
     weights = sum(group.inputs * group.outputs for group in (*groups, *head))
-    moves = effort.all_sweeps * sum(_sweep_seconds(group, effort.partners) for group in (*groups, *head))
     tried = SCALE_ALPHAS * SCALE_SECONDS * sum(group.inputs for group in groups)
-    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + tried + moves
-    return Estimate(seconds, _memory(network, groups, tokens), tokens, effort)
+    seconds = products / PRODUCTS + weights * WEIGHT_SECONDS + tried
+    return Estimate(seconds, _memory(network, groups, tokens), tokens)
 
 
 def estimated_pass(network: Network) -> Estimate:
@@ -99,21 +90,16 @@ def _groups(network: Network, layer: int) -> Iterator[_Group]:
     yield _Group(spec.ffn, spec.hidden)
 
 
-def _products(group: _Group, tokens: int, effort: Effort) -> float:
+def _products(group: _Group, tokens: int) -> float:
     """Two passes; two correlations of the inputs; the factor, the target, compensation, refinement and the errors."""
     n, rows = float(group.inputs), float(group.outputs)
-    by_row = 11 + 6 * effort.all_rounds + 3 * effort.all_sweeps + 4 * effort.again
-    return 4 * tokens * n * rows + 2 * tokens * n * n + (6 + 2 * effort.again) * n**3 + by_row * rows * n * n
+    return 4 * tokens * n * rows + 2 * tokens * n * n + 6 * n**3 + 17 * rows * n * n
 
 
 def _scale_products(group: _Group) -> float:
     """A pass, the correlations of the inputs, their factor, and compensation of a sample of rows for each candidate."""
     n, tokens = float(group.inputs), SCALE_TEXTS * TEXT_TOKENS
     return tokens * n * (n + group.outputs) + 3 * n**3 + 3 * SCALE_ALPHAS * SCALE_ROWS * n * n
-
-
-def _sweep_seconds(group: _Group, partners: int) -> float:
-    return group.inputs * group.outputs * (partners * TRIAL_SECONDS + group.inputs * MOVE_SECONDS)
 
 
 def _memory(network: Network, groups: list[_Group], tokens: int) -> int:

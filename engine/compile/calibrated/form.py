@@ -1,6 +1,6 @@
 """The form in which a method of quantisation stores 4-bit codes, and the best codes of a matrix in it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,18 +10,10 @@ from engine.compile.quantization.blocks import INT4_MIDDLE, Float32
 from engine.compile.quantization.method import Method
 from engine.compile.quantization.w4a16 import int4_columns
 from engine.compile.rounding.codes import TINY, BlockCodes, BlockScales, Coding, Floats, extreme_scales, rounded
-from engine.compile.rounding.gptq import (
-    ChooseScales,
-    Factor,
-    better_rows,
-    compensated,
-    compensated_searching,
-    picked_rows,
-    searching,
-)
+from engine.compile.rounding.gptq import ChooseScales, Factor, compensated_searching, picked_rows, searching
 from engine.compile.rounding.hessian import output_errors
 from engine.compile.rounding.lpbq import choosing_multiples, searched_multiples
-from engine.compile.rounding.refinement import Effort, refined
+from engine.compile.rounding.refinement import refined
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +48,13 @@ class OutputError:
         return OutputError(self.nearest + other.nearest, self.chosen + other.chosen, self.outputs + other.outputs)
 
 
-def choose_codes(
-    weight: Float32, inputs: SharedInputs, form: CodeForm, effort: Effort
-) -> tuple[BlockCodes, OutputError]:
+def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
     """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded."""
     target = inputs.target(weight)
     plain = nearest(weight, form)
     found = compensated_codes(target, inputs.factor, form)
-    found = _refined(target, found, inputs, form, effort)
+    stored = _halves if form.in_half else _as_they_are
+    found = refined(target, found, inputs.curvature, form.has_multiples, stored)
     before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
     size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
     error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
@@ -73,21 +64,6 @@ def choose_codes(
 def compensated_codes(weight: Float32, factor: Factor, form: CodeForm) -> BlockCodes:
     """[outputs, inputs] by GPTQ with scales searched as blocks are reached."""
     return compensated_searching(weight, factor, _scales(weight, factor, form), form.coding)
-
-
-def _refined(target: Float32, codes: BlockCodes, inputs: SharedInputs, form: CodeForm, effort: Effort) -> BlockCodes:
-    def of(given: BlockCodes, turns: Effort) -> BlockCodes:
-        stored = _halves if form.in_half else _as_they_are
-        return refined(target, given, inputs.curvature, turns, form.has_multiples, stored)
-
-    found = of(codes, effort)
-    if not effort.again:
-        return found
-    assert inputs.by_column is not None
-    other = of(compensated(target, inputs.by_column, found.grid), effort)
-    width = target.shape[1]
-    better = better_rows(target, found, other, inputs.curvature.hessian[:width, :width])
-    return of(better, replace(effort, rounds=0, sweeps=1))
 
 
 def nearest(weight: Float32, form: CodeForm) -> BlockCodes:

@@ -1,10 +1,15 @@
 """The matrices of a layer in the groups that read the same inputs."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
+from engine.compile.arguments import CompileArguments
 from engine.compile.checkpoint import Checkpoint, Float32
+from engine.compile.quantization.blocks import Int4Blocks
+from engine.compile.quantization.int4 import is_kept
+from engine.compile.quantization.table import method_of
 from engine.compile.reference import mixer_names, output_name
 from engine.compile.rounding.codes import BlockCodes, BlockScales
 from engine.models.network import Network
@@ -23,6 +28,10 @@ class MatrixGroup:
     def tensors(self) -> tuple[str, ...]:
         """Names of the matrices."""
         return tuple(f"{module}.weight" for module in self.modules)
+
+    def without(self, names: Collection[str]) -> "MatrixGroup":
+        """The group of the other matrices."""
+        return MatrixGroup(self.kind, tuple(module for module in self.modules if f"{module}.weight" not in names))
 
     def weight(self, checkpoint: Checkpoint) -> Float32:
         """[outputs of all, inputs]."""
@@ -57,6 +66,20 @@ def groups_of(network: Network, layer: int) -> tuple[MatrixGroup, MatrixGroup, M
         for kind, stack in zip(kinds, stacks, strict=True)
     )
     return qkv, output, gate_up, down
+
+
+def kept_matrices(arguments: CompileArguments, checkpoint: Checkpoint, network: Network) -> frozenset[str]:
+    """Those of the layers that a file has in the very form in which they are stored: there is nothing to choose."""
+    choice = method_of(arguments).choice
+    if choice is None or choice.has_multiples:
+        return frozenset()
+    groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
+    found = set()
+    for name in (name for group in groups for name in group.tensors if checkpoint.is_four_bit(name)):
+        row = checkpoint.blocks(name, 0, 1)
+        if isinstance(row, Int4Blocks) and is_kept(row, arguments.block, arguments.asymmetric, choice.has_offsets):
+            found.add(name)
+    return frozenset(found)
 
 
 def head_tensor(network: Network) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from engine.bundle.task import ModelTask
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibrated.estimate import (
-    DEFAULT_SECONDS,
     Estimate,
     estimated,
     estimated_best,
@@ -13,15 +12,12 @@ from engine.compile.calibrated.estimate import (
     minutes_text,
 )
 from engine.compile.calibrated.form import CodeForm
-from engine.compile.calibrated.matrices import groups_of
+from engine.compile.calibrated.matrices import groups_of, kept_matrices
 from engine.compile.checks import measured_on_text
 from engine.compile.learned.supported import missing_extra, unsupported
 from engine.compile.progress import ProgressSink
-from engine.compile.quantization.blocks import Int4Blocks
-from engine.compile.quantization.int4 import is_kept
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import CHOOSABLE, head_method, method_of, quants_with
-from engine.compile.rounding.refinement import USUAL, Effort
 from engine.compile.source import Source
 from engine.compile.task import names_in
 from engine.errors import CompileError
@@ -37,18 +33,18 @@ def settle_quality(
 
     A `--calibration` that is read for less than codes is told of.
     """
-    settled = _settled(arguments, source, network, progress)
+    settled = _settled(arguments, source, network)
     if settled.calibration is not None and settled.quality is QualityLevel.FAST:
         progress.note(_calibration_text(settled))
     return settled
 
 
-def _settled(arguments: CompileArguments, source: Source, network: Network, progress: ProgressSink) -> CompileArguments:
+def _settled(arguments: CompileArguments, source: Source, network: Network) -> CompileArguments:
     if arguments.quality is QualityLevel.FAST:
         return arguments
     reason = _unfit(arguments, network) or _kept(arguments, source, network)
     if arguments.quality is None:
-        return replace(arguments, quality=QualityLevel.FAST if reason else _default(arguments, network, progress))
+        return replace(arguments, quality=QualityLevel.FAST if reason else QualityLevel.GOOD)
     if reason:
         raise CompileError(f"--quality {arguments.quality} {reason}")
     if arguments.quality is QualityLevel.BEST and (reason := _unlearned(arguments, network)):
@@ -70,18 +66,23 @@ def _unlearned(arguments: CompileArguments, network: Network) -> str:
     return missing_extra() or unsupported(network)
 
 
-def methods_of(arguments: CompileArguments, form: CodeForm | None, effort: Effort = USUAL) -> tuple[str, ...]:
+def methods_of(arguments: CompileArguments, form: CodeForm | None, is_rotated: bool = False) -> tuple[str, ...]:
     """What is done, in order, by the names that the methods have. form: of the layers, None = nothing to choose."""
-    heads = () if arguments.lora else ("balanced heads",)
+    rotated = ("rotated stream and values",) if is_rotated else ()
+    heads = ("balanced heads", *rotated) if balances(arguments) else ()
     ranges = ("ranges by error",) if arguments.quant in RANGED else ()
     if form is None:
         return (*heads, *ranges)
     channels = () if arguments.lora else ("channel scales",)
     scales = "searched LPBQ multiples" if form.has_multiples else "searched scales"
     chosen = ("targets from the float stream", "GPTQ", scales, "refined codes and scales")
-    pairs = ("pairs of codes",) if effort.sweeps else ()
-    orders = ("two orders of columns",) if effort.again else ()
-    return (*heads, *channels, *chosen, *pairs, *orders, *ranges)
+    return (*heads, *channels, *chosen, *ranges)
+
+
+def balances(arguments: CompileArguments) -> bool:
+    """Whether heads are evened out where no code of a file would be lost by it."""
+    has_rounded_caches = method_of(arguments).activations is not Activations.FLOAT16
+    return arguments.quality is not QualityLevel.FAST and not arguments.lora and has_rounded_caches
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
@@ -98,14 +99,6 @@ def estimate_text(estimate: Estimate) -> str:
     return f"about {time} on two cores and {memory} for {estimate.tokens:,} tokens of text"
 
 
-def _default(arguments: CompileArguments, network: Network, progress: ProgressSink) -> QualityLevel:
-    estimate = estimate_of(arguments, network)
-    if estimate.seconds <= DEFAULT_SECONDS:
-        return QualityLevel.GOOD
-    progress.note(f"weights are rounded to nearest; --quality good would take {estimate_text(estimate)}")
-    return QualityLevel.FAST
-
-
 def _unfit(arguments: CompileArguments, network: Network) -> str:
     """Why nothing but fast can be had; '' when more can."""
     if arguments.quant not in (*CHOOSABLE, *RANGED):
@@ -119,17 +112,15 @@ def _unfit(arguments: CompileArguments, network: Network) -> str:
 
 
 def _kept(arguments: CompileArguments, source: Source, network: Network) -> str:
-    """Why codes that a file has already are stored as they come; '' when it has none. Files mix types by layer."""
-    form = CodeForm.of(method_of(arguments), arguments)
-    if form is None or form.has_multiples:
-        return ""
+    """Why there is nothing to choose in a file: all its codes are stored as they come; '' when some are not."""
     with source.tensors() as checkpoint:
         named = names_in(checkpoint, network)
-        groups = (group for layer in range(network.spec.layers) for group in groups_of(named, layer))
-        names = [name for group in groups for name in group.tensors]
-        first_rows = (checkpoint.blocks(name, 0, 1) for name in names if checkpoint.is_four_bit(name))
-        kept = sum(isinstance(row, Int4Blocks) and is_kept(row, form.block, arguments.asymmetric) for row in first_rows)
-    if not kept:
-        return ""
-    some = "" if kept == len(names) else f"{kept} of "
-    return f"would choose codes that the file has: {some}its matrices have 4 bits already, and they are kept"
+        kept = kept_matrices(arguments, checkpoint, named)
+        every = {
+            name for layer in range(network.spec.layers) for group in groups_of(named, layer) for name in group.tensors
+        }
+    return (
+        "would choose codes that the file has: its matrices have 4 bits already, and they are kept"
+        if kept == every
+        else ""
+    )

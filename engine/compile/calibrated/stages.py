@@ -13,6 +13,7 @@ from engine.compile.calibrated.codes_file import CodesFolder
 from engine.compile.calibrated.estimate import SCALE_TEXTS, TEXT_TOKENS
 from engine.compile.calibrated.form import CodeForm, OutputError
 from engine.compile.calibrated.learning import learner_of, learning_errors, plan_of, with_learning
+from engine.compile.calibrated.matrices import kept_matrices
 from engine.compile.calibrated.settle import estimate_of, estimate_text, methods_of
 from engine.compile.compilation import Compilation
 from engine.compile.memory import peak_memory
@@ -40,17 +41,17 @@ def choose_codes_stage(work: Compilation) -> None:
     texts = calibration_tokens(work, estimate.tokens)
     folder = work.folder / CODES
     folder.mkdir()
-    codes = CodesFolder(folder)
-    _scale_channels(work, forms.layers, texts)
+    codes, kept = CodesFolder(folder), kept_matrices(arguments, work.checkpoint, network)
+    _scale_channels(work, forms.layers, texts, kept)
     steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
     work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
     learner = learner_of(network, forms, plan, work.progress)
-    chooser = Chooser(work.checkpoint, network, forms, estimate.effort, codes, work.progress.advance, learner)
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner, kept)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     work.quality = QualitySpec(
         level=str(arguments.quality),
-        methods=(*methods_of(arguments, forms.layers, estimate.effort), *plan.methods),
+        methods=(*methods_of(arguments, forms.layers, work.is_rotated), *plan.methods),
         tokens=sum(map(len, texts)),
         seconds=round(time.monotonic() - begin, 1),
         peak_bytes=peak_memory()[0],
@@ -66,12 +67,12 @@ def drop_codes_stage(work: Compilation) -> None:
         shutil.rmtree(work.folder / CODES)
 
 
-def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]]) -> None:
+def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]], kept: frozenset[str]) -> None:
     """Adapters read the inputs and add to the outputs that scales would change: they keep theirs."""
     if work.arguments.lora:
         return
     work.progress.stage("channel scales", work.network.spec.layers, "layers")
-    finder = ChannelScales(work.checkpoint, work.network, form, sum(map(len, texts)))
+    finder = ChannelScales(work.checkpoint, work.network, form, sum(map(len, texts)), kept)
     edits = finder.edits(embedded(work.checkpoint, work.network, texts[:SCALE_TEXTS]), work.progress.advance)
     work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
 

@@ -31,7 +31,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class SharedInputs:
-    """hessian: 2 Σ xᵀ x; factor, curvature: of it. by_column: a factor in another order, where codes are chosen twice.
+    """hessian: 2 Σ xᵀ x; factor, curvature: of it.
 
     correction [inputs, inputs]: Σ (y - x)ᵀ x (Σ xᵀ x)⁻¹. change [outputs, inputs]: W' - W of the one matrix whose
     outputs are added to a stream, in its place.
@@ -39,16 +39,13 @@ class SharedInputs:
 
     hessian: Float64
     factor: Factor
-    by_column: Factor | None
     curvature: Curvature
     correction: Float32 | None
     change: Float32 | None
 
     @classmethod
-    def measured(
-        cls, inputs: Streams, block: int, addition: Addition | None = None, again: bool = False
-    ) -> "SharedInputs":
-        """again: whether codes are chosen twice. CompileError for inputs that are not finite."""
+    def measured(cls, inputs: Streams, block: int, addition: Addition | None = None) -> "SharedInputs":
+        """CompileError for inputs that are not finite."""
         width = inputs.chosen[0].shape[1]
         statistics = InputStatistics(width)
         lag = np.zeros((width if addition is None else len(addition.weight), width), np.float32)
@@ -58,10 +55,9 @@ class SharedInputs:
         hessian = statistics.hessian
         damping = damping_of(width, statistics.rows)
         factor = factorised(hessian, block, damping=damping, order=ColumnOrder.BLOCKS)
-        by_column = factorised(hessian, block, damping=damping, order=ColumnOrder.COLUMNS) if again else None
         solved = _times_inverse(hessian, lag, ridge_of(width, statistics.rows))
         correction, change = (solved, None) if addition is None else (None, solved)
-        return cls(hessian, factor, by_column, Curvature.of(hessian, block, damping), correction, change)
+        return cls(hessian, factor, Curvature.of(hessian, block, damping), correction, change)
 
     def target(self, weight: Float32) -> Float32:
         """W' of W [outputs, inputs]: of any matrix, or of the one whose outputs are added."""

@@ -24,6 +24,7 @@ from engine.graphs.onnx_qnn import device_name, is_device, open_session, run_opt
 from engine.graphs.onnx_sessions import Provider, cpu_provider
 
 LEAST_COSINE = 0.9999  # of an fp32 bundle
+PARITY_TOKENS = 48  # unless --parity-tokens says otherwise
 
 
 def encoder_text_stage(work: Compilation) -> None:
@@ -100,7 +101,7 @@ def encoder_quality_stage(work: Compilation) -> None:
 
 def _measure(work: Compilation, folder: Path, provider: Provider, rows: int) -> None:
     """Fill in `parity` from one pass of at most so many rows."""
-    texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens, rows)
+    texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens or PARITY_TOKENS, rows)
     count = sum(map(len, texts))
     work.progress.stage("parity", count, "tokens")
     kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import PassShape, shape_table
+from engine.compile.baseline import baseline_figures
 from engine.compile.compilation import Compilation
 from engine.compile.parity import Opener, Parity, compare_logits, open_session
 from engine.compile.parity_text import parity_texts
-from engine.compile.stages import float_logits
+from engine.compile.stages import float_logits, parity_figures
 from engine.graphs.batch import PackedBatch, PackedSegment
 from engine.graphs.fused.runtime import FusedRuntime
 from engine.graphs.onnx_sessions import Provider
@@ -23,7 +24,10 @@ Float32 = NDArray[np.float32]
 
 
 def fused_parity(work: Compilation, folder: Path, manifest: Manifest, count: int, opener: Opener | None) -> Parity:
-    """About `count` tokens of text; of a prompt's chunk only the last row is compared. opener None = on the CPU."""
+    """About `count` tokens of text; of a prompt's chunk only the last row is compared. opener None = on the CPU.
+
+    Fills in `work.parity`.
+    """
     spec = manifest.fused
     assert spec is not None
     texts = parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, spec.columns)
@@ -38,7 +42,10 @@ def fused_parity(work: Compilation, folder: Path, manifest: Manifest, count: int
     starts = np.cumsum([0, *map(len, texts)])
     rows = [int(starts[text]) + position for text, position in places]
     work.progress.advance(sum(map(len, texts)))
-    return compare_logits(expected[rows], np.stack(found))
+    parity = compare_logits(expected[rows], np.stack(found))
+    work.parity = parity_figures(work, parity)
+    work.parity |= baseline_figures(work, texts, expected[rows], rows)
+    return parity
 
 
 def decoded_logits(runtime: FusedRuntime, manifest: Manifest, tokens: Sequence[int]) -> Float32:

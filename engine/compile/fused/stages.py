@@ -27,7 +27,7 @@ from engine.compile.parity import Opener
 from engine.compile.qdq.stages import calibration_stage
 from engine.compile.quantization.method import Activations
 from engine.compile.quantization.table import method_of
-from engine.compile.stages import check_exact, hash_stage, parity_figures, text_stage, weights_stage
+from engine.compile.stages import check_exact, hash_stage, text_stage, weights_stage
 from engine.graphs.onnx_qnn import EMULATOR, is_device, open_session, run_options
 
 NOT_GENIE = "Genie has no graphs of two caches"
@@ -74,9 +74,7 @@ def _written(work: Compilation, plan: GraphPlan) -> WrittenGraph:
 
 def fused_parity_stage(work: Compilation) -> None:
     """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
-    parity = fused_parity(work, work.folder, describe(work), work.arguments.parity_tokens, None)
-    check_exact(work.arguments, parity)
-    work.parity = parity_figures(work, parity)
+    check_exact(work.arguments, fused_parity(work, work.folder, describe(work), work.arguments.parity_tokens, None))
 
 
 def fused_binaries_stage(work: Compilation) -> None:
@@ -123,5 +121,5 @@ def fused_quality_stage(work: Compilation) -> None:
             options = run_options(NPU_TARGETS[work.arguments.target], extra="")
             opener = partial(open_session, options=options, config={})
             tokens = min(tokens, EMULATED_PASSES) if way == EMULATOR else tokens
-        work.parity = parity_figures(work, fused_parity(work, folder, draft, tokens, opener))
+        fused_parity(work, folder, draft, tokens, opener)
     shutil.rmtree(work.graph_folder)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from engine.compile.baseline import baseline_figures
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.npu.targets import NPU_TARGETS
@@ -37,6 +38,7 @@ def measure_quality(work: Compilation) -> None:
         found = bundle_logits(work.folder, draft, texts, lambda path: open_session(path, options, {}))
     work.progress.advance(len(expected))
     work.parity = parity_figures(work, compare_logits(expected, found))
+    work.parity |= baseline_figures(work, texts, expected)
 
 
 def choose_way(parameters: int, shared: bool, device: bool) -> str:

@@ -102,9 +102,10 @@ def _as_blocks(piece: Float32 | Blocks, inputs: int, block: int, asymmetric: boo
     return int4_blocks(floats_of(piece, inputs), block, asymmetric)
 
 
-def is_kept(piece: Int4Blocks, block: int, asymmetric: bool) -> bool:
-    """Whether blocks that a file has are stored as they are in blocks of this form."""
-    return piece.block == block and piece.offsets is None and (piece.zero_points is not None) == asymmetric
+def is_kept(piece: Int4Blocks, block: int, asymmetric: bool, has_offsets: bool = False) -> bool:
+    """Whether blocks that a file has are stored as they are in blocks of this form. has_offsets: it has room."""
+    is_symmetric = piece.offsets is None or has_offsets
+    return piece.block == block and is_symmetric and (piece.zero_points is not None) == asymmetric
 
 
 def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:

@@ -1,13 +1,14 @@
 """keep: blocks of 32 that a file has stay what they are; everything else becomes blocks of 8 bits, hardly rounded."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
 
+from engine.compile.ahead import ahead
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantization.blocks import Bytes, Int4Blocks
+from engine.compile.quantization.blocks import Blocks, Bytes, Int4Blocks
 from engine.compile.quantization.int4 import KEPT_BLOCK, multiply_blocks
 from engine.compile.quantization.int8 import store_int8
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
@@ -18,14 +19,23 @@ ZEROS, ONES = 0x88, 0x99  # two codes of 4 bits around 8
 
 def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
     """In the layout of `Int4Blocks` where all of the matrix comes so, else in that of `Int8Blocks`."""
-    if not matrix.is_four_bit:
-        return store_int8(file, matrix, arguments)
+    return store_kept(file, matrix, _kept) if matrix.is_four_bit else store_int8(file, matrix, arguments)
+
+
+def _kept(piece: Float32 | Blocks) -> Int4Blocks:
+    assert isinstance(piece, Int4Blocks)
+    return piece
+
+
+def store_kept(
+    file: WeightFile, matrix: FloatMatrix, as_blocks: Callable[[Float32 | Blocks], Int4Blocks]
+) -> StoredMatrix:
+    """Slice by slice in the layout of `Int4Blocks`, and what is added to each weight of a block, if anything is."""
     scales: list[Float32] = []
     offsets: list[Float32] = []
 
     def packed() -> Iterator[Bytes]:
-        for blocks in matrix.kept or ():
-            assert isinstance(blocks, Int4Blocks)
+        for blocks in ahead(as_blocks, matrix.slices if matrix.kept is None else matrix.kept):
             scales.append(blocks.scales)
             offsets.append(np.zeros_like(blocks.scales) if blocks.offsets is None else blocks.offsets)
             yield blocks.packed
@@ -39,21 +49,28 @@ def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -
     return StoredMatrix(*sizes, weight, stored_scales, block=KEPT_BLOCK, offsets=stored_offsets)
 
 
-def _multiply(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
+def multiply_kept(
+    graph: GraphBuilder, x: str, matrix: StoredMatrix, sums_of: Callable[[GraphBuilder, str, int], str]
+) -> str:
     """The operator adds nothing to weights, so a block's offset is multiplied with the sum of its inputs.
 
-    Of its inputs as the operator has rounded them: what rounding loses is then a matter of whole weights, which are
-    smaller than what they are without the offset.
+    sums_of: makes x [1, rows, inputs] into these sums [1, rows, inputs / 32].
     """
     product = multiply_blocks(graph, x, matrix)
     if matrix.offsets is None:
         return product
-    sums = graph.once(f"{x}_block_sums", lambda: _block_sums(graph, x, matrix.inputs))
+    sums = graph.once(f"{x}_block_sums", lambda: sums_of(graph, x, matrix.inputs))
     return graph.op("Add", [product, graph.op("MatMul", [sums, graph.stored(matrix.offsets)])])
 
 
-def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """x [1, rows, inputs] -> [1, rows, inputs / 32], by the same operator: weights are 1 in one block, else 0."""
+def _multiply(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
+    """With inputs as the operator rounds them: what rounding loses is then a matter of whole weights, which are
+    smaller than what is left of them without the offset."""
+    return multiply_kept(graph, x, matrix, _rounded_sums)
+
+
+def _rounded_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """By the same operator: weights are 1 in one block, else 0."""
     count = inputs // KEPT_BLOCK
     codes = np.full((count, count, KEPT_BLOCK // 2), ZEROS, np.uint8)
     codes[np.arange(count), np.arange(count)] = ONES
@@ -68,6 +85,12 @@ def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
         block_size=KEPT_BLOCK,
         accuracy_level=4,
     )
+
+
+def block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """Of inputs as they are: x [1, rows, inputs] -> [1, rows, inputs / 32]."""
+    blocks = graph.reshape(x, 1, "rows", inputs // KEPT_BLOCK, KEPT_BLOCK)
+    return graph.op("ReduceSum", [blocks, graph.integers(-1)], keepdims=0)
 
 
 # At most eight bits a weight and a float32 scale for each block of 32.

@@ -60,11 +60,13 @@ class StoredMatrix:
 class CodeChoice:
     """What may be chosen of the 4-bit blocks that a method stores: codes, scales, and zero points if it has such.
 
-    has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision.
+    has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision. has_offsets:
+    blocks that a file has may have something added to all their weights; none is chosen.
     """
 
     has_multiples: bool = False
     in_half: bool = False
+    has_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

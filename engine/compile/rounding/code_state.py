@@ -40,7 +40,7 @@ class Curvature:
 class CodeState:
     """One matrix, its columns [columns, outputs] first; what changes it makes no row worse.
 
-    steps: code - zero, from `lowest` to `highest`, each [columns, outputs] or [columns, 1]. scales [blocks, outputs].
+    steps: code - zero [columns, outputs]. scales [blocks, outputs].
     gradients: H e, half the error's gradient with its sign turned.
     """
 
@@ -48,7 +48,6 @@ class CodeState:
         self.curvature = curvature
         self._given = codes
         self._zeros = _zeros(codes.grid)
-        self.lowest, self.highest = -self._zeros, HIGHEST - self._zeros
         self.steps = _columns(codes.codes) - self._zeros
         self.scales = np.ascontiguousarray(codes.grid.scales.T)
         self._target = _columns(in_blocks(weight, codes.grid.block))

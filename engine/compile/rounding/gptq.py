@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.compile.quantization.blocks import INT4_MIDDLE, Bytes, Float32
 from engine.compile.rounding.codes import BlockCodes, BlockScales, Coding, Floats, in_blocks, levelled
-from engine.compile.rounding.hessian import DAMPING, Float64, damped, output_errors
+from engine.compile.rounding.hessian import DAMPING, Float64, damped
 from engine.compile.rounding.scale_search import search_block
 from engine.errors import CompileError
 
@@ -172,17 +172,11 @@ def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float3
     return codes
 
 
-def better_rows(weight: Floats, one: BlockCodes, other: BlockCodes, hessian: Floats) -> BlockCodes:
-    """Row by row the one of two results with the smaller output error, so that neither method can make a row worse.
+def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -> BlockCodes:
+    """Rows of `one` where `is_one` [outputs] says so, else of `other`.
 
     ValueError when only one of them has zero points, or their blocks differ.
     """
-    first, second = (output_errors(weight, codes.floats(), hessian) for codes in (one, other))
-    return picked_rows(first <= second, one, other)
-
-
-def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -> BlockCodes:
-    """Rows of `one` where `is_one` [outputs] says so, else of `other`. ValueError as in `better_rows`."""
     if one.grid.block != other.grid.block or (one.grid.zeros is None) != (other.grid.zeros is None):
         raise ValueError("rows of one matrix have one layout")
     zeros = None

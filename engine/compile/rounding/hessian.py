@@ -1,4 +1,4 @@
-"""What calibration inputs say about a linear layer: the Hessian of its squared output error, and magnitudes."""
+"""What calibration inputs say about a linear layer: the Hessian of its squared output error."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +16,7 @@ RUN = 2048  # rows of inputs multiplied at once: adding a product to others cost
 
 
 class InputStatistics:
-    """Of all inputs x [rows, inputs] added so far: H = 2 XᵀX and the mean of |x|; memory does not grow with rows.
+    """Of all inputs x [rows, inputs] added so far: H = 2 XᵀX; memory does not grow with rows.
 
     Products of a run of rows are float32, which is twice as fast and errs by 1e-7 of a diagonal that damping raises by
     1e-2 of its mean. Their sum is float64: in float32 a late run would be rounded away beside what was summed before
@@ -25,7 +25,6 @@ class InputStatistics:
 
     def __init__(self, inputs: int) -> None:
         self._products = np.zeros((inputs, inputs), np.float64)
-        self._magnitudes = np.zeros(inputs, np.float64)
         self.rows = 0
 
     def add(self, x: Floats) -> None:
@@ -33,10 +32,8 @@ class InputStatistics:
         x = x.reshape(-1, len(self._products))
         for start in range(0, len(x), RUN):
             run = x[start : start + RUN].astype(np.float32, copy=False)
-            sums = np.abs(run).sum(axis=0, dtype=np.float64)
-            if not np.isfinite(sums).all():
+            if not np.isfinite(run).all():
                 raise CompileError("the calibration inputs of a layer are not finite")
-            self._magnitudes += sums
             self._products += run.T @ run
             self.rows += len(run)
 
@@ -44,11 +41,6 @@ class InputStatistics:
     def hessian(self) -> Float64:
         """2 XᵀX [inputs, inputs]; a row and column of zeros for an input that was always 0."""
         return 2 * self._products
-
-    @property
-    def mean_magnitudes(self) -> Float64:
-        """[inputs]; 0 before anything was added."""
-        return self._magnitudes / max(self.rows, 1)
 
 
 def in_runs(texts: Iterable[Floats]) -> Iterator[Floats]:
@@ -82,12 +74,6 @@ def damped(hessian: Float64, damping: float) -> Float64:
     result = hessian.copy()
     result[np.diag_indices_from(result)] += damping * mean
     return result
-
-
-def rescaled(hessian: Float64, scales: Floats) -> Float64:
-    """The Hessian of inputs that were divided by scales [inputs]."""
-    reciprocals = 1 / scales.astype(np.float64)
-    return np.asarray(hessian * reciprocals[:, None] * reciprocals)
 
 
 def output_errors(weight: Floats, quantised: Floats, hessian: Floats) -> Float64:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from engine.bundle.kv_scales import KV_SCALES, write_kv_scales
 from engine.bundle.manifest import Manifest, describe_file
 from engine.compile.arguments import KvType
+from engine.compile.baseline import baseline_figures
 from engine.compile.compilation import Compilation
 from engine.compile.description import describe
 from engine.compile.layout import tries_int8
@@ -29,14 +30,23 @@ def segment_losses_stage(work: Compilation) -> None:
     over_floats = compare_logits(expected, floats)
     check_exact(work.arguments, over_floats)
     work.parity = parity_figures(work, over_floats)
-    if not tries:
-        return
+    if tries:
+        _try_int8(work, draft, texts, (expected, floats), over_floats)
+    work.parity |= baseline_figures(work, texts, expected)
+
+
+def _try_int8(
+    work: Compilation, draft: Manifest, texts: list[list[int]], logits: tuple[Float32, Float32], over_floats: Parity
+) -> None:
+    """Choose between caches of floats and int8 ones, and keep the figures of those. logits: of the reference and of the
+    bundle over caches of floats."""
+    expected, floats = logits
     scales = measured_scales(work, draft)
     rounded = segment_logits(work.folder, draft, texts, CHUNK_ROWS, int8_attention(work.network, scales))
-    work.progress.advance(count)
+    work.progress.advance(sum(map(len, texts)))
     lost = compare_logits(floats, rounded)
     if work.arguments.kv is None:
-        kv, reason = choose_kv(CacheLoss(over_floats.kl, lost.kl), _memory(work, draft))
+        kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), _memory(work, draft))
         work.arguments = replace(work.arguments, kv=kv)
         work.progress.note(reason)
     if work.arguments.kv is KvType.INT8:

@@ -26,11 +26,33 @@ class HeadStatistics:
     reads: Float32
 
 
+@dataclass(slots=True)
+class StreamStatistics:
+    """Of the residual stream, whichever layer it is behind.
+
+    largest: magnitude of any number. beside: root mean square of the token that has it. quiet: of the middle token.
+    """
+
+    largest: float = 0.0
+    beside: float = 0.0
+    quiet: float = 0.0
+
+    def add(self, x: Float32) -> None:
+        """x [T, hidden]."""
+        sizes, largest = np.sqrt(np.square(x).mean(axis=1)), np.abs(x).max(axis=1)
+        if largest.max() > self.largest:
+            top = int(largest.argmax())
+            self.largest, self.beside, self.quiet = float(largest[top]), float(sizes[top]), float(np.median(sizes))
+
+
 def head_statistics(
     checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]], advance: Callable[[int], None]
-) -> dict[int, HeadStatistics]:
-    """By layer, of those with keys and values. Hidden states of all texts are in memory; `advance` is told layers."""
-    names, found = network.details.names, {}
+) -> tuple[dict[int, HeadStatistics], StreamStatistics]:
+    """By layer, of those with keys and values; and of the stream behind all layers.
+
+    Hidden states of all texts are in memory; `advance` is told of layers.
+    """
+    names, found, stream = network.details.names, {}, StreamStatistics()
     table = f"{names.embedding}.weight"
     x = np.concatenate([checkpoint.rows(table, token, token + 1) for text in texts for token in text])
     for layer in range(network.spec.layers):
@@ -42,8 +64,9 @@ def head_statistics(
         x = x + reader.project(_mixed(reader, layer, stacked, normed, texts), (output_name(network, layer),))
         normed = norm(x, reader.norm_weight(names.ffn_norm), network.norm_epsilon)
         x = x + reader.project(gated(reader.project(normed, names.gate_up)), (names.down,))
+        stream.add(x)
         advance(1)
-    return found
+    return found, stream
 
 
 def _mixed(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from engine.evaluation.statistics import Interval
+from engine.compile.bootstrap import Interval
 from server.commands.svg_text import add_text
 
 WIDTH, HEIGHT = 720, 420  # of a panel

@@ -10,8 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from engine.compile.bootstrap import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
 from engine.evaluation.models import EvaluatedModel
-from engine.evaluation.statistics import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval, Quality
+from engine.evaluation.statistics import Quality
 from server.commands.evaluate.drawing import Point, error_drawing
 from server.commands.evaluate.lm_eval import TaskFigures, TaskMetric
 from server.commands.evaluate.speed import ANSWER_TOKENS, ROUNDS, Rate, ServedSpeed

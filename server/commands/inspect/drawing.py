@@ -125,7 +125,7 @@ def _cache_text(manifest: Manifest) -> str:
         return f"{text}; against float32: cosine {parity['kv_cosine']:.6f}"
     if "kv_kl" not in parity:
         return text
-    return f"{text}; against float32: top-1 {100 * parity.get('kv_top1', 0.0):.1f} %, KL {parity['kv_kl']:.1e}"
+    return f"{text}; against float32: top-1 {100 * parity.get('kv_top1', 0.0):.1f} %, KL {_kl_text(parity, 'kv_')}"
 
 
 def _fused_text(spec: FusedSpec) -> str:
@@ -139,8 +139,15 @@ def _fused_text(spec: FusedSpec) -> str:
 def _figures_text(parity: dict[str, float]) -> str:
     if "cosine" in parity:
         return f"cosine {parity['cosine']:.6f}, largest error {parity.get('relative_error', 0.0):.1e}"
-    top1, kl, error = (parity.get(name, 0.0) for name in ("top1", "kl", "relative_error"))
-    return f"top-1 {100 * top1:.1f} %, KL {kl:.1e}, largest error {error:.1e}"
+    top1, error = (parity.get(name, 0.0) for name in ("top1", "relative_error"))
+    return f"top-1 {100 * top1:.1f} %, KL {_kl_text(parity, '')}, largest error {error:.1e}"
+
+
+def _kl_text(parity: dict[str, float], prefix: str) -> str:
+    """With its interval, which bundles of earlier versions do not have."""
+    kl, low, high = (parity.get(f"{prefix}{name}") for name in ("kl", "kl_low", "kl_high"))
+    interval = "" if low is None or high is None else f" ({low:.1e} to {high:.1e})"
+    return f"{kl or 0.0:.1e}{interval}"
 
 
 def _graph_table(manifest: Manifest) -> RenderableType:

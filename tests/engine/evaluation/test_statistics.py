@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.evaluation.statistics import BLOCK_TOKENS, SLAB_ROWS, TokenScores, draw, interval, joined, quality, score
+from engine.compile.bootstrap import BLOCK_TOKENS, draw, interval
+from engine.evaluation.statistics import SLAB_ROWS, TokenScores, joined, quality, score
 
 ROWS, IDS = 2 * SLAB_ROWS + 3, 11
 

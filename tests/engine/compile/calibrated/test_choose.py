@@ -13,7 +13,6 @@ from engine.compile.calibrated.matrices import DOWN, GATE_UP, HEAD, OUTPUT, QKV,
 from engine.compile.checkpoint import SafetensorsCheckpoint
 from engine.compile.reference import reference_hidden
 from engine.compile.reference_layers import LayerReader, norm
-from engine.compile.rounding.refinement import THOROUGH, USUAL
 from engine.compile.source import FolderSource, Source
 from engine.compile.transforms.source import rotated
 from engine.models.family import read_network
@@ -75,6 +74,23 @@ def test_errors_of_every_kind_become_smaller(tiny_checkpoint: Path, tmp_path: Pa
         assert 0 < error.chosen < 0.7 * error.nearest < 0.1 * error.outputs
 
 
+def test_kept_matrices_get_no_codes_and_count_with_their_own_floats(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source, every = FolderSource(tiny_checkpoint), set()
+    network = read_network(source.config)
+    for layer in range(network.spec.layers):
+        every |= {name for group in groups_of(network, layer) for name in group.tensors}
+    some = frozenset(name for name in every if "v_proj" in name or "down_proj" in name)
+    with source.tensors() as checkpoint:
+        codes, _, chooser = choose(checkpoint, network, tmp_path / "some", random_texts(4, 40), head=None, kept=some)
+        _, streams, _ = choose(
+            checkpoint, network, tmp_path / "all", random_texts(4, 40), head=None, kept=frozenset(every)
+        )
+    assert set(codes) == every - some
+    assert list(chooser.errors) == [QKV, OUTPUT, GATE_UP]
+    for chosen, floats in zip(streams.chosen, streams.floats, strict=True):
+        np.testing.assert_array_equal(chosen, floats)
+
+
 class Watched(SafetensorsCheckpoint):
     """Notes how many bytes of what it gave are still alive when it gives more."""
 
@@ -105,18 +121,3 @@ def test_a_group_of_matrices_is_in_memory_at_a_time(tiny_checkpoint: Path, tmp_p
     assert checkpoint.most < 2 * (
         2 * max(*sizes, head)
     )  # stored in half the bytes of floats; one group beside the next
-
-
-def test_every_kind_of_matrix_is_refined_thoroughly_when_it_is_asked_for(
-    make_oracle: MakeOracle, tmp_path: Path
-) -> None:
-    _, folder = make_oracle("Qwen3", **FAMILIES["Qwen3"])
-    source = FolderSource(folder)
-    network = read_network(source.config)
-    with source.tensors() as checkpoint:
-        usual, thorough = (
-            choose(checkpoint, network, tmp_path / name, random_texts(6, 60), effort=effort)[2].errors
-            for name, effort in (("usual", USUAL), ("thorough", THOROUGH))
-        )
-    for kind in (QKV, OUTPUT, GATE_UP, DOWN, HEAD):
-        assert thorough[kind].chosen < usual[kind].chosen, kind

@@ -7,17 +7,14 @@ import msgspec
 import pytest
 
 from engine.compile.calibrated.estimate import (
-    DEFAULT_SECONDS,
     LEAST_TOKENS,
     MOST_TOKENS,
     PATIENCE,
     TOKENS,
     estimated,
-    estimated_best,
     estimated_for,
     minutes_text,
 )
-from engine.compile.rounding.refinement import THOROUGH, USUAL
 from engine.compile.source import FolderSource
 from engine.models.family import read_network
 from engine.models.network import Network
@@ -69,17 +66,6 @@ def test_as_much_text_is_read_as_patience_allows(network: Network) -> None:
             assert estimated_for(grown, True, more).seconds > PATIENCE
         found.add(estimate.tokens)
     assert len(found) > 2
-
-
-def test_networks_that_take_minutes_are_refined_thoroughly(network: Network) -> None:
-    middle = larger(network, hidden=1024, ffn=3072, layers=28)
-    large = larger(network, hidden=4096, ffn=12_288, layers=36)
-    assert estimated(network, True).effort == estimated_best(network, True).effort == THOROUGH
-    assert (estimated(middle, True).effort, estimated_best(middle, True).effort) == (USUAL, THOROUGH)
-    assert estimated(large, True).effort == estimated_best(large, True).effort == USUAL
-    assert estimated(network, True).seconds <= DEFAULT_SECONDS
-    thorough, usual = (estimated_for(middle, True, 4096, effort).seconds for effort in (THOROUGH, USUAL))
-    assert thorough > 2 * usual
 
 
 def test_recurrent_layers_count(tmp_path: Path) -> None:

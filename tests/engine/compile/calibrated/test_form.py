@@ -1,6 +1,5 @@
 """No row loses more than by rounding to nearest; codes have the form that is stored."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,9 @@ from engine.compile.calibrated.statistics import SharedInputs
 from engine.compile.calibrated.streams import Streams
 from engine.compile.quantization.int4 import int4_blocks
 from engine.compile.quantization.table import METHODS
-from engine.compile.rounding.codes import BlockCodes, Coding
-from engine.compile.rounding.gptq import compensated
+from engine.compile.rounding.codes import Coding
 from engine.compile.rounding.hessian import DAMPING, output_errors
 from engine.compile.rounding.lpbq import has_multiples, searched_multiples, units_of
-from engine.compile.rounding.refinement import THOROUGH, USUAL, Effort, refined
 
 TOKENS = 4000
 FORMS = {
@@ -29,9 +26,9 @@ FORMS = {
 }
 
 
-def random_case(seed: int, block: int = 32, again: bool = False) -> tuple[np.ndarray, SharedInputs]:
+def random_case(seed: int, block: int = 32) -> tuple[np.ndarray, SharedInputs]:
     """A matrix [24, 256], and inputs that are correlated and of different sizes."""
-    inputs = SharedInputs.measured(random_inputs(seed, TOKENS), block, again=again)
+    inputs = SharedInputs.measured(random_inputs(seed, TOKENS), block)
     return np.random.default_rng(seed + 100).standard_normal((24, 256)).astype(np.float32), inputs
 
 
@@ -44,11 +41,10 @@ def random_inputs(seed: int, tokens: int) -> Streams:
     return Streams([x], [x])
 
 
-@pytest.mark.parametrize("effort", [USUAL, THOROUGH], ids=["usual", "thorough"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_no_row_loses_more_than_by_rounding_to_nearest(form: CodeForm, effort: Effort) -> None:
-    weight, inputs = random_case(3, form.block, effort.again)
-    codes, error = choose_codes(weight, inputs, form, effort)
+def test_no_row_loses_more_than_by_rounding_to_nearest(form: CodeForm) -> None:
+    weight, inputs = random_case(3, form.block)
+    codes, error = choose_codes(weight, inputs, form)
     before, after = (output_errors(weight, each.floats(), inputs.hessian) for each in (nearest(weight, form), codes))
     assert (after <= before * (1 + 1e-6)).all()
     np.testing.assert_allclose([error.nearest, error.chosen], [before.sum(), after.sum()], rtol=1e-5)
@@ -58,51 +54,16 @@ def test_no_row_loses_more_than_by_rounding_to_nearest(form: CodeForm, effort: E
 
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if form.block == 32])
 def test_correlated_inputs_let_codes_gain_much(form: CodeForm) -> None:
-    _, error = choose_codes(*random_case(4), form, USUAL)
+    _, error = choose_codes(*random_case(4), form)
     assert error.chosen < 0.5 * error.nearest
-
-
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_thorough_refinement_loses_less(form: CodeForm) -> None:
-    usual, thorough = (
-        choose_codes(*random_case(6, form.block, effort.again), form, effort)[1].chosen for effort in (USUAL, THOROUGH)
-    )
-    assert thorough < 0.99 * usual
-
-
-def test_thorough_takes_the_better_row_of_two_orders_and_goes_on() -> None:
-    form = FORMS["int4"]
-    weight, inputs = random_case(8, again=True)
-    assert inputs.by_column is not None
-
-    def turned(codes: BlockCodes) -> BlockCodes:
-        return refined(weight, codes, inputs.curvature, THOROUGH, False, lambda scales: scales)
-
-    def errors(codes: BlockCodes) -> np.ndarray:
-        return output_errors(weight, codes.floats(), inputs.curvature.hessian)
-
-    first = turned(compensated_codes(weight, inputs.factor, form))
-    other = turned(compensated(weight, inputs.by_column, first.grid))
-    assert 0 < (errors(other) < errors(first)).sum() < len(weight)
-    best = np.minimum(errors(first), errors(other))
-    found = errors(choose_codes(weight, inputs, form, THOROUGH)[0])
-    assert (found <= best * 1.001).all()
-    assert found.sum() < best.sum() < min(errors(first).sum(), errors(other).sum())
-
-
-def test_usual_effort_needs_no_second_order() -> None:
-    weight, inputs = random_case(8, again=True)
-    plain = replace(inputs, by_column=None)
-    found, expected = (choose_codes(weight, each, FORMS["int4"], USUAL)[0] for each in (inputs, plain))
-    np.testing.assert_array_equal(found.floats(), expected.floats())
 
 
 def test_codes_of_few_tokens_lose_less_of_others_by_their_damping(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, others = random_case(8)
     few = random_inputs(8, 200)
-    expected = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"], USUAL)[0]
+    expected = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"])[0]
     monkeypatch.setattr(statistics, "damping_of", lambda inputs, tokens: DAMPING)
-    plain = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"], USUAL)[0]
+    plain = choose_codes(weight, SharedInputs.measured(few, 32), FORMS["int4"])[0]
     found, before = (output_errors(weight, codes.floats(), others.hessian).sum() for codes in (expected, plain))
     assert found < 0.96 * before
 
@@ -117,8 +78,8 @@ def test_units_are_searched_with_the_importance_of_their_own_inputs() -> None:
 
 
 def test_scales_have_the_form_that_is_stored() -> None:
-    weight, inputs = random_case(5, again=True)
-    codes = {name: choose_codes(weight, inputs, form, THOROUGH)[0] for name, form in FORMS.items() if form.block == 32}
+    weight, inputs = random_case(5)
+    codes = {name: choose_codes(weight, inputs, form)[0] for name, form in FORMS.items() if form.block == 32}
     assert has_multiples(codes["w4a16"].grid.scales)
     halves = codes["w4"].grid.scales
     assert np.array_equal(halves.astype(np.float16).astype(np.float32), halves)

@@ -11,10 +11,10 @@ from gguf.constants import GGMLQuantizationType
 from engine.bundle.manifest import DiffusionSpec
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant, Target
 from engine.compile.calibrated.form import CodeForm
+from engine.compile.calibrated.matrices import kept_matrices
 from engine.compile.calibrated.settle import methods_of, settle_quality
 from engine.compile.progress import SilentProgress
 from engine.compile.quantization.table import method_of
-from engine.compile.rounding.refinement import THOROUGH
 from engine.compile.source import FolderSource, open_source
 from engine.errors import CompileError
 from engine.models.family import read_network
@@ -46,17 +46,10 @@ def grown(network: Network) -> Network:
 
 
 @pytest.mark.parametrize("quant", ["int4", "w4", "w4a16", "w8a16"])
-def test_small_models_get_good(quant: str, tiny_checkpoint: Path) -> None:
-    assert settled(tiny_checkpoint, quant=Quant(quant)) == (QualityLevel.GOOD, [])
-
-
-@pytest.mark.parametrize("quant", ["int4", "w8a16"])
-def test_models_that_take_longer_get_fast_and_are_told(quant: str, tiny_checkpoint: Path) -> None:
-    network = grown(read_network(FolderSource(tiny_checkpoint).config))
-    level, notes = settled(tiny_checkpoint, network, quant=Quant(quant))
-    assert level is QualityLevel.FAST
-    assert "--quality good would take about" in notes[0]
-    assert settled(tiny_checkpoint, network, quant=Quant(quant), quality=QualityLevel.GOOD) == (QualityLevel.GOOD, [])
+def test_good_is_the_default_whatever_it_takes(quant: str, tiny_checkpoint: Path) -> None:
+    large = grown(read_network(FolderSource(tiny_checkpoint).config))
+    for network in (None, large):
+        assert settled(tiny_checkpoint, network, quant=Quant(quant)) == (QualityLevel.GOOD, [])
 
 
 @pytest.mark.parametrize("quant", ["fp32", "int8", "keep", "fp16"])
@@ -79,21 +72,25 @@ def test_blocks_that_a_file_has_are_kept(tiny_checkpoint: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_one_layer_of_a_mixed_file_is_enough(last: bool, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_what_a_mixed_file_has_not_in_4_bits_is_chosen(last: bool, tiny_checkpoint: Path, tmp_path: Path) -> None:
     def kind(name: str) -> GGMLQuantizationType:
         is_four_bit = name.startswith("blk.1." if last else "blk.0.ffn_down")
         return GGMLQuantizationType.Q4_0 if is_four_bit else GGMLQuantizationType.Q8_0
 
     mixed = write_gguf(tiny_checkpoint, tmp_path / "mixed.gguf", kind)
-    assert settled(mixed)[0] is QualityLevel.FAST
-    with pytest.raises(CompileError, match=rf"{7 if last else 1} of its matrices have 4 bits already"):
-        settled(mixed, quality=QualityLevel.GOOD)
+    assert settled(mixed)[0] is QualityLevel.GOOD
+    source = open_source(mixed)
+    with source.tensors() as checkpoint:
+        kept = kept_matrices(CompileArguments(mixed, tmp_path), checkpoint, read_network(source.config))
+    assert len(kept) == (7 if last else 1)
+    assert all(name.startswith("model.layers.1." if last else "model.layers.0.mlp.down_proj") for name in kept)
 
 
 def test_four_bits_that_are_rounded_again_are_chosen(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Q4_1 has a lowest value for each block, which int4 has no place for."""
     four = write_gguf(tiny_checkpoint, tmp_path / "four.gguf", GGMLQuantizationType.Q4_1)
     assert settled(four)[0] is QualityLevel.GOOD
+    assert settled(four, quant=Quant.W4)[0] is QualityLevel.FAST  # w4 has
 
 
 @pytest.mark.parametrize(
@@ -108,11 +105,10 @@ def test_four_bits_that_are_rounded_again_are_chosen(tiny_checkpoint: Path, tmp_
 def test_calibration_that_is_read_for_less_is_told_of(
     options: dict[str, Any], told: str, tiny_checkpoint: Path
 ) -> None:
-    network = grown(read_network(FolderSource(tiny_checkpoint).config))
     text = {"calibration": Path("text.txt")}
-    level, notes = settled(tiny_checkpoint, network, **options, **text)
-    assert (level, len(notes)) == (QualityLevel.FAST, 2)
-    assert notes[1].startswith(f"--calibration is {told}")
+    level, notes = settled(tiny_checkpoint, **options, **text, quality=QualityLevel.FAST)
+    assert (level, len(notes)) == (QualityLevel.FAST, 1)
+    assert notes[0].startswith(f"--calibration is {told}")
     assert settled(tiny_checkpoint, **options, **text) == (QualityLevel.GOOD, [])
 
 
@@ -142,6 +138,5 @@ def test_methods_in_words() -> None:
         refined,
     )
     assert methods_of(w4a16, forms[1])[1:] == ("GPTQ", "searched LPBQ multiples", refined, "ranges by error")
-    assert methods_of(good, forms[0], THOROUGH)[-3:] == (refined, "pairs of codes", "two orders of columns")
     w8a16 = replace(good, quant=Quant.W8A16)
     assert methods_of(w8a16, None) == ("balanced heads", "ranges by error")

@@ -10,7 +10,6 @@ from engine.compile.calibrated.form import CodeForm
 from engine.compile.calibrated.streams import Streams
 from engine.compile.checkpoint import Checkpoint
 from engine.compile.rounding.codes import Coding
-from engine.compile.rounding.refinement import USUAL, Effort
 from engine.models.network import Network
 
 SYMMETRIC = CodeForm(32, Coding.SYMMETRIC)
@@ -29,10 +28,10 @@ def choose(
     texts: list[list[int]],
     form: CodeForm = SYMMETRIC,
     head: CodeForm | None = SYMMETRIC,
-    effort: Effort = USUAL,
+    kept: frozenset[str] = frozenset(),
 ) -> tuple[CodesFolder, Streams, Chooser]:
     """The codes of all matrices, the streams behind the last layer, and who made them."""
     folder.mkdir()
     codes = CodesFolder(folder)
-    chooser = Chooser(checkpoint, network, Forms(form, head), effort, codes, lambda _: None)
+    chooser = Chooser(checkpoint, network, Forms(form, head), codes, lambda _: None, kept=kept)
     return codes, chooser.run(texts), chooser

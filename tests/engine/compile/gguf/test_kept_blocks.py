@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant, Target, default_quant
 from engine.compile.quantization.int4 import int4_blocks
-from engine.compile.quantization.table import METHODS
 from tests.engine.compile.gguf.gguf_files import F16, F32, Floats, write_gguf
 from tests.engine.compile.segments.stored_weights import meant, stored
 
@@ -135,7 +134,6 @@ def test_a_file_of_eight_bits_loses_next_to_nothing(tiny_checkpoint: Path, build
 def test_what_is_kept_unless_said(name: str, quant: Quant) -> None:
     assert default_quant(Target.CPU, Path(name)) is quant
     assert default_quant(Target.X_ELITE, Path(name)) is Quant.W4
-    assert METHODS[Quant.W4].store is METHODS[Quant.INT4].store, "an NPU's blocks are kept as int4's are"
 
 
 def q4_k(rows: Floats) -> NDArray[np.uint8]:

@@ -10,11 +10,10 @@ from engine.compile.rounding.code_state import Curvature
 from engine.compile.rounding.codes import BlockCodes, Coding, extreme_scales, rounded
 from engine.compile.rounding.hessian import DAMPING, damped, output_errors
 from engine.compile.rounding.lpbq import has_multiples, nearest_multiples, reaching_scales
-from engine.compile.rounding.refinement import Effort, StoreScales, refined
+from engine.compile.rounding.refinement import StoreScales, refined
 from tests.engine.compile.rounding.test_gptq import random_case
 
 BLOCK, OUTPUTS, INPUTS = 8, 6, 28  # the last block is not full
-ROUND = Effort(rounds=1, sweeps=0, partners=0, again=False)
 
 
 def as_they_are(scales: np.ndarray) -> np.ndarray:
@@ -60,7 +59,7 @@ def test_codes_are_the_best_of_all_when_their_turn_comes(
     weight, hessian = case()
     codes = nearest(weight, coding)
     # Scales that may not change: what is stored is always what was given.
-    found = refined(weight, codes, Curvature.of(hessian, BLOCK), ROUND, False, lambda _: codes.grid.scales)
+    found = refined(weight, codes, Curvature.of(hessian, BLOCK), False, lambda _: codes.grid.scales)
     inside = (slice(None), np.arange(INPUTS) // BLOCK, np.arange(INPUTS) % BLOCK)
     np.testing.assert_array_equal(found.codes[inside], textbook_descent(weight, codes, hessian)[inside])
 
@@ -77,7 +76,7 @@ def test_scales_are_those_of_least_squares(coding: Coding, outputs: int, monkeyp
         asked.append(scales)
         return scales
 
-    refined(weight, codes, Curvature.of(hessian, BLOCK), ROUND, False, store)
+    refined(weight, codes, Curvature.of(hessian, BLOCK), False, store)
     root = np.linalg.cholesky(damped(hessian, DAMPING)).T
     steps = with_scales(codes, np.ones_like(codes.grid.scales)).floats()
     for row in range(OUTPUTS):
@@ -93,44 +92,26 @@ def test_no_round_makes_a_row_worse(coding: Coding, seed: int) -> None:
     weight, hessian = case(seed)
     codes, curvature = nearest(weight, coding), Curvature.of(hessian, BLOCK)
     before = errors(weight, codes, hessian)
-    for rounds in range(1, 4):
-        found = errors(
-            weight, refined(weight, codes, curvature, replace(ROUND, rounds=rounds), False, as_they_are), hessian
-        )
+    for _ in range(3):
+        codes = refined(weight, codes, curvature, False, as_they_are)
+        found = errors(weight, codes, hessian)
         assert (found <= before * (1 + 1e-5)).all()
         before = found
-    assert before.sum() < 0.8 * errors(weight, codes, hessian).sum()
-
-
-def test_pairs_come_behind_rounds_and_win_more() -> None:
-    weight, hessian = case(6)
-    codes, curvature = nearest(weight, Coding.SYMMETRIC), Curvature.of(hessian, BLOCK)
-    efforts = (replace(ROUND, rounds=6), Effort(rounds=1, sweeps=5, partners=INPUTS, again=False))
-    alone, pairs = (
-        errors(weight, refined(weight, codes, curvature, effort, False, as_they_are), hessian).sum()
-        for effort in efforts
-    )
-    assert pairs < 0.98 * alone
-
-
-def test_what_is_done_again_counts_twice() -> None:
-    once, twice = (Effort(rounds=1, sweeps=3, partners=4, again=again) for again in (False, True))
-    assert (once.all_rounds, once.all_sweeps) == (1, 3)
-    assert (twice.all_rounds, twice.all_sweeps) == (2, 7)
+    assert before.sum() < 0.8 * errors(weight, nearest(weight, coding), hessian).sum()
 
 
 @pytest.mark.parametrize("store", [lambda scales: scales * 3, lambda scales: scales * np.nan])
 def test_scales_that_are_worse_once_they_are_stored_are_not_taken(store: StoreScales) -> None:
     weight, hessian = case(2)
     codes = nearest(weight, Coding.SYMMETRIC)
-    found = refined(weight, codes, Curvature.of(hessian, BLOCK), ROUND, False, store)
+    found = refined(weight, codes, Curvature.of(hessian, BLOCK), False, store)
     np.testing.assert_array_equal(found.grid.scales, codes.grid.scales)
 
 
 def test_multiples_of_a_unit_stay_multiples() -> None:
     weight, hessian = case(3)
     codes = rounded(weight, nearest_multiples(reaching_scales(weight, BLOCK), BLOCK))
-    found = refined(weight, codes, Curvature.of(hessian, BLOCK), replace(ROUND, rounds=2), True, as_they_are)
+    found = refined(weight, codes, Curvature.of(hessian, BLOCK), True, as_they_are)
     assert has_multiples(found.grid.scales)
     ratios = found.grid.scales / codes.grid.scales
     np.testing.assert_allclose(ratios, np.broadcast_to(ratios[:, :1], ratios.shape), rtol=1e-5)
@@ -142,6 +123,6 @@ def test_blocks_of_zeros_keep_their_scales(one_unit: bool) -> None:
     weight, hessian = case(4)
     codes = nearest(weight, Coding.SYMMETRIC)
     empty = replace(codes, codes=np.full_like(codes.codes, 8))
-    found = refined(np.zeros_like(weight), empty, Curvature.of(hessian, BLOCK), ROUND, one_unit, as_they_are)
+    found = refined(np.zeros_like(weight), empty, Curvature.of(hessian, BLOCK), one_unit, as_they_are)
     np.testing.assert_array_equal(found.floats(), 0)
     np.testing.assert_array_equal(found.grid.scales, codes.grid.scales)

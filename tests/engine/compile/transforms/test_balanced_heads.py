@@ -35,7 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def statistics_of(source: Source) -> dict[int, HeadStatistics]:
     network = read_network(source.config)
     with source.tensors() as checkpoint:
-        return head_statistics(checkpoint, names_in(checkpoint, network), TEXTS, lambda count: None)
+        return head_statistics(checkpoint, names_in(checkpoint, network), TEXTS, lambda count: None)[0]
 
 
 def balanced(source: Source) -> Source:

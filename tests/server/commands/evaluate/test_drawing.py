@@ -3,7 +3,7 @@
 from itertools import pairwise
 from xml.etree.ElementTree import fromstring
 
-from engine.evaluation.statistics import Interval
+from engine.compile.bootstrap import Interval
 from server.commands.evaluate.drawing import Point, error_drawing
 
 SVG = "{http://www.w3.org/2000/svg}"

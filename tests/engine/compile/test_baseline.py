@@ -1,0 +1,48 @@
+"""Q4_0 as the gguf package rounds it, and when a bundle is warned of."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
+
+from engine.bundle.quality_spec import QualitySpec
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Quant
+from engine.compile.baseline import Q4_0, baseline_warning, q4_0_floats
+from engine.compile.pipeline import compile_bundle
+from tests.engine.compile.calibrated.test_settle import Notes
+
+GOOD = QualitySpec("good", (), 0, 0.0)
+
+
+def test_floats_are_those_of_ggufs_q4_0() -> None:
+    weight = np.random.default_rng(0).standard_normal((16, 96)).astype(np.float32)
+    kind = GGMLQuantizationType.Q4_0
+    np.testing.assert_array_equal(q4_0_floats(weight), dequantize(quantize(weight, kind), kind))
+
+
+def test_only_what_loses_more_is_warned_of() -> None:
+    assert baseline_warning({"kl": 0.3}, None) == ""  # not measured
+    assert baseline_warning({"kl": 0.2, Q4_0: 0.2}, None) == ""
+    fast, good = (baseline_warning({"kl": 0.34, Q4_0: 0.21}, quality) for quality in (None, GOOD))
+    assert fast.startswith("warning: this bundle loses more than llama.cpp's Q4_0")
+    assert "KL 0.340 against 0.210" in fast
+    assert fast.endswith("try --quality good")
+    assert "--calibration" in good
+
+
+@pytest.mark.parametrize(("quant", "is_measured"), [(Quant.FP32, False), (Quant.W4A16, True)])
+def test_q4_0_is_measured_where_something_is_lost(
+    quant: Quant, is_measured: bool, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    shapes: dict[str, tuple[int, ...]] = {} if quant is Quant.FP32 else {"rows": (8,), "context": (64,)}
+    arguments = CompileArguments(
+        tiny_checkpoint, tmp_path / "b", quant=quant, parity_tokens=40, layout=Layout.POOL, quality=QualityLevel.FAST
+    )
+    notes = Notes()
+    parity = compile_bundle(replace(arguments, **shapes), notes).parity
+    assert (Q4_0 in parity) == is_measured
+    assert parity["kl_low"] <= parity["kl"] <= parity["kl_high"]
+    assert any(text.startswith("warning") for text in notes.texts) == (parity["kl"] > parity.get(Q4_0, np.inf))
