@@ -4,12 +4,17 @@ manifest; the grammar that forces calls and the parser that reads them follow it
 Texts may hold places: `NAME`, `ID`, `NUMBER` and `KEY` stand for what differs from call to call.
 """
 
+import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 NAME, ID, NUMBER, KEY = "⟨name⟩", "⟨id⟩", "⟨number⟩", "⟨key⟩"
+
+TAG = re.compile(r"<[^<>\s][^<>\n]{0,60}>|\[/?[A-Z][A-Z_ ]+\]")  # what looks like a tag or a control token
+SHORTEST_MARK = 2  # characters of a first line that tells something
+_PLACES = re.compile(f"{NAME}|{ID}|{NUMBER}|{KEY}")
 
 Literal = Annotated[str, Meta(max_length=1024)]
 Word = Annotated[str, Meta(max_length=64)]
@@ -61,6 +66,7 @@ class CallFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     """One way to write calls: `opening`, calls with `between` between them, `closing`.
 
     A call: `begin`, its name, `named`, its arguments, `end`. between: None where a turn has one call at most.
+    is_sorted: arguments stand in the order of their keys, whatever their order was.
     """
 
     begin: Literal
@@ -70,16 +76,17 @@ class CallFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     opening: Literal = ""
     between: Literal | None = None
     closing: Literal = ""
+    is_sorted: bool = False
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     """All of it. Nothing set: the model says plain text.
 
-    content: what is around the text of an answer; asides: what else opens text. restart: what begins a further part of a turn. prefill: what of an
-    answer a prompt may have written. calls: None where the template shows the model no tools. also: how it may write
-    calls besides. thoughts: the field of a message that holds its reasoning, "" where the template reads none.
-    has_text_arguments: the template takes arguments as JSON text only. id_chars: the length that it demands of the
-    ids of calls, 0 for any.
+    content: what is around the text of an answer; asides: what else opens text. restart: what begins a further part
+    of a turn. prefill: what of an answer a prompt may have written. calls: None where the template shows the model no
+    tools; also: how it may write calls besides. thoughts: the field of a message that holds its reasoning, "" where
+    the template reads none. has_text_arguments: the template takes arguments as JSON text only. id_chars: the length
+    that it demands of the ids of calls, 0 for any.
     """
 
     reasoning: Markers | None = None
@@ -92,6 +99,23 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     thoughts: Word = ""
     has_text_arguments: bool = False
     id_chars: Annotated[int, Meta(ge=0, le=64)] = 0
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """What stands around reasoning and text."""
+        marks = [self.restart, *self.asides]
+        for markers in (self.content, self.reasoning):
+            marks += [markers.opening, markers.closing] if markers is not None else []
+        return tuple(mark for mark in marks if mark)
+
+    def mark(self, form: CallFormat) -> str:
+        """What tells that calls of this form begin: their first tags, or their first line where they have none."""
+        whole = _PLACES.split((form.opening + form.begin).lstrip())[0]
+        for tag in TAG.finditer(whole):
+            if not any(text.startswith(whole[: tag.end()]) for text in self.around):
+                return whole[: tag.end()]
+        line = whole.split("\n")[0].rstrip()
+        return line if len(line) > SHORTEST_MARK else whole.rstrip()
 
     @property
     def literals(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Which JSON types a schema allows, for arguments that are not written as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 DEEPEST = 16
@@ -28,16 +28,19 @@ def types_of(schema: Any, root: Any, depth: int = 0) -> Types | None:
     if not isinstance(schema, Mapping) or depth > DEEPEST:
         return None
     named = schema.get("type")
-    if isinstance(named, str):
-        return frozenset((named,))
-    if isinstance(named, Sequence):
-        return frozenset(each for each in named if isinstance(each, str))
+    if isinstance(named, str | list):
+        return frozenset(each for each in ([named] if isinstance(named, str) else named) if isinstance(each, str))
     if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
         return frozenset(map(type_of, values))
+    return _combined(schema, root, depth)
+
+
+def _combined(schema: Mapping[str, Any], root: Any, depth: int) -> Types | None:
     for key in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(key), list):
-            found = [types_of(option, root, depth + 1) for option in options]
-            return None if None in found else frozenset().union(*(each for each in found if each is not None))
+            allowed = [types_of(option, root, depth + 1) for option in options]
+            known = [each for each in allowed if each is not None]
+            return frozenset().union(*known) if len(known) == len(allowed) else None
     if isinstance(parts := schema.get("allOf"), list):
         return next((found for part in parts if (found := types_of(part, root, depth + 1)) is not None), None)
     return None

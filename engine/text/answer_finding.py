@@ -7,8 +7,8 @@ import msgspec
 
 from engine.bundle.answer_format import AnswerFormat, CallFormat, Markers
 from engine.text.atoms import atoms, common_end, common_start, first_tags, is_tag
-from engine.text.call_finding import Turn, find_calls
-from engine.text.format_probes import BLOCK, NAMES, NEXT, SAID, THOUGHTS, WAYS, Renderings, Way
+from engine.text.call_finding import TurnFrame, find_calls
+from engine.text.format_probes import BLOCK, KEYS, NAMES, NEXT, SAID, THOUGHTS, WAYS, Renderings, Way
 from engine.text.format_table import known_answer, told_reasoning
 
 _SHOWN_LIST = re.compile(r"""['"](?:thinking|thoughts)['"]""")  # a list that became text as it is
@@ -34,7 +34,9 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
     empty = found.content.opening + found.content.closing if found.content else ""
     found = msgspec.structs.replace(
         found,
-        calls=msgspec.structs.replace(calls, opening=calls.opening.removeprefix(empty)),
+        calls=msgspec.structs.replace(
+            calls, opening=calls.opening.removeprefix(empty), is_sorted=_is_sorted(seen, way)
+        ),
         prefill=prefill,
         has_text_arguments=way.has_text_arguments,
         id_chars=0 if way.ids == WAYS[0].ids else len(way.ids[0]),
@@ -46,7 +48,7 @@ def find_answer(seen: Renderings, source: str) -> AnswerFormat:
 class _Frame:
     content: Markers | None
     restart: str
-    turn: Turn
+    turn: TurnFrame
 
 
 def _reasoning(seen: Renderings) -> tuple[Markers | None, str]:
@@ -110,11 +112,11 @@ def _frame(seen: Renderings, reasoning: Markers | None, way: Way | None) -> _Fra
     end = end if any(map(is_tag, atoms(end))) else ""
     restart = _restart(seen, role.removeprefix(asked), reasoning, way)
     further = first_tags(seen.text("said before").partition(SAID)[2].partition(NEXT)[0]).strip()
-    turn = Turn(role, (end, further), after, reasoning)
+    turn = TurnFrame(role, (end, further), after, reasoning)
     return _Frame(_content(seen, way, turn, restart), restart, turn)
 
 
-def _content(seen: Renderings, way: Way | None, turn: Turn, restart: str) -> Markers | None:
+def _content(seen: Renderings, way: Way | None, turn: TurnFrame, restart: str) -> Markers | None:
     before, found, after = seen.text("said").partition(SAID)
     opening = turn.stripped(before[len(turn.role) :]).strip()
     if not found or not opening:
@@ -168,6 +170,12 @@ def _restart(seen: Renderings, role: str, reasoning: Markers | None, way: Way | 
         if is_role and any(again in text for text in between):
             return again
     return ""
+
+
+def _is_sorted(seen: Renderings, way: Way) -> bool:
+    """Whether the template puts arguments in order: the later key was given first."""
+    text = seen.text("reversed", way).rpartition(NAMES[0])[2]
+    return 0 <= text.find(KEYS[0]) < text.find(KEYS[1])
 
 
 def _prefill(seen: Renderings, calls: CallFormat) -> str:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 
-_ATOM = re.compile(r"<[^<>\s][^<>\n]{0,60}>|\[/?[A-Z][A-Z_ ]+\]|\w+|.", re.DOTALL)
-_TAG = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+from engine.bundle.answer_format import TAG
+
+_ATOM = re.compile(rf"{TAG.pattern}|\w+|.", re.DOTALL)
 
 
 def atoms(text: str) -> list[str]:
@@ -14,7 +15,7 @@ def atoms(text: str) -> list[str]:
 
 def is_tag(atom: str) -> bool:
     """Whether an atom looks like a tag or a control token."""
-    return _TAG.fullmatch(atom) is not None
+    return TAG.fullmatch(atom) is not None
 
 
 def common_start(*texts: str) -> str:

@@ -25,7 +25,7 @@ _LONE_NUMBER = re.compile(r"(?<![\w⟨])\d+(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnFrame:
     """A turn of the model: `role` begins it, one of `ends` ends it. said_end: what follows an answer of text."""
 
     role: str
@@ -54,10 +54,10 @@ class Turn:
         return tail.rstrip().removesuffix(common_end(tail.rstrip(), self.said_end.rstrip()))
 
 
-def find_calls(seen: Renderings, way: Way, turn: Turn) -> CallFormat | None:
+def find_calls(seen: Renderings, way: Way, turn: TurnFrame) -> CallFormat | None:
     """The format of calls, None when what was rendered cannot be read as one."""
     one, two = seen.text("one", way), seen.text("two", way)
-    first, found, behind = two.partition(NAMES[0])
+    _, found, behind = two.partition(NAMES[0])
     has_two = bool(found) and NAMES[1] in behind
     text = two if has_two else one
     head, _, rest = text.partition(NAMES[0])
@@ -80,9 +80,7 @@ def find_calls(seen: Renderings, way: Way, turn: Turn) -> CallFormat | None:
     return _joined(own_head, _holes(head, way), between, tail, named, arguments)
 
 
-def _joined(
-    own_head: str, head: str, between: str, tail: str, named: str, arguments: Arguments
-) -> CallFormat | None:
+def _joined(own_head: str, head: str, between: str, tail: str, named: str, arguments: Arguments) -> CallFormat | None:
     """Cut what stands between two calls into the end of one, what separates them and the begin of the other."""
     end = common_start(between, tail)
     left = between[len(end) :]
@@ -206,7 +204,9 @@ def _tags(seen: Renderings, way: Way) -> Arguments | None:
         written = _written(rest, value, after.replace(KEY, KEYS[0]))
         if not written:
             continue
-        assign.setdefault("boolean" if kind == "false" else kind, rest[: rest.index(written + after.replace(KEY, KEYS[0]))])
+        assign.setdefault(
+            "boolean" if kind == "false" else kind, rest[: rest.index(written + after.replace(KEY, KEYS[0]))]
+        )
         if isinstance(value, bool):
             words[0 if value else 1] = written
     wrap = _wrap(seen, way, assign["string"], after)

@@ -64,7 +64,7 @@ class Renderings:
 
     def text(self, name: str, way: Way | None = None) -> str:
         """What follows the user's message, "" when the probe was refused or the message is not in it."""
-        before, user, after = self._texts.get((name, way), "").rpartition(USER)
+        _, user, after = self._texts.get((name, way), "").rpartition(USER)
         return after if user else ""
 
 
@@ -87,12 +87,13 @@ def _probes() -> dict[Probe, tuple[list[dict[str, Any]], dict[str, Any]]]:
     found["said before", None] = chat, {"add_generation_prompt": False}
     blocks = [{"type": "thinking", "thinking": BLOCK}, {"type": "text", "text": SAID}]
     parts = {"blocks": [{"type": "thoughts", "text": BLOCK}, {"type": "response", "text": SAID}]}
-    for name, message in (
+    messages: list[tuple[str, dict[str, Any]]] = [
         ("said", {"content": SAID}),
         ("thought", {"content": SAID, **THOUGHTS}),
         ("blocks", {"content": blocks}),
         ("parts", {"content": parts}),
-    ):
+    ]
+    for name, message in messages:
         found[name, None] = [user, {"role": "assistant", **message}], {"add_generation_prompt": False}
         found[name + " thinks", None] = found[name, None][0], {"add_generation_prompt": False, **THINKS}
     for way in WAYS:
@@ -109,7 +110,7 @@ def _with_calls(way: Way) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "one", {"tool_calls": _calls(way, one)}
     yield "two", {"tool_calls": _calls(way, one, other)}
     yield "arguments", {"tool_calls": _calls(way, one | other)}
-    yield "none", {"tool_calls": _calls(way, {})}
+    yield "reversed", {"tool_calls": _calls(way, other | one)}
     yield "said call", {"content": SAID, "tool_calls": _calls(way, one)}
     yield "thought call", {**THOUGHTS, "tool_calls": _calls(way, one)}
     yield "awkward", {"tool_calls": _calls(way, {KEYS[0]: AWKWARD})}

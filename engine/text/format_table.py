@@ -56,6 +56,13 @@ FURTHER: tuple[tuple[str, str, CallFormat], ...] = (
 ASIDES = {"<|channel|>final<|message|>": ("<|channel|>commentary<|message|>",)}
 
 
+def end_marks(source: str, answer: AnswerFormat | None) -> list[str]:
+    """What closes a turn in a template, without what only closes a part of it."""
+    parts = [answer.reasoning, answer.content] if answer is not None else []
+    inner = {markers.closing for markers in parts if markers is not None} if answer and answer.restart else set()
+    return [mark for mark in END_OF_TURN if mark in source and mark not in inner]
+
+
 def told_reasoning(source: str) -> Markers | None:
     """Markers of which a template writes both."""
     return next((pair for pair in REASONING if pair.opening in source and pair.closing in source), None)

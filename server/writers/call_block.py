@@ -179,6 +179,8 @@ class CallBlock:
                 if name and find(named + following, self._text, place, name) is not None:
                     found = find(named, self._text, place, name)
                     return None if found is None else (name, found)
+            if self._frame is not None and self._text[place] == '"' and self._text[place - 1] != "\\":
+                return None  # the string has ended
             if name and self._text[place].isspace() and not self._text[place:].isspace():
                 return None  # no name has a space in it, and nothing that may follow one stands behind it
         if len(self._text) - start < MAX_NAME_CHARACTERS:

@@ -3,10 +3,9 @@
 import re
 from dataclasses import dataclass, field
 
-from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, CallFormat
+from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, TAG
 
 _PLACES = re.compile(f"({ID}|{NAME}|{NUMBER}|{KEY})")
-_TAG = re.compile(r"<[^<>\s][^<>\n]{0,60}>|\[/?[A-Z][A-Z_ ]+\]")
 _ID = re.compile(r"[\w.:-]{0,128}")
 _NUMBER = re.compile(r"\d{0,9}")
 
@@ -30,9 +29,8 @@ def find(literal: str, text: str, start: int = 0, name: str = "") -> Found | Non
     not taken.
     """
     places: dict[str, str] = {}
-    for part in _PLACES.split(literal):
-        if part in (NAME, KEY):
-            part = name
+    for place in _PLACES.split(literal):
+        part = name if place in (NAME, KEY) else place
         if part in (ID, NUMBER):
             start = _behind_space(text, start)
             found = (_ID if part == ID else _NUMBER).match(text, start)
@@ -62,20 +60,7 @@ def is_blank(literal: str) -> bool:
 
 def has_tag(literal: str) -> bool:
     """Whether it can be told from text wherever it stands."""
-    return _TAG.search(literal) is not None
-
-
-def trigger(form: CallFormat, taken: tuple[str, ...]) -> str:
-    """What tells that a block of calls begins: its first tags, or its first line where it has none.
-
-    taken: texts that begin something else, of which it must not be the beginning.
-    """
-    whole = _PLACES.split((form.opening + form.begin).lstrip())[0]
-    for tag in _TAG.finditer(whole):
-        if not any(text.startswith(whole[: tag.end()]) for text in taken):
-            return whole[: tag.end()]
-    line = whole.split("\n")[0].rstrip()
-    return line if len(line) > 2 else whole.rstrip()
+    return TAG.search(literal) is not None
 
 
 def uncertain(text: str, literals: tuple[str, ...]) -> int:

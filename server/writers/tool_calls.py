@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from engine.bundle.answer_format import AnswerFormat
 from server.writers.argument_readers import Schema
 from server.writers.call_block import CallArguments, CallBegin, CallBlock, Piece
-from server.writers.literals import trigger, uncertain
+from server.writers.literals import uncertain
 
 NO_SCHEMAS: Mapping[str, Schema] = {}
 
@@ -29,7 +29,7 @@ class CallSplitter:
         self._closing = closing
         taken = tuple(text for text in (*self._openings, closing, form.restart) if text)
         formats = (form.calls, *form.also) if form.calls is not None and may_call else ()
-        self._formats = {trigger(each, taken): each for each in reversed(formats)}
+        self._formats = {form.mark(each): each for each in reversed(formats)}
         self._bare = next((mark for mark in self._formats if mark.startswith("{")), "")
         marks = {mark for mark in self._formats if mark != self._bare} | set(taken)
         self._marks = tuple(sorted(marks, key=len, reverse=True))
