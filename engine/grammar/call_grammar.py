@@ -113,7 +113,7 @@ class CallGrammar:
         form = self._form
         is_json = isinstance(form.arguments, JsonArguments)
         name = json.dumps(tool.name)[1:-1] if is_json and form.begin.endswith('"') else tool.name
-        frame = self._literal(name + form.named.replace(NAME, name))
+        frame = f"{json.dumps(name)} {self._literal(form.named, name)}"
         match form.arguments:
             case JsonArguments():
                 arguments = f"{self._json(schema, schema, tool.is_lenient)} {self._literal(form.end)}"
@@ -124,14 +124,16 @@ class CallGrammar:
                 arguments = f"{arguments} {self._literal(form.end)}"
         self._rule(f"call_{number}", f"{frame} {arguments}")
 
-    def _literal(self, text: str) -> str:
-        """A text as a sequence of literals, control tokens and what may stand in its places."""
+    def _literal(self, text: str, name: str = "") -> str:
+        """A text as a sequence of literals, control tokens and what may stand in its places; of a name, plain text."""
         parts = []
         for part in _PLACES.split(text):
             if part == ID:
                 parts.append(f"/[A-Za-z0-9]{{{self._calls.id_chars}}}/" if self._calls.id_chars else _ANY_ID)
             elif part == NUMBER:
                 parts.append(_ANY_NUMBER)
+            elif part in (NAME, KEY):
+                parts.append(json.dumps(name))
             elif part:
                 parts.append(self._literals.sequence(part))
         return " ".join(parts)
@@ -230,7 +232,7 @@ class _Tagged:
             schema = self._parameters.schemas[name]
             types = types_of(schema, self._schema)
             assign = self._assign(types)
-            options.append(f"{self._grammar.literal(name + assign)} {self._value(name, schema, types, number + 1)}")
+            options.append(f"{json.dumps(name)} {self._grammar.literal(assign)} {self._value(name, schema, types, number + 1)}")
         self._grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
 
     def _unknown(self, name: str) -> None:
@@ -249,7 +251,7 @@ class _Tagged:
         may_end = self._parameters.may_end(following)
         texts = _texts_of(resolved(schema, self._schema))
         if texts is not None:
-            value = f"({' | '.join(grammar.literals.sequence(text) for text in texts)})"
+            value = f"({' | '.join(map(json.dumps, texts))})"
         elif types is None or "string" in types:
             _check_enforceable(schema, self._tool, name)
             return self._text(name, rest, may_end)
@@ -260,7 +262,7 @@ class _Tagged:
         else:
             value = grammar.json_value(schema, self._schema, self._tool.is_lenient)
         is_nested = texts is None and bool(form.item) and bool(types and types & {"object", "array"})
-        after = "" if is_nested else grammar.literal(form.after.replace(KEY, name))
+        after = "" if is_nested else grammar.literal(form.after, name)
         options = [f"{grammar.literal(form.before)} {rest}"] if rest else []
         options += [grammar.literal(self._end)] if may_end else []
         return f"{value} {after} ({' | '.join(options)})"
@@ -341,9 +343,9 @@ class _Tagged:
         return f"{inside} {_ANY_KEY} {self._grammar.literal(behind)}"
 
     def _tag(self, name: str, schema: Any, depth: int) -> str:
-        opening = self._form.before + name + self._form.assign.get("string", "")
+        before, assign = (self._grammar.literal(text) for text in (self._form.before, self._form.assign["string"]))
         closing = self._form.after.replace(KEY, name)
-        return f"({self._grammar.literal(opening)} {self._element(schema, closing, depth + 1)})"
+        return f"({before} {json.dumps(name)} {assign} {self._element(schema, closing, depth + 1)})"
 
 
 class _Literals:
@@ -370,7 +372,7 @@ class _Literals:
                 more = f"{between} {self._prefix}_{following}" if following < len(self._parameters.names) else ""
                 if more and self._parameters.may_end(following):
                     more = f"({more})?"
-                options.append(f"{grammar.literal(name + self._form.assign)} {value} {more}")
+                options.append(f"{json.dumps(name)} {grammar.literal(self._form.assign)} {value} {more}")
             grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
         return f"{self._prefix}_0" + ("?" if self._parameters.may_end(0) else "")
 
@@ -385,7 +387,8 @@ class _Literals:
         if texts is not None:
             quote = self._form.quote
             shown = [text if not self._is_python else repr(text)[1:-1] for text in texts]
-            return f"({' | '.join(self._grammar.literal(quote + text + quote) for text in shown)})"
+            marks = self._grammar.literal(quote)
+            return f"({' | '.join(f'{marks} {json.dumps(text)} {marks}' for text in shown)})"
         if types is None or depth > DEEPEST or not isinstance(known, Mapping):
             return self._any(depth)
         return f"({' | '.join(self._of_type(kind, known, depth, is_raw) for kind in sorted(types))})"
@@ -420,7 +423,7 @@ class _Literals:
                 if more and parameters.may_end(following):
                     more = f"({more})?"
                 value = self._value(properties[name], depth + 1)
-                options.append(f"{self._grammar.literal(name + ':')} {value} {more}")
+                options.append(f"{json.dumps(name + ':')} {value} {more}")
             self._grammar.rule(f"{prefix}_{start}", " | ".join(options))
         return f'"{{" {prefix}_0{"?" if parameters.may_end(0) else ""} "}}"'
 
