@@ -10,7 +10,9 @@ from pathlib import Path
 from engine.bundle.task import ModelTask
 from engine.demo.location import SHIPPED
 from engine.files.names import GGUF_SUFFIX
+from engine.isolation.memory import usable_memory
 from engine.models.encoders.recognition import is_encoder_folder
+from engine.models.float_size import float_bytes, generator_quant, quant_by_size
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
@@ -158,8 +160,10 @@ def named_source(text: str) -> NamedSource:
 
 def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
-    if is_encoder_folder(source):  # few parameters, and every bit of them shows in a vector
-        return Quant.INT8 if target is Target.CPU else Quant.FP16
+    if is_encoder_folder(source):
+        return Quant(quant_by_size(float_bytes(source), Quant.INT8)) if target is Target.CPU else Quant.FP16
     if target is not Target.CPU:
         return Quant.W4
-    return Quant.KEEP if source.suffix == GGUF_SUFFIX else Quant.INT4
+    if source.suffix == GGUF_SUFFIX:
+        return Quant.KEEP
+    return Quant(generator_quant(float_bytes(source), usable_memory()))

@@ -19,6 +19,9 @@ class Source(Protocol):
     @property
     def config(self) -> dict[str, object]: ...
 
+    def float_bytes(self) -> int:
+        """Bytes of a file's weights as float32 when it holds every matrix in a float type, else 0."""
+
     def end_ids(self) -> tuple[int, ...]:
         """Tokens that it says end an answer; CompileError when what says so cannot be read."""
 
@@ -35,6 +38,10 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.config = read_json(folder / "config.json")
+
+    def float_bytes(self) -> int:
+        """A folder keeps nothing as it is: floats are asked for by name."""
+        return 0
 
     def end_ids(self) -> tuple[int, ...]:
         """Of generation_config.json, else of config.json."""

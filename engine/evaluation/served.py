@@ -20,6 +20,7 @@ from engine.graphs.logits import Logits
 from engine.graphs.runtime import Runtime
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import assemble, open_onnx
+from engine.worker.spinning import OFF
 from engine.worker.work_loop import WorkLoop
 
 Float32 = NDArray[np.float32]
@@ -42,7 +43,8 @@ class LogitsTap:
             logits = run(batch)
             places = batch.positions[batch.logit_rows]
             wanted = places < len(self.rows)
-            self.rows[places[wanted]] = logits.decoded()[wanted]
+            if wanted.any():  # no text is read while passes are timed
+                self.rows[places[wanted]] = logits.decoded()[wanted]
             return logits
 
         # The instance itself: what else a runtime can do is asked of its type.
@@ -57,7 +59,8 @@ def open_served(name: str, folder: Path, cost_cache: str, stack: ExitStack) -> E
     """
     facts = bundle_facts(name, folder)
     tap = LogitsTap()
-    assembled = assemble(EngineConfig(str(folder), cost_cache=cost_cache), tap.open_runtime)
+    # Threads that spin would be those of all graphs of the process; what is computed is the same.
+    assembled = assemble(EngineConfig(str(folder), cost_cache=cost_cache, spin=OFF), tap.open_runtime)
     stack.callback(assembled.runtime.close)
     stack.callback(assembled.loop.close)
     longest = min(facts.longest, assembled.ready.max_tokens_per_sequence) - 1

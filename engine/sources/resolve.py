@@ -22,7 +22,9 @@ from engine.errors import BundleError
 from engine.files.names import GGUF_SUFFIX
 from engine.files.opening import is_regular, shown
 from engine.genie.config import is_genie_folder
+from engine.isolation.memory import usable_memory
 from engine.models.encoders.recognition import is_encoder_folder
+from engine.models.float_size import float_bytes, generator_quant, quant_by_size
 from engine.processes import child_environment, module_command
 from engine.sources.converted import convert_folder, is_good
 from engine.sources.lock import exclusive
@@ -30,8 +32,7 @@ from engine.sources.publish import remove_stale
 from engine.sources.retention import lock_of, mark_used, remove_unused
 
 DEMO_QUANT = "fp32"
-CHECKPOINT_QUANT = "int4"
-ENCODER_QUANT = "int8"
+LARGE_ENCODER_QUANT, FOUR_BITS = "int8", "int4"
 GGUF_QUANT = "keep"
 NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, {' or '.join(map(repr, SHIPPED))}"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
@@ -44,7 +45,7 @@ def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: boo
     """The bundle folder for a shipped model's name, a Hugging Face folder, a GGUF file, a Genie or a bundle folder.
 
     cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
-    file, int8 for an encoder, else int4.
+    file, for an encoder fp32 if that is small, else int8, for other folders int8, or int4 where memory is short.
     lora: what has to be compiled is compiled for adapters.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
@@ -70,12 +71,23 @@ def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool
     if is_genie_folder(folder):
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
-        usual = ENCODER_QUANT if is_encoder_folder(folder) else CHECKPOINT_QUANT
-        return _compiled(folder, folder.resolve().name, cache, quant or usual, lora)
+        return _compiled(folder, folder.resolve().name, cache, quant or _checkpoint_quant(folder), lora)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
         "nor for Genie (no genie_config.json)"
     )
+
+
+def _checkpoint_quant(folder: Path) -> str:
+    """The method for a folder when none is asked for: the nearest to its floats that its size allows."""
+    size = float_bytes(folder)
+    if is_encoder_folder(folder):
+        return quant_by_size(size, LARGE_ENCODER_QUANT)
+    found, machine = generator_quant(size, usable_memory()), usable_memory()
+    if found == FOUR_BITS:
+        told = f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
+        print(f"{folder.name}: {told}; 4 bits are chosen, which takes long", file=sys.stderr, flush=True)
+    return found
 
 
 def cache_folder(setting: str) -> Path:
@@ -136,7 +148,9 @@ def _version() -> str:
 
 def _compiled(folder: Path, name: str, cache: Path, quant: str, lora: bool) -> Path:
     """The cached bundle of a checkpoint; the process that gets the lock first compiles it, other ones wait."""
-    options: dict[str, str | bool] = {"quant": quant, "name": name, **({"lora": True} if lora else {})}
+    options: dict[str, str | bool | None] = {"quant": quant, "name": name, **({"lora": True} if lora else {})}
+    if quant == FOUR_BITS:
+        options["quality"] = None  # codes are chosen, except those that a file has
     target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name, *['lora'] * lora))}"
     mark_used(target)
     if is_good(target):
@@ -160,7 +174,7 @@ def _say_waiting(name: str) -> None:
     print(f"another process compiles {name} already: waiting until it is done", file=sys.stderr, flush=True)
 
 
-def _compile(folder: Path, target: Path, options: Mapping[str, str | bool]) -> None:
+def _compile(folder: Path, target: Path, options: Mapping[str, str | bool | None]) -> None:
     """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
     if importlib.util.find_spec("onnx") is None:
         raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")

@@ -47,8 +47,9 @@ class Tokenizer:
 
         Raises BundleError when it cannot be used.
         """
-        self._special_aware, self._special_blind = _parsed(serialized), _parsed(serialized)
+        self._special_aware = _parsed(serialized)
         description = json.loads(serialized)
+        self._special_blind = _parsed(_without_special_pieces(serialized, description))
         for instance in (self._special_aware, self._special_blind):
             instance.no_truncation()
             instance.no_padding()
@@ -63,6 +64,7 @@ class Tokenizer:
             {token.content for token in added.values()},
             _layout(description.get("decoder")),
         )
+        self._adds_space = _adds_space(description.get("decoder") or {})
         self.vocabulary = len(self._bytes)
         self.longest_token_chars = max((len(token.decode("utf-8", "replace")) for token in self._bytes), default=1)
         if (description.get("model") or {}).get("type") in _SHRINKING_MODELS:
@@ -107,9 +109,10 @@ class Tokenizer:
         return (self._bos_id, *ids)
 
     def decode(self, ids: tuple[int, ...], skip_special: bool = True) -> str:
-        """Text of a whole sequence; bytes that are not UTF-8 become U+FFFD."""
+        """Text of a whole sequence, without the space that encoding puts in front; no UTF-8 becomes U+FFFD."""
         shown = (i for i in ids if not (skip_special and i in self._hidden_ids))
-        return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
+        text = b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._adds_space else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """Exact bytes of one token; empty for an id the vocabulary does not have (models pad their embedding)."""
@@ -161,6 +164,17 @@ def _parsed(serialized: str) -> tokenizers.Tokenizer:
         raise BundleError(f"the tokenizer cannot be read: {one_line(error)}") from error
 
 
+def _without_special_pieces(serialized: str, description: Mapping[str, Any]) -> str:
+    """Unigram may find a special token among its pieces; the others have no merge or word that leads to one."""
+    model, added = description.get("model") or {}, description.get("added_tokens") or []
+    if model.get("type") != "Unigram":
+        return serialized
+    special = {token["content"] for token in added if token["special"]}
+    pieces = [["" if piece in special else piece, score] for piece, score in model["vocab"]]
+    plain = [token for token in added if not token["special"]]
+    return json.dumps({**description, "added_tokens": plain, "model": {**model, "vocab": pieces}})
+
+
 def _special_pattern(tokens: tuple[tokenizers.AddedToken, ...]) -> re.Pattern[str] | None:
     """Longest first, as the library matches; a token that strips takes the white space beside it along."""
     ordered = sorted(tokens, key=lambda token: -len(token.content))
@@ -184,6 +198,16 @@ def _layout(decoder: Mapping[str, Any] | None) -> _Layout:
     raise BundleError(
         f"the tokenizer's decoder is {kinds or 'missing'}; implemented are ByteLevel, SentencePiece (ByteFallback) "
         "and WordPiece"
+    )
+
+
+def _adds_space(decoder: Mapping[str, Any]) -> bool:
+    """Whether the decoder takes one space away from the beginning, because encoding put it there."""
+    return any(
+        (step.get("type") == "Strip" and step.get("content") == " " and bool(step.get("start")))
+        or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        or step.get("type") == "WordPiece"
+        for step in decoder.get("decoders", [decoder])
     )
 
 

@@ -27,7 +27,7 @@ from tests.tiny_encoder import write_encoder, write_pooling
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, limits its memory and makes pipes")
 
-QUICK, LONG = 60, 400
+QUICK, LONG = 30, 200
 
 
 @pytest.fixture(scope="module")

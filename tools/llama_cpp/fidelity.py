@@ -5,30 +5,37 @@ attention. The file itself is computed as llama.cpp does by default, with float1
 """
 
 import shlex
+import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+
+import msgspec
 
 from tools.llama_cpp.figures import Fidelity, LlamaFigures, fidelity_in
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.held_out import SHA256
 
-CONTEXT, WINDOWS, HALFWAY = 512, 32, 16
+CONTEXT, WINDOWS = 512, 16
 SCORED = CONTEXT // 2 - 1  # what follows the positions of a window's second half
-WINDOW = ("-c", str(CONTEXT), "-b", str(CONTEXT), "-ub", str(CONTEXT))
+# One thread for each model, as more of them wait for each other on a busy machine.
+WINDOW = f"-t 1 -c {CONTEXT} -b {CONTEXT} -ub {CONTEXT}"
 QUANTIZE = "llama-quantize --allow-requantize {file} {made} {kind}"
-FLOATS = f"llama-perplexity -m {{floats}} {shlex.join(WINDOW)} -ctk f32 -ctv f32 -fa off -f {{text}} " + (
-    f"--chunks {WINDOWS} --save-all-logits {{logits}}"
+FLOATS = (
+    f"llama-perplexity -m {{floats}} {WINDOW} -ctk f32 -ctv f32 -fa off -f {{text}} --chunks {WINDOWS} "
+    "--save-all-logits {logits}"
 )
-SCORES = f"llama-perplexity -m {{file}} {shlex.join(WINDOW)} -ctk f16 -ctv f16 " + (
-    "--kl-divergence --kl-divergence-base {logits}"
+SCORES = f"llama-perplexity -m {{file}} {WINDOW} -ctk f16 -ctv f16 --kl-divergence --kl-divergence-base {{logits}}"
+PUBLISHED, OWN = "published", "own"
+# Kind of file and whose floats: those that are made of the published file are held against both.
+PLACES = (
+    *((PUBLISHED, OWN), ("Q4_0", PUBLISHED), ("Q4_K_M", PUBLISHED)),
+    *(("Q4_0", OWN), ("Q8_0", OWN), ("F16", OWN)),
 )
-PUBLISHED = "published"
-OWN_FLOATS = ("Q4_0", "Q8_0", "F16")  # each made of the published file and held against its own floats
-ROUNDED = ("Q4_0", "Q4_K_M")  # made of the published file and held against that file's floats
 MAGIC, HEADER = b"_logits_", struct.Struct("<iii")  # tokens of a window, of the vocabulary, windows
 TRIES = 3
 
@@ -38,7 +45,10 @@ class FidelityFailed(Exception):
 
 
 class Measurement:
-    """Of one model. folder: gets a few GB, of which nothing stays. say: told each command as it begins."""
+    """Of one model. folder: gets 3 GB, of which nothing stays; what a broken run has measured there is used again.
+
+    say: told each command as it begins.
+    """
 
     def __init__(
         self, name: str, published: Path, programs: LlamaCpp, folder: Path, say: Callable[[str], None]
@@ -47,47 +57,56 @@ class Measurement:
         self._programs = programs
         self._folder = folder
         self._say = say
-        self.tokens = ""
+        self._logits_of = ""
 
-    def run(self, text: Path) -> list[Fidelity]:
-        """Every file of the model beside floats. FidelityFailed when a step fails."""
+    def run(self, text: Path) -> tuple[str, list[Fidelity]]:
+        """SHA-256 of the text's tokens, and every file of the model beside floats. FidelityFailed when a step fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        logits = self._logits(self._published, text)
-        self.tokens = tokens_of(logits)
-        found = [self._scored(self._published, logits, PUBLISHED, "own")]
-        found += [self._scored(self._made(kind), logits, kind, PUBLISHED) for kind in ROUNDED]
-        for kind in OWN_FLOATS:
-            made = self._made(kind)
-            found.append(self._scored(made, self._logits(made, text), kind, "own"))
-        for path in self._folder.iterdir():
-            path.unlink()
-        return found
+        tokens, found = self._folder / "tokens", []
+        for kind, floats in PLACES:
+            stored = self._folder / f"{kind}-{floats}.json"
+            if not stored.is_file():
+                logits = self._logits(PUBLISHED if floats == PUBLISHED else kind, text)
+                tokens.write_text(tokens_of(logits))
+                stored.write_bytes(msgspec.json.encode(self._scored(kind, floats, logits)))
+            found.append(msgspec.json.decode(stored.read_bytes(), type=Fidelity))
+        of_tokens = tokens.read_text()
+        shutil.rmtree(self._folder)
+        return of_tokens, found
 
-    def _made(self, kind: str) -> Path:
+    def _file(self, kind: str) -> Path:
+        if kind == PUBLISHED:
+            return self._published
         made = self._folder / f"{kind}.gguf"
-        if not made.is_file():
-            self._run(QUANTIZE, file=self._published, made=made, kind=kind)
+        self._run(QUANTIZE, file=self._published, made=made, kind=kind)
         return made
 
-    def _logits(self, file: Path, text: Path) -> Path:
+    def _logits(self, kind: str, text: Path) -> Path:
+        """The predictions of a file's floats."""
         floats, logits = self._folder / "floats.gguf", self._folder / "floats.logits"
-        self._run(QUANTIZE, file=file, made=floats, kind="F32")
-        self._run(FLOATS, floats=floats, text=text, logits=logits)
+        if kind != self._logits_of:
+            self._run(QUANTIZE, file=self._file(kind), made=floats, kind="F32")
+            self._run(FLOATS, floats=floats, text=text, logits=logits)
+            self._logits_of = kind
         return logits
 
-    def _scored(self, file: Path, logits: Path, kind: str, floats: str) -> Fidelity:
-        place = self.name, kind, floats
+    def _scored(self, kind: str, floats: str, logits: Path) -> Fidelity:
+        file, place = self._file(kind), (self.name, kind, floats)
         for _ in range(TRIES - 1):  # its log can lose its last lines
             with suppress(ValueError):
-                return fidelity_in(self._run(SCORES, file=file, logits=logits), place, HALFWAY)
+                return fidelity_in(self._run(SCORES, file=file, logits=logits), place)
         try:
-            return fidelity_in(self._run(SCORES, file=file, logits=logits), place, HALFWAY)
+            return fidelity_in(self._run(SCORES, file=file, logits=logits), place)
         except ValueError as error:
             raise FidelityFailed(f"{kind} of {self.name}: {error}") from None
 
     def _run(self, template: str, **places: Path | str) -> str:
         name, *words = template.split()
-        command = [str(self._programs.program(name)), *(word.format(**places) for word in words)]
+        try:
+            program = self._programs.program(name)
+        except BuildFailed as error:
+            raise FidelityFailed(str(error)) from None
+        command = [str(program), *(word.format(**places) for word in words)]
         self._say(shlex.join(command))
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
@@ -96,14 +115,13 @@ class Measurement:
 
 
 def measured(measurements: list[Measurement], text: Path, version: str) -> LlamaFigures:
-    """All models. version: of the package that has llama.cpp's sources. FidelityFailed when a step fails."""
-    try:
-        found = [each for measurement in measurements for each in measurement.run(text)]
-    except BuildFailed as error:
-        raise FidelityFailed(str(error)) from None
-    tokens = {each.name: each.tokens for each in measurements}
+    """All models at the same time. version: of the package with llama.cpp's sources. FidelityFailed as above."""
+    with ThreadPoolExecutor(len(measurements)) as pool:
+        runs = dict(pool.map(lambda each: (each.name, each.run(text)), measurements))
     commands = {"make": QUANTIZE, "floats": FLOATS, "scores": SCORES}
-    return LlamaFigures(version, commands, SHA256, CONTEXT, WINDOWS, SCORED, tokens, tuple(found))
+    tokens = {name: of_tokens for name, (of_tokens, _) in runs.items()}
+    found = tuple(each for _, fidelity in runs.values() for each in fidelity)
+    return LlamaFigures(version, commands, SHA256, CONTEXT, WINDOWS, SCORED, tokens, found)
 
 
 def tokens_of(logits: Path) -> str:

@@ -12,7 +12,7 @@ DEFAULT_ROWS = (32, 128, 512)
 LONGEST_DEFAULT = 2048  # rows of a variant that nobody asked for; attention grows with their square
 # Options of graphs with caches, or of heads that give logits.
 FOREIGN = (
-    *("context", "same_past", "whole_context", "split", "wide", "kv", "head", "calibration"),
+    *("context", "same_past", "whole_context", "split", "kv", "head", "calibration"),
     *("kv_update", "decode_slots", "lora"),
 )
 

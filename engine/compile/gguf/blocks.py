@@ -14,6 +14,7 @@ Float32 = NDArray[np.float32]
 HALF = 2  # bytes of a half-precision number
 BLOCK = 32  # weights of a block
 SCALES = 12  # bytes of the scales and minima of a block of Q4_K
+FLOAT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
 FOUR_BIT = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K)
 
 

@@ -1,16 +1,18 @@
 """Tokenizer, chat template and special tokens of a GGUF file, as the bundle keeps them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
-from engine.compile.gguf.byte_level import byte_level_tokenizer, pre_tokenizer
+from engine.compile.gguf.bpe import byte_level_tokenizer, gemma4_tokenizer
 from engine.compile.gguf.header import GgufHeader
 from engine.compile.gguf.sentencepiece import sentencepiece_tokenizer
-from engine.compile.gguf.vocabulary import ENDS, TokenizerFields, TokenKind, Vocabulary
+from engine.compile.gguf.unigram import unigram_tokenizer
+from engine.compile.gguf.vocabulary import ENDS, Made, TokenizerFields, TokenKind, Vocabulary
+from engine.compile.gguf.wordpiece import wordpiece_tokenizer
 from engine.compile.text_files import TOKENIZER_FILE, describe_text
 from engine.errors import CompileError, UnsupportedModel
 from engine.files.content import brief, one_line
@@ -20,7 +22,13 @@ from engine.text.markers import END_OF_TURN
 TEMPLATE = "tokenizer.chat_template"
 # The file has one end token where a checkpoint may have several: control tokens of these names are ends as well.
 ENDING = (*END_OF_TURN, "<|endoftext|>", "<|end_of_text|>")
-SENTENCEPIECE, BYTE_LEVEL = "llama", "gpt2"
+MODELS: dict[str, Callable[[TokenizerFields, Vocabulary], Made]] = {
+    "gpt2": byte_level_tokenizer,
+    "gemma4": gemma4_tokenizer,
+    "llama": sentencepiece_tokenizer,
+    "t5": unigram_tokenizer,
+    "bert": wordpiece_tokenizer,
+}
 
 
 def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
@@ -30,25 +38,19 @@ def write_gguf_text(header: GgufHeader, folder: Path, vocab: int) -> TextSpec:
     if len(vocabulary.tokens) > vocab:
         raise CompileError(f"{fields.title}: {len(vocabulary.tokens)} tokens, but the embedding has {vocab} rows")
     model, tokens = fields.text("model"), vocabulary.tokens
-    if model == BYTE_LEVEL:
-        pre = pre_tokenizer(fields.title, fields.text("pre"))
-        document, adds_bos = byte_level_tokenizer(vocabulary, pre), pre.adds_bos
-    elif model == SENTENCEPIECE:
-        unknown = fields.token("unknown_token_id", tokens, 0)
-        document, adds_bos = sentencepiece_tokenizer(vocabulary, unknown, fields.flag("add_space_prefix", True)), True
-    else:
-        raise UnsupportedModel(f"{fields.title}: tokenizer {brief(model)} is not supported (supported: gpt2, llama)")
-    is_sentencepiece = model == SENTENCEPIECE
-    bos = fields.token("bos_token_id", tokens, 1 if is_sentencepiece else None)
-    eos = fields.token("eos_token_id", tokens, 2 if is_sentencepiece else None)
+    if model not in MODELS:
+        listed = ", ".join(MODELS)
+        raise UnsupportedModel(f"{fields.title}: tokenizer {brief(model)} is not supported (supported: {listed})")
+    made = MODELS[model](fields, vocabulary)
+    end = fields.token("eos_token_id", tokens, made.end)
     settings = {
-        "bos_token": None if bos is None else tokens[bos],
-        "eos_token": None if eos is None else tokens[eos],
-        "add_bos_token": fields.flag("add_bos_token", adds_bos),
+        "bos_token": None if made.begin is None else tokens[made.begin],
+        "eos_token": None if end is None else tokens[end],
+        "add_bos_token": fields.flag("add_bos_token", made.adds_bos),
     }
-    before = bos if settings["add_bos_token"] else None
-    behind = eos if fields.flag("add_eos_token", False) else None
-    document["post_processor"] = _template_around(tokens, before, behind)
+    before = made.begin if settings["add_bos_token"] else None
+    behind = end if fields.flag("add_eos_token", made.adds_eos) else None
+    document = made.document | {"post_processor": _template_around(tokens, before, behind)}
     serialized = json.dumps(document, ensure_ascii=False)
     (folder / TOKENIZER_FILE).write_text(serialized, encoding="utf-8", newline="\n")
     tokenizer, declared = _parsed(serialized, fields.title), end_ids(fields, vocabulary)

@@ -58,6 +58,20 @@ class Vocabulary:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A tokenizer.json without what stands around a text, and the family's habits where the file is silent.
+
+    begin and end: ids of the tokens that may stand around a text. end None = the file's end token.
+    """
+
+    document: dict[str, object]
+    begin: int | None
+    end: int | None = None
+    adds_bos: bool = False
+    adds_eos: bool = False
+
+
 class TokenizerFields:
     """Metadata below `tokenizer.ggml.`; CompileError for what has another type."""
 
@@ -87,6 +101,15 @@ class TokenizerFields:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(tokens):
             raise self._wrong(key, f"a token id below {len(tokens)}")
         return value
+
+    def octets(self, key: str) -> bytes:
+        """An array of bytes, empty when absent."""
+        value = self._metadata.get(PREFIX + key)
+        if value is None:
+            return b""
+        if not isinstance(value, np.ndarray) or value.dtype.itemsize != 1:
+            raise self._wrong(key, "an array of bytes")
+        return value.tobytes()
 
     def vocabulary(self) -> Vocabulary:
         """Tokens, kinds, scores and merges, of lengths that fit."""

@@ -7,12 +7,14 @@ import onnx
 
 from engine.compile.ahead import ahead
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graph_builder import GraphBuilder
+from engine.compile.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.quantization.blocks import Blocks, Bytes, Int4Blocks
 from engine.compile.quantization.int4 import KEPT_BLOCK, multiply_blocks
 from engine.compile.quantization.int8 import store_int8
 from engine.compile.quantization.method import Activations, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.weight_file import WeightFile
+
+ZEROS, ONES = 0x88, 0x99  # two codes of 4 bits around 8
 
 
 def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
@@ -48,7 +50,11 @@ def store_kept(
 
 
 def multiply_kept(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """The operator adds nothing to weights, so a block's offset is multiplied with the sum of its inputs."""
+    """The operator adds nothing to weights, so a block's offset is multiplied with the sum of its inputs.
+
+    Of its inputs as the operator has rounded them: what rounding loses is then a matter of whole weights, which are
+    smaller than what they are without the offset.
+    """
     product = multiply_blocks(graph, x, matrix)
     if matrix.offsets is None:
         return product
@@ -57,9 +63,27 @@ def multiply_kept(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
 
 
 def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """x [1, rows, inputs] -> [1, rows, inputs / 32]."""
-    blocks = graph.reshape(x, 1, "rows", inputs // KEPT_BLOCK, KEPT_BLOCK)
-    return graph.op("ReduceSum", [blocks, graph.integers(-1)], keepdims=0)
+    """x [1, rows, inputs] -> [1, rows, inputs / 32], by the same operator: weights are 1 in one block, else 0.
+
+    On an NPU, where activations are half precision and the operator rounds nothing, as a plain sum.
+    """
+    count = inputs // KEPT_BLOCK
+    if graph.dtype == np.float16:
+        blocks = graph.reshape(x, 1, "rows", count, KEPT_BLOCK)
+        return graph.op("ReduceSum", [blocks, graph.integers(-1)], keepdims=0)
+    codes = np.full((count, count, KEPT_BLOCK // 2), ZEROS, np.uint8)
+    codes[np.arange(count), np.arange(count)] = ONES
+    ones = graph.constant(np.ones((count, count), np.float32))
+    return graph.op(
+        "MatMulNBits",
+        [x, graph.constant(codes), ones],
+        domain=CONTRIB,
+        K=inputs,
+        N=count,
+        bits=4,
+        block_size=KEPT_BLOCK,
+        accuracy_level=4,
+    )
 
 
 # At most eight bits a weight and a float32 scale for each block of 32.

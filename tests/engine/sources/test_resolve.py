@@ -46,11 +46,11 @@ def test_a_checkpoint_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, mo
         assert (folder / name).is_file()
 
 
-def test_an_encoder_loses_less_than_four_bits_would(tmp_path: Path) -> None:
+def test_a_small_encoder_stays_float(tmp_path: Path) -> None:
     write_encoder(tmp_path / "tiny")
     manifest = load_manifest(resolve_bundle(str(tmp_path / "tiny"), tmp_path / "cache"))
-    assert (manifest.quant, manifest.name) == ("int8", "tiny")
-    assert manifest.parity["cosine"] > 0.998
+    assert (manifest.quant, manifest.name) == ("fp32", "tiny")
+    assert manifest.parity["cosine"] > 0.9999
 
 
 def test_a_gguf_file_is_compiled_once(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +113,8 @@ def test_the_names_of_shipped_models_are_those_of_their_folders() -> None:
 
 def test_a_dead_owners_lock_is_taken_over(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A crash must not block every later start."""
-    key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
-    lock = tmp_path / f"tiny-int4-{key}.lock"
+    key = bundle_key(tiny_checkpoint, ("int8", "tiny"))
+    lock = tmp_path / f"tiny-int8-{key}.lock"
     lock.write_text("999999999")
     assert resolve_bundle(str(tiny_checkpoint), tmp_path).is_dir()
     assert not lock.exists()
@@ -125,8 +125,8 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_no_start(
 ) -> None:
     """It names a process that lives: its id was given to another one, in a restarted container to ourselves."""
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waits for nobody"))
-    key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
-    (tmp_path / f"tiny-int4-{key}.lock").write_text(str(os.getpid()))
+    key = bundle_key(tiny_checkpoint, ("int8", "tiny"))
+    (tmp_path / f"tiny-int8-{key}.lock").write_text(str(os.getpid()))
     folder = resolve_bundle(str(tiny_checkpoint), tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name != "costs"] == [folder.name]
 
@@ -134,10 +134,10 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_no_start(
 def test_who_waits_for_another_compilation_says_so_once(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    key = bundle_key(tiny_checkpoint, ("int4", "tiny"))
+    key = bundle_key(tiny_checkpoint, ("int8", "tiny"))
     code = "import sys; from pathlib import Path; from engine.sources.lock import exclusive; "
     code += "lock = exclusive(Path(sys.argv[1]), print); lock.__enter__(); print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(tmp_path / f"tiny-int4-{key}.lock")]
+    command = [sys.executable, "-c", code, str(tmp_path / f"tiny-int8-{key}.lock")]
     say = resolve._say_waiting
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()

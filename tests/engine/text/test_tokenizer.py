@@ -57,7 +57,7 @@ def test_sentencepiece_bytes_are_the_text_behind_one_space(text: str) -> None:
     text = text.replace("\u2581", "")
     ids = PIECES.encode(text, allow_special=False)
     assert b"".join(map(PIECES.token_bytes, ids)).decode() == (" " + text if text else "")
-    assert PIECES.decode(ids).removeprefix(" ") == SENTENCEPIECE.decode(list(ids))
+    assert PIECES.decode(ids) == SENTENCEPIECE.decode(list(ids)) == text
 
 
 @given(st.lists(st.integers(0, TOKENIZER.vocabulary - 1)))
@@ -70,6 +70,19 @@ def test_decode_is_the_librarys(ids: list[int]) -> None:
 def test_special_tokens_only_on_request(text: str) -> None:
     assert list(TOKENIZER.encode(text, allow_special=True)) == BYTE_LEVEL.encode(text, add_special_tokens=False).ids
     assert not any(map(TOKENIZER.is_special, TOKENIZER.encode(text, allow_special=False)))
+
+
+def test_unigram_has_no_piece_for_a_special_token_in_plain_text() -> None:
+    """The library finds `</s>` among the pieces even where special tokens are to be text."""
+    pieces = [("<s>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((letter, -5.0) for letter in "\u2581</s>hi")]
+    library = tokenizers.Tokenizer(models.Unigram(pieces, 2))
+    library.normalizer = normalizers.Replace(" ", "\u2581")
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["<s>", "</s>", "<unk>"])
+    library.add_tokens([AddedToken("hi", normalized=False)])
+    ours = Tokenizer(library.to_str())
+    assert [ours.token_name(i) for i in ours.encode("hi </s>", allow_special=False)] == ["hi", *"\u2581</s>"]
+    assert ours.encode("hi </s>", allow_special=True) == tuple(library.encode("hi </s>").ids)
 
 
 @given(TEXT | NASTY)
@@ -142,7 +155,7 @@ def test_what_cannot_be_read_is_a_bundle_error(tmp_path: Path) -> None:
 
 
 def test_wordpiece_tokens_and_their_text() -> None:
-    """As the library has it, but for the space that every word begins with; nothing is cut or padded."""
+    """As the library has it, but for the spaces before punctuation; nothing is cut or padded."""
     library = wordpiece()
     pieces = Tokenizer(library.to_str())
     library.no_truncation()
@@ -154,7 +167,7 @@ def test_wordpiece_tokens_and_their_text() -> None:
     assert pieces.decode(ids).replace(" ", "") == text.lower().replace(" ", "")
     assert pieces.token_bytes(library.token_to_id("cat")) == b" cat"
     assert pieces.token_bytes(library.token_to_id("##s")) == b"s"
-    assert pieces.decode((library.token_to_id("[CLS]"), *ids[:2])) == " the cat"
+    assert pieces.decode((library.token_to_id("[CLS]"), *ids[:2])) == "the cat"
 
 
 def test_no_length_of_a_text_tells_how_many_tokens_wordpiece_makes_of_it() -> None:

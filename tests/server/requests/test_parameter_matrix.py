@@ -1,4 +1,4 @@
-"""Every parameter of every route in every mode; a field that is in no table fails."""
+"""Every parameter of every route alone and with all that an answer can have; a field that is in no table fails."""
 
 import json
 from typing import Any
@@ -96,17 +96,17 @@ ELSEWHERE = {
 DEPENDENT = {"tool_choice", "parallel_tool_calls", "continue_final_message", "add_special_tokens"}
 MODES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "stream": {"stream": True},
-    "usage": {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-    "n": {"n": 3},
-    "logprobs": {"logprobs": True, "top_logprobs": 2},
-    "grammar": {"guided_choice": ["a", "b"]},
-    "all": {"stream": True, "n": 3, "logprobs": True, "top_logprobs": 20, "stream_options": {"include_usage": True}},
+    "whole": {"n": 3, "logprobs": True, "top_logprobs": 2, "guided_choice": ["a", "b"]},
+    "all": {
+        "stream": True,
+        "n": 3,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    },
 }
 RESPONSES_MODES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "stream": {"stream": True},
-    "logprobs": {"top_logprobs": 2},
+    "whole": {"top_logprobs": 2},
     "all": {"stream": True, "top_logprobs": 20, "include": ["message.output_text.logprobs"]},
 }
 
@@ -149,7 +149,7 @@ async def test_chat(client: httpx.AsyncClient, engine: ScriptedEngine, name: str
         shape.model_validate(part, strict=True)
     finishes = [c["finish_reason"] for part in parts for c in part["choices"] if c["finish_reason"]]
     assert len(finishes) == body.get("n", 1) == len(engine.submitted)
-    has_form = name in FORMS or mode in ("grammar", "tools")
+    has_form = name in FORMS or mode in ("whole", "tools")
     assert {request.params.grammar is not None for request, *_ in engine.submitted} == {has_form}
     if body.get("logprobs"):
         entries = [e for p in parts for c in p["choices"] if c["logprobs"] for e in c["logprobs"]["content"]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.tools.llama_cpp.test_figures import PRINTED
-from tools.llama_cpp.fidelity import HALFWAY, HEADER, MAGIC, FidelityFailed, Measurement, measured, tokens_of
+from tools.llama_cpp.fidelity import HEADER, MAGIC, PLACES, FidelityFailed, Measurement, measured, tokens_of
 from tools.llama_cpp.programs import LlamaCpp
 
 # Makes the file it is asked for; what is printed is in a file beside it.
@@ -41,24 +41,31 @@ def programs(tmp_path: Path) -> LlamaCpp:
 
 def test_each_file_is_held_against_the_floats_that_its_place_names(programs: LlamaCpp, tmp_path: Path) -> None:
     said: list[str] = []
-    scratch = tmp_path / "scratch"
-    published = tmp_path / "model.gguf"
+    scratch, published = tmp_path / "scratch", tmp_path / "model.gguf"
     found = measured([Measurement("m", published, programs, scratch, said.append)], tmp_path / "text", "llama 1")
-    assert [(each.kind, each.floats) for each in found.fidelity] == [
-        *(("published", "own"), ("Q4_0", "published"), ("Q4_K_M", "published")),
-        *(("Q4_0", "own"), ("Q8_0", "own"), ("F16", "own")),
-    ]
+    assert tuple((each.kind, each.floats) for each in found.fidelity) == PLACES
     assert found.tokens == {"m": sha256(np.arange(8, dtype="<i4").tobytes()).hexdigest()}
-    assert found.fidelity[0].halfway.windows == HALFWAY
-    made = [shlex.split(command)[2:5] for command in said if "--allow-requantize" in command]
     floats = str(scratch / "floats.gguf")
+    made = [shlex.split(command)[2:5] for command in said if "--allow-requantize" in command]
     assert made[0] == [str(published), floats, "F32"]
-    assert [str(scratch / "Q8_0.gguf"), floats, "F32"] in made and [
-        str(published),
-        floats[:-11] + "F16.gguf",
-        "F16",
-    ] in made
-    assert list(scratch.iterdir()) == [] and (published.exists(), len(said)) == (False, 18)
+    assert [str(scratch / "Q8_0.gguf"), floats, "F32"] in made
+    assert [str(published), str(scratch / "F16.gguf"), "F16"] in made
+    assert sum("--save-all-logits" in command for command in said) == 4 and not scratch.exists()
+
+
+def test_what_a_broken_run_measured_is_used_again(programs: LlamaCpp, tmp_path: Path) -> None:
+    said: list[str] = []
+    quantize = tmp_path / "build" / "bin" / "llama-quantize"
+    works = quantize.read_text()
+    quantize.write_text(
+        works.replace("import pathlib, sys", "import pathlib, sys; 'Q8_0' in sys.argv and sys.exit('full')")
+    )
+    with pytest.raises(FidelityFailed, match="llama-quantize failed: full"):
+        Measurement("m", tmp_path / "model.gguf", programs, tmp_path / "scratch", said.append).run(tmp_path)
+    quantize.write_text(works)
+    before = len(said)
+    _, found = Measurement("m", tmp_path / "model.gguf", programs, tmp_path / "scratch", said.append).run(tmp_path)
+    assert len(found) == len(PLACES) and not any("Q4_0" in command for command in said[before:])
 
 
 def test_words_that_say_no_figure_are_an_error(programs: LlamaCpp, tmp_path: Path) -> None:

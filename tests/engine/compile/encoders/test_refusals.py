@@ -16,6 +16,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.encoders.batch import EncoderBatch
 from engine.errors import CompileError
+from engine.models.float_size import LARGEST_IN_FLOAT
 from tests.tiny_encoder import write_encoder, write_pooling
 
 
@@ -165,8 +166,12 @@ def test_names_with_the_prefix_of_a_model_with_a_head(source: Path) -> None:
 
 
 def test_methods_unless_told_otherwise(source: Path) -> None:
-    assert default_quant(Target.CPU, source) is Quant.INT8
+    """Floats as long as they are small; an NPU computes in half precision."""
+    assert default_quant(Target.CPU, source) is Quant.FP32
     assert default_quant(Target.X_ELITE, source) is Quant.FP16
+    with (source / "more.safetensors").open("wb") as file:
+        file.truncate(LARGEST_IN_FLOAT)
+    assert default_quant(Target.CPU, source) is Quant.INT8
 
 
 @pytest.mark.parametrize(("quant", "least"), [(Quant.FP32, 0.999999), (Quant.INT8, 0.998), (Quant.INT4, 0.95)])

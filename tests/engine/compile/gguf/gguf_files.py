@@ -134,8 +134,7 @@ def add_text(writer: gguf.GGUFWriter, source: Path, vocab: int, pre: str) -> Non
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
-    if merges:
-        writer.add_token_merges(merges)
+    writer.add_token_merges(merges or ["no merge"])
     for key, add in (("bos_token", writer.add_bos_token_id), ("eos_token", writer.add_eos_token_id)):
         if settings.get(key):
             identifier = tokenizer.token_to_id(settings[key])

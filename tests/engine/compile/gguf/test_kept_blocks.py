@@ -130,7 +130,7 @@ def test_a_file_of_eight_bits_loses_next_to_nothing(tiny_checkpoint: Path, build
     assert manifest.parity["kl"] < 2e-3
 
 
-@pytest.mark.parametrize(("name", "quant"), [("a.gguf", Quant.KEEP), ("a", Quant.INT4)])
+@pytest.mark.parametrize(("name", "quant"), [("a.gguf", Quant.KEEP), ("a", Quant.INT8)])
 def test_what_is_kept_unless_said(name: str, quant: Quant) -> None:
     assert default_quant(Target.CPU, Path(name)) is quant
     assert default_quant(Target.X_ELITE, Path(name)) is Quant.W4

@@ -1,7 +1,6 @@
 """Tokenizers of GGUF files beside the tokenizer.json they were made of."""
 
 import json
-import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,29 +10,14 @@ import gguf
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from engine.bundle.manifest import TextSpec
-from engine.compile.gguf.byte_level import PRE_TOKENIZERS
-from engine.compile.gguf.header import read_header
-from engine.compile.gguf.text import write_gguf_text
 from engine.compile.gguf.vocabulary import TokenKind
 from engine.compile.text_files import write_text_files
 from engine.demo.location import demo_folder
 from engine.errors import CompileError, UnsupportedModel
 from engine.text import tokenizer as served
 from tests.engine.compile.gguf.gguf_files import add_text
+from tests.engine.compile.gguf.vocabulary_files import TEXTS, byte_file, read
 
-TEXTS = (
-    "Hello world, it's 12345 o'clock — isn't IT?",
-    "  two spaces,\ttabs\t\tand\n\nlines \r\n\r\n   \n",
-    "naïve café, Größe, e\u0301 decomposed, ﬁ ligature",
-    "日本語のテキスト、中文文本。한국어 텍스트 ไทย हिन्दी العربية",
-    "🙂👩‍👩‍👧 emoji \u200b zero width \x00\x07 control \ufeff mark",
-    "def f(x): return {'a': [1, 2.50, 0xFF]}  # ok_then\n\tpass",
-    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|><think>hm</think> <|im_start",
-    "",
-    " ",
-    "a" * 300,
-)
 WORDS = " ".join(TEXTS) * 3
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
@@ -78,13 +62,6 @@ def write_text_gguf(
     writer.write_kv_data_to_file()
     writer.close()
     return path
-
-
-def read(path: Path, folder: Path, vocab: int = 1 << 20) -> tuple[TextSpec, served.Tokenizer]:
-    """What the bundle would have of the file, as the server reads it."""
-    folder.mkdir(exist_ok=True)
-    spec = write_gguf_text(read_header(path), folder, vocab)
-    return spec, served.Tokenizer.load(folder, spec)
 
 
 ORIGINALS: dict[str, Callable[[], Tokenizer]] = {
@@ -214,71 +191,9 @@ def test_sentencepiece_joins_the_best_scores_first(has_prefix: bool, tmp_path: P
     ):
         spaced = ("▁" if has_prefix else "") + text.replace(" ", "▁")
         assert [ours.token_name(i) for i in ours.encode(text, False)] == spm_pieces(spaced, scores), text
+        assert ours.decode(ours.encode(text, False)) == text
     ids = ours.encode("<s>hello</s>the", True)
     assert (ids[0], ours.decode(ids, skip_special=False).replace(" ", "")) == (1, "<s>hello</s>the")
-
-
-def damaged(change: Callable[[gguf.GGUFWriter], None]) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        writer = gguf.GGUFWriter(path, "llama")
-        change(writer)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.close()
-
-    return write
-
-
-def byte_file(**changes: Any) -> Callable[[Path], None]:
-    """A byte-level tokenizer of some letters, of which one thing is otherwise. None leaves a key out."""
-    values = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "ab"], "token_type": [1, 1, 1], "merges": ["a b"]}
-
-    def change(writer: gguf.GGUFWriter) -> None:
-        for key, value in (values | changes).items():
-            if isinstance(value, list):
-                writer.add_array(f"tokenizer.ggml.{key}", value)
-            elif isinstance(value, str):
-                writer.add_string(key if "." in key else f"tokenizer.ggml.{key}", value)
-            elif value is not None:
-                writer.add_uint32(f"tokenizer.ggml.{key}", value)
-
-    return damaged(change)
-
-
-@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
-def test_every_pre_tokenizer_loses_nothing(pre: str, tmp_path: Path) -> None:
-    """Whatever it cuts, all of the text comes back; where it composes characters, composed."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    byte_file(pre=pre, tokens=alphabet, token_type=None, merges=[])(tmp_path / "m.gguf")
-    _, ours = read(tmp_path / "m.gguf", tmp_path / "out")
-    for text in (*TEXTS, WORDS):
-        wanted = unicodedata.normalize("NFC", text) if PRE_TOKENIZERS[pre].composes else text
-        assert ours.decode(ours.encode(text, False)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("pre", "text", "pieces"),
-    [
-        ("llama-bpe", "It's 12345 OK\n", ["It", "'s", " ", "123", "45", " OK", "\n"]),
-        ("qwen2", "It's 123 OK\n", ["It", "'s", " ", "1", "2", "3", " OK", "\n"]),
-        ("qwen35", "हिन्दी 12", ["हिन्दी", " ", "1", "2"]),
-        ("gpt-2", "It'S 123 ok", ["It", "'", "S", " 123", " ok"]),
-        ("smollm", "It's 123 ok", ["It", "'s", " ", "1", "2", "3", " ok"]),
-        ("deepseek-coder", "a1 b中文\n", ["a", "1", " b", "中文", "\n"]),
-        ("deepseek-v3", "a1234 中文.com", ["a", "123", "4", " ", "中文", ".com"]),
-        ("tekken", "HTTPServer 12/\n", ["HTTPServer", " ", "1", "2", "/\n"]),
-        ("gpt-4o", "HTTPServer it's 1234", ["HTTPServer", " it's", " ", "123", "4"]),
-    ],
-)
-def test_pieces(pre: str, text: str, pieces: list[str], tmp_path: Path) -> None:
-    """What may be merged, by hand from the published patterns."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    byte_file(pre=pre, tokens=alphabet, token_type=None, merges=[])(tmp_path / "m.gguf")
-    read(tmp_path / "m.gguf", tmp_path / "out")
-    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    assert tokenizer.pre_tokenizer is not None
-    cut = tokenizer.pre_tokenizer.pre_tokenize_str(text)
-    assert [text[start:stop] for _, (start, stop) in cut] == pieces
 
 
 def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:
@@ -289,9 +204,9 @@ def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:
 
 REFUSED = {
     "no tokens": (byte_file(tokens=None), "has no tokenizer"),
-    "another model": (byte_file(model="bert"), "tokenizer 'bert' is not supported"),
-    "another pre-tokenizer": (byte_file(pre="poro-chat"), "pre-tokenizer 'poro-chat' is not supported"),
-    "no pre-tokenizer": (byte_file(pre=None), "pre-tokenizer '' is not supported"),
+    "another model": (byte_file(model="rwkv"), "tokenizer 'rwkv' is not supported"),
+    "another pre-tokenizer": (byte_file(pre="whitespace"), "pre-tokenizer 'whitespace' is not supported"),
+    "no pre-tokenizer": (byte_file(pre=None), "names no pre-tokenizer"),
     "tokens of numbers": (byte_file(tokens=[1, 2]), "must be an array of strings"),
     "few kinds": (byte_file(token_type=[1]), "must be an array of 3 numbers"),
     "kinds that are no integers": (byte_file(token_type=[1.5, 1.0, 1.0]), "must be an array of 3 numbers"),
@@ -299,6 +214,7 @@ REFUSED = {
     "a merge of three": (byte_file(merges=["a b c"]), "is no pair"),
     "an end that is no token": (byte_file(eos_token_id=3), "must be a token id below 3"),
     "more tokens than rows": (byte_file(tokens=["a", "b", "ab", "c", "d"], token_type=None), "has 4 rows"),
+    "no merges": (byte_file(merges=None), "no merges"),
     "no scores": (byte_file(model="llama"), "no scores"),
 }
 

@@ -1,0 +1,49 @@
+"""What a checkpoint takes in float, by its files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.models.float_size import LARGEST_IN_FLOAT, float_bytes, generator_quant, keeps_floats, quant_by_size
+
+
+@pytest.mark.parametrize(
+    ("config", "times"),
+    [({}, 1), ({"torch_dtype": "float32"}, 1), ({"torch_dtype": "float16"}, 2), ({"dtype": "bfloat16"}, 2)],
+)
+def test_weights_of_half_precision_count_twice(config: dict[str, str], times: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_bytes(bytes(50))
+    for part in (1, 2):
+        (tmp_path / f"model-{part}.safetensors").write_bytes(bytes(100))
+    assert float_bytes(tmp_path) == 200 * times
+
+
+def test_what_cannot_be_read_counts_nothing(tmp_path: Path) -> None:
+    assert float_bytes(tmp_path / "none") == 0
+    (tmp_path / "config.json").write_text("{")
+    assert float_bytes(tmp_path) == 0
+
+
+def test_small_models_stay_float() -> None:
+    assert quant_by_size(LARGEST_IN_FLOAT, "int8") == "fp32"
+    assert quant_by_size(LARGEST_IN_FLOAT + 1, "int8") == "int8"
+
+
+@pytest.mark.parametrize(
+    ("floats", "machine", "expected"),
+    [(2 << 30, 16 << 30, "int8"), (32 << 30, 16 << 30, "int4"), (32 << 30, 0, "int8"), (0, 1, "int8")],
+)
+def test_eight_bits_are_the_default_where_half_of_the_memory_stays_free(
+    floats: int, machine: int, expected: str
+) -> None:
+    assert generator_quant(floats, machine) == expected
+
+
+@pytest.mark.parametrize(
+    ("floats", "machine", "expected"),
+    [(4 << 30, 16 << 30, True), (5 << 30, 16 << 30, False), (5 << 30, 0, True), (0, 16 << 30, False)],
+)
+def test_a_file_of_floats_stays_one_where_memory_is_plenty(floats: int, machine: int, expected: bool) -> None:
+    assert keeps_floats(floats, machine) is expected

@@ -1,0 +1,32 @@
+"""Which tokens are scored, and what the table says of a bar that is missed."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from engine.evaluation.statistics import Interval, Quality
+from tools.fidelity.__main__ import FileBeside, table
+from tools.fidelity.served import ServedFile, second_halves
+from tools.llama_cpp.figures import Fidelity, Halfway, PrintedMean
+
+
+def test_the_tokens_are_those_that_llama_perplexity_scores() -> None:
+    """Behind the positions 4 to 6 of windows of 8; a window that is not full is left out."""
+    windows = second_halves(range(20), 8)
+    assert [window.tokens for window in windows] == [tuple(range(8)), tuple(range(8, 16))]
+    assert [window.targets for window in windows] == [(5, 6, 7), (13, 14, 15)]
+
+
+@pytest.mark.parametrize(("kl", "told"), [(0.0011, "1.10"), (0.0012, "1.20 (bar missed)")])
+def test_a_row(kl: float, told: str) -> None:
+    mean = PrintedMean(0.001, 0.0001)
+    theirs = Fidelity("smollm2", "Q4_0", "own", mean, mean, mean, mean, mean, Halfway(16, mean, mean))
+    figure = Interval(kl, kl / 2, kl * 2)
+    ours = ServedFile(Quality(8160, figure, figure, figure, figure, figure), "float32", 10)
+    found = FileBeside(theirs, ours)
+    assert found.holds == ("missed" not in told)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table([found]))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "smollm2 Q4_0" in drawn and told in drawn and "8,160" in drawn

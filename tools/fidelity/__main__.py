@@ -1,0 +1,114 @@
+"""`python -m tools.fidelity`: the KL of what a client is served, beside llama.cpp's on the same files and tokens.
+
+Of both published files, and with --made of Q4_0, Q8_0 and F16 versions that llama-quantize makes of them. Ends with 1
+when a file loses more than the bar allows.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from tools.fidelity.served import ServedFile, read_as_served
+from tools.llama_cpp.__main__ import MODELS, TREE
+from tools.llama_cpp.fidelity import OWN_FLOATS, PUBLISHED, QUANTIZE
+from tools.llama_cpp.figures import Fidelity, LlamaFigures
+from tools.llama_cpp.programs import LlamaCpp, run_step
+from tools.real_models.fetch import RealModels, default_folder
+from tools.real_models.held_out import held_out_text
+
+BAR = 1.1  # times llama.cpp's KL
+FIGURES = Path(__file__).parents[2] / "tests" / "real" / "llama_cpp_figures.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FileBeside:
+    """One file on both sides."""
+
+    theirs: Fidelity
+    ours: ServedFile
+
+    @property
+    def ratio(self) -> float:
+        """Our KL over llama.cpp's."""
+        assert self.ours.quality.kl is not None
+        return self.ours.quality.kl.value / self.theirs.kl.mean
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bar is held."""
+        return self.ratio <= BAR
+
+
+def main() -> int:
+    """Measure file after file, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fidelity", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=default_folder(), help="of the real models")
+    parser.add_argument("--models", default=",".join(MODELS), help="which of them")
+    parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
+    options, console = parser.parse_args(), Console()
+    models = RealModels(options.folder)
+    kinds = (PUBLISHED, *OWN_FLOATS) if options.made else (PUBLISHED,)
+    found = list(measured(models, options.models.split(","), kinds, console))
+    console.print(table(found))
+    return 0 if all(each.holds for each in found) else 1
+
+
+def measured(models: RealModels, names: list[str], kinds: tuple[str, ...], console: Console) -> Iterator[FileBeside]:
+    """Each file through both, in order. Raises what fetching, building, compiling and serving raise."""
+    figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
+    text = held_out_text(models.fetch(TREE))
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    programs = LlamaCpp(models.fetch(TREE), models.folder / "llama.cpp-build", say)
+    for name in names:
+        for kind in kinds:
+            with TemporaryDirectory(prefix="hexserve-") as folder:
+                file = models.fetch(name)
+                if kind != PUBLISHED:
+                    file = _made(programs, file, kind, Path(folder))
+                say(f"{name} {kind}")
+                ours = read_as_served(file, text, figures.context, figures.windows, Path(folder))
+                yield FileBeside(figures.of(name, kind), ours)
+
+
+def _made(programs: LlamaCpp, published: Path, kind: str, folder: Path) -> Path:
+    made = folder / f"{kind}.gguf"
+    name, *words = QUANTIZE.split()
+    command = [str(programs.program(name)), *(word.format(file=published, made=made, kind=kind) for word in words)]
+    run_step(f"make {kind}", command, folder / "log.txt", lambda _: None)
+    return made
+
+
+def table(found: list[FileBeside]) -> Table:
+    """One row for each file."""
+    drawn = Table(title="KL of what is served against the file's own floats", title_justify="left")
+    for heading in ("file", "caches"):
+        drawn.add_column(heading)
+    for heading in ("llama.cpp", "hexserve", "95 %", "ratio", "top-1", "perplexity loss", "tokens"):
+        drawn.add_column(heading, justify="right")
+    for each in found:
+        quality = each.ours.quality
+        assert quality.kl and quality.top1 and quality.perplexity_loss
+        drawn.add_row(
+            f"{each.theirs.model} {each.theirs.kind}",
+            each.ours.kv,
+            f"{each.theirs.kl.mean:.2e}",
+            f"{quality.kl.value:.2e}",
+            f"{quality.kl.low:.1e}..{quality.kl.high:.1e}",
+            f"{each.ratio:.2f}{'' if each.holds else ' (bar missed)'}",
+            f"{100 * quality.top1.value:.2f} %",
+            f"{100 * quality.perplexity_loss.value:.2f} %",
+            f"{quality.tokens:,}",
+        )
+    return drawn
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""A GGUF file compiled by default settings and read through the engine that serves, against its own floats."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.compile.arguments import CompileArguments, Quant, default_quant
+from engine.compile.arguments import Target as CompileTarget
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.models import open_bundle
+from engine.evaluation.served import open_served
+from engine.evaluation.statistics import Quality, quality
+from engine.evaluation.windows import TextWindow
+
+SEED = 0
+LEAST_TOKENS = 2  # to check a bundle with; it is measured here
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFile:
+    """What a client gets of one file. kv: the type of the caches that it was given by default."""
+
+    quality: Quality
+    kv: str
+    size: int
+
+
+def read_as_served(file: Path, text: str, context: int, count: int, folder: Path) -> ServedFile:
+    """Figures over the second halves of `count` windows of `context` tokens, as llama-perplexity takes them.
+
+    folder: gets both bundles. CompileError, BundleError or EngineFailure when a step fails.
+    """
+    served, floats = folder / "served", folder / "floats"
+    manifest = compile_bundle(
+        CompileArguments(file, served, quant=default_quant(CompileTarget.CPU, file), force=True), SilentProgress()
+    )
+    exact = CompileArguments(file, floats, quant=Quant.FP32, parity_tokens=LEAST_TOKENS, force=True)
+    compile_bundle(exact, SilentProgress())
+    with ExitStack() as stack:
+        model = open_served(file.name, served, "", stack)
+        reference = open_bundle("floats", floats, None, stack)
+        windows = second_halves(model.vocabulary.tokens(text, context * count), context)
+        found, _ = evaluate([model], reference, windows, lambda _: None)
+        return ServedFile(quality(found[0], SEED), manifest.kv_dtype, model.size)
+
+
+def second_halves(tokens: Sequence[int], context: int) -> list[TextWindow]:
+    """Windows side by side, of which the tokens behind the first position of the second half are predicted."""
+    starts = range(0, len(tokens) - context + 1, context)
+    return [TextWindow(tuple(tokens[start : start + context]), context // 2 + 1) for start in starts]
