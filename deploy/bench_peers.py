@@ -1,8 +1,9 @@
-"""hexserve beside llama-server on the same random model: `python deploy/bench_peers.py --folder build/peers`.
+"""hexserve beside llama-server on the same weights: `python deploy/bench_peers.py --folder build/peers [--gguf FILE]`.
 
 Both servers run all the while and are loaded in turns, never together, by `hexserve bench`: random token ids, streamed,
 every answer to its full length, median of --rounds alternating rounds. Prints a table of ratios against the bars and
-draws it. Ends with 0 when all bars hold, 1 when one does not or something failed, 130 after Ctrl-C.
+draws it. With --gguf both serve that file, and how near each is to its floats stands beside the speed; otherwise the
+weights are random. Ends with 0 when all bars hold, 1 when one does not or something failed, 130 after Ctrl-C.
 Needs an installed `hexserve[dev]`, a C++ compiler the first time, and a few GB below --folder.
 """
 
@@ -13,19 +14,22 @@ import platform
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 DEPLOY = Path(__file__).resolve().parent
-sys.path[:0] = [str(DEPLOY)]
+sys.path[:0] = [str(DEPLOY), str(DEPLOY.parent)]
 
+from peers_fidelity import kernels, ratio_of_fidelity  # noqa: E402
 from peers_memory import MemoryWatch  # noqa: E402
 from peers_report import drawing, ratios_of_load, ratios_of_memory, ratios_of_prefix, table  # noqa: E402
 from peers_setup import VERSION, PeersFolder, SetupFailed  # noqa: E402
 
 from server.commands.own_server import OwnServer, ServerFailed, free_port, running_child, serve_command  # noqa: E402
+from tools.llama_cpp.fidelity import FidelityFailed  # noqa: E402
 
 ANSWER_TOKENS, PREFIX_TOKENS = 64, 1000
 LOADS = ((128, (1, 4, 8, 16)), (1024, (1, 4)))
@@ -34,6 +38,7 @@ CONTEXT = SLOTS * (1024 + 2 * ANSWER_TOKENS)  # llama-server divides it among it
 VOCABULARY = 151_000  # below the special tokens
 FAILED, INTERRUPTED = 1, 130
 IDLE_LOAD = 0.5
+RANDOM_WEIGHTS = "--quant int4 --block 128"
 
 
 def main() -> int:
@@ -41,7 +46,7 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         found, caption = compare(options, console)
-    except (SetupFailed, ServerFailed) as error:
+    except (SetupFailed, ServerFailed, FidelityFailed) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:
@@ -58,7 +63,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("build/peers"))
     parser.add_argument("--bundle", default="", help="a bundle of the same checkpoint, instead of compiling one")
-    parser.add_argument("--compile", default="--quant int4 --block 128", help="options of hexserve compile")
+    parser.add_argument("--gguf", type=Path, help="a GGUF file, instead of random weights")
+    parser.add_argument("--compile", help="options of hexserve compile; of random weights --quant int4 --block 128")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
@@ -73,10 +79,14 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[Any], s
     if busy > IDLE_LOAD:
         console.print(f"the machine is busy (load {busy:.1f}): these figures will say little", style="red")
     folder = PeersFolder(options.folder, console)
-    program, gguf = folder.llama_server(), folder.gguf()
-    bundle = Path(options.bundle) if options.bundle else folder.bundle(options.compile)
+    program, gguf = folder.llama_server(), options.gguf or folder.gguf()
+    usual = "" if options.gguf else RANDOM_WEIGHTS
+    source = options.gguf or folder.checkpoint()
+    bundle = Path(options.bundle) if options.bundle else folder.bundle(source, options.compile or usual)
     if options.setup_only:
         sys.exit(0)
+    say = partial(console.print, markup=False, highlight=False)
+    fidelity = [ratio_of_fidelity(gguf, folder.llama, say)] if options.gguf else []
     with ExitStack() as stack:
         other = stack.enter_context(llama_server(program, gguf, options.threads))
         own = stack.enter_context(hexserve(bundle, options.threads))
@@ -85,11 +95,10 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[Any], s
     peaks = [watch.peaks[server.pid] for server in (own, other)]
     found += ratios_of_memory(*((peak.rss, peak.pss) for peak in peaks))
     caption = (
-        f"{options.threads} threads on {platform.machine()}, Qwen3-0.6B shape with random weights, {bundle.name} and "
-        f"Q4_0 (llama-cpp-python {VERSION}), median of {options.rounds} alternating rounds, "
-        f"load {busy:.1f} before."
+        f"{options.threads} threads on {platform.machine()}, {gguf.name} and {bundle.name} (llama.cpp of {VERSION}), "
+        f"median of {options.rounds} alternating rounds, load {busy:.1f} before. {kernels(folder.llama, gguf)}"
     )
-    return found, caption
+    return fidelity + found, caption
 
 
 def load_before() -> float:

@@ -39,6 +39,12 @@ class PeersFolder:
         """The executable; downloads and builds it the first time, which takes 10 minutes or more."""
         return self._program("llama-server")
 
+    @property
+    def llama(self) -> LlamaCpp:
+        """llama.cpp's programs and sources."""
+        self._fetch_tree()
+        return self._llama
+
     def llama_quantize(self) -> Path:
         """llama.cpp's quantiser; built in the same place."""
         return self._program("llama-quantize")
@@ -83,10 +89,10 @@ class PeersFolder:
             self._write_gguf(self.checkpoint(), path)
         return path
 
-    def bundle(self, options: str) -> Path:
-        """The same weights as a bundle, compiled anew with `options`."""
-        folder = self._folder / f"{SHAPE}-bundle"
-        command = [sys.executable, "-m", "server", "compile", str(self.checkpoint()), "-o", str(folder), "--force"]
+    def bundle(self, source: Path, options: str) -> Path:
+        """A checkpoint or a GGUF file as a bundle, compiled anew with `options`."""
+        folder = self._folder / f"{source.stem}-bundle"
+        command = [sys.executable, "-m", "server", "compile", str(source), "-o", str(folder), "--force"]
         self._run("compile the bundle", [*command, *options.split()])
         return folder
 

@@ -97,3 +97,8 @@ def test_memory_of_a_process_tree() -> None:
         rss, _ = watch.tree_memory(os.getpid())
     assert rss > 1_000_000 and seen.peaks[os.getpid()].rss > 1_000_000
     assert watch.tree_memory(2**22 + 1) == (0, 0)
+
+
+def test_instructions_are_those_that_llama_cpp_prints() -> None:
+    printed = "system_info: CPU : SSE3 = 1 | AVX2 = 1 | AVX512_VNNI = 1 | AMX_INT8 = 0 | REPACK = 1 |"
+    assert importlib.import_module("peers_fidelity").instructions_in(printed) == ["AVX2", "AVX512_VNNI"]

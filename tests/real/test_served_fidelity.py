@@ -1,4 +1,4 @@
-"""What a client is served of published files, against their own floats, beside what llama.cpp loses on the same tokens."""
+"""What a client is served of published files, against their own floats, beside llama.cpp on the same tokens."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ from tools.llama_cpp.figures import Fidelity, LlamaFigures, fidelity_in
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.held_out import SHA256
 
-CONTEXT, WINDOWS = 512, 16
+CONTEXT, WINDOWS = 512, 32
 SCORED = CONTEXT // 2 - 1  # what follows the positions of a window's second half
 # One thread for each model, as more of them wait for each other on a busy machine.
 WINDOW = f"-t 1 -c {CONTEXT} -b {CONTEXT} -ub {CONTEXT}"
@@ -73,6 +73,11 @@ class Measurement:
         of_tokens = tokens.read_text()
         shutil.rmtree(self._folder)
         return of_tokens, found
+
+    def one(self, text: Path, kind: str, floats: str) -> Fidelity:
+        """A single figure; nothing is stored. FidelityFailed when a step fails."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._scored(kind, floats, self._logits(PUBLISHED if floats == PUBLISHED else kind, text))
 
     def _file(self, kind: str) -> Path:
         if kind == PUBLISHED:
