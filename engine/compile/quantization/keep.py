@@ -49,29 +49,28 @@ def store_kept(
     return StoredMatrix(*sizes, weight, stored_scales, block=KEPT_BLOCK, offsets=stored_offsets)
 
 
-def multiply_kept(
-    graph: GraphBuilder, x: str, matrix: StoredMatrix, sums_of: Callable[[GraphBuilder, str, int], str]
-) -> str:
+def multiply_kept(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
     """The operator adds nothing to weights, so a block's offset is multiplied with the sum of its inputs.
 
-    sums_of: makes x [1, rows, inputs] into these sums [1, rows, inputs / 32].
+    Of its inputs as the operator has rounded them: what rounding loses is then a matter of whole weights, which are
+    smaller than what they are without the offset.
     """
     product = multiply_blocks(graph, x, matrix)
     if matrix.offsets is None:
         return product
-    sums = graph.once(f"{x}_block_sums", lambda: sums_of(graph, x, matrix.inputs))
+    sums = graph.once(f"{x}_block_sums", lambda: _block_sums(graph, x, matrix.inputs))
     return graph.op("Add", [product, graph.op("MatMul", [sums, graph.stored(matrix.offsets)])])
 
 
-def _multiply(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """With inputs as the operator rounds them: what rounding loses is then a matter of whole weights, which are
-    smaller than what is left of them without the offset."""
-    return multiply_kept(graph, x, matrix, _rounded_sums)
+def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
+    """x [1, rows, inputs] -> [1, rows, inputs / 32], by the same operator: weights are 1 in one block, else 0.
 
-
-def _rounded_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """By the same operator: weights are 1 in one block, else 0."""
+    On an NPU, where activations are half precision and the operator rounds nothing, as a plain sum.
+    """
     count = inputs // KEPT_BLOCK
+    if graph.dtype == np.float16:
+        blocks = graph.reshape(x, 1, "rows", count, KEPT_BLOCK)
+        return graph.op("ReduceSum", [blocks, graph.integers(-1)], keepdims=0)
     codes = np.full((count, count, KEPT_BLOCK // 2), ZEROS, np.uint8)
     codes[np.arange(count), np.arange(count)] = ONES
     ones = graph.constant(np.ones((count, count), np.float32))
@@ -87,11 +86,5 @@ def _rounded_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
     )
 
 
-def block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
-    """Of inputs as they are: x [1, rows, inputs] -> [1, rows, inputs / 32]."""
-    blocks = graph.reshape(x, 1, "rows", inputs // KEPT_BLOCK, KEPT_BLOCK)
-    return graph.op("ReduceSum", [blocks, graph.integers(-1)], keepdims=0)
-
-
 # At most eight bits a weight and a float32 scale for each block of 32.
-KEEP = Method(Quant.KEEP, Activations.FLOAT32, _store, _multiply, bytes_per_weight=1 + 4 / KEPT_BLOCK)
+KEEP = Method(Quant.KEEP, Activations.FLOAT32, _store, multiply_kept, bytes_per_weight=1 + 4 / KEPT_BLOCK)

@@ -1,10 +1,9 @@
 """w4: blocks of 4 bits that an NPU multiplies with half-precision activations; those that a file has are kept."""
 
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.graph_builder import GraphBuilder
 from engine.compile.quantization.blocks import Blocks, Int4Blocks
 from engine.compile.quantization.int4 import KEPT_BLOCK, floats_of, int4_blocks, is_kept
-from engine.compile.quantization.keep import block_sums, multiply_kept, store_kept
+from engine.compile.quantization.keep import multiply_kept, store_kept
 from engine.compile.quantization.method import Activations, CodeChoice, Float32, FloatMatrix, Method, StoredMatrix
 from engine.compile.weight_file import WeightFile
 
@@ -20,17 +19,12 @@ def _store(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -
     return store_kept(file, matrix, as_blocks)
 
 
-def _multiply(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
-    """An NPU rounds no input."""
-    return multiply_kept(graph, x, matrix, block_sums)
-
-
 # Four bits a weight and a half-precision scale for each block of 32, perhaps an offset as well.
 W4 = Method(
     Quant.W4,
     Activations.FLOAT16,
     _store,
-    _multiply,
+    multiply_kept,
     bytes_per_weight=0.5 + 2 / KEPT_BLOCK,
     head=Quant.KEEP,  # four bits of a head lose as much as those of half the layers
     choice=CodeChoice(in_half=True, has_offsets=True),

@@ -32,6 +32,10 @@ class TransformedSource:
         """Those of the inner source."""
         return self._inner.end_ids()
 
+    def float_bytes(self) -> int:
+        """Those of the inner source: a change of floats leaves floats."""
+        return self._inner.float_bytes()
+
     def tensors(self) -> AbstractContextManager[Checkpoint]:
         """The changed tensors, while the context lasts."""
         return self._opened()
