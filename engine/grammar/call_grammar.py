@@ -232,7 +232,9 @@ class _Tagged:
             schema = self._parameters.schemas[name]
             types = types_of(schema, self._schema)
             assign = self._assign(types)
-            options.append(f"{json.dumps(name)} {self._grammar.literal(assign)} {self._value(name, schema, types, number + 1)}")
+            options.append(
+                f"{json.dumps(name)} {self._grammar.literal(assign)} {self._value(name, schema, types, number + 1)}"
+            )
         self._grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
 
     def _unknown(self, name: str) -> None:
