@@ -16,7 +16,7 @@ KINDS = ("string", "integer", "number", "boolean", "null", "object", "array")
 CODER = CallFormat(
     "<tool_call>\n<function=",
     ">\n",
-    TaggedArguments("<parameter=", dict.fromkeys(KINDS, ">\n"), "\n</parameter>\n", words=("True", "False")),
+    TaggedArguments("<parameter=", dict.fromkeys(KINDS, ">\n"), "\n</parameter>\n"),
     "</function>\n</tool_call>",
     between="\n",
 )

@@ -215,9 +215,9 @@ def spoken(template: Template, called: list[Called]) -> str:
         given = "text='a'" if "start" in answer.calls.opening else '{"text": "a"}'
         named = f"{answer.calls.begin}get_weather{answer.calls.named}{given}{answer.calls.end}"
         return f"{answer.calls.opening}{named}{answer.calls.closing}"
-    body = template.body(called)
-    end = (answer.calls.closing or answer.calls.end).split("⟩")[-1].rstrip()
-    stop = body.index(end, body.rindex(called[-1][0])) + len(end) if end else body.rindex("}") + 1
+    body = template.body(called).split("<|START_OF_TURN_TOKEN|>")[0]  # a turn that one template puts behind all
+    end = (answer.calls.closing or answer.calls.end).split("⟩")[-1].rstrip() or "}"
+    stop = body.rindex(end) + len(end)
     spaces = answer.calls.end[len(answer.calls.end.rstrip()) :]
     return body[:stop] + ("" if answer.calls.closing else spaces)
 
