@@ -1,4 +1,4 @@
-"""How each chat template of llama.cpp that shows tools writes calls: read by eye from what it renders."""
+"""How each chat template of llama.cpp that shows tools writes calls: what was found, compared with what it renders."""
 
 from dataclasses import dataclass
 
