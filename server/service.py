@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 from fastapi import Request, Response
 
+from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.manifest import Manifest
 from engine.errors import ContextLengthExceeded
-from engine.grammar.tool_formats import ToolFormat
 from engine.pooling.prompts import PooledInput
 from engine.request import Pooling, PromptEmbeds, SamplingParams
 from engine.request import Request as EngineRequest
@@ -34,9 +34,8 @@ from server.requests.chat_template_options import Thinking
 from server.requests.denoising import out_of_order
 from server.requests.params import GenerationParams
 from server.requests.prompts import ReadPrompt
-from server.requests.structured_output import AnswerForm
+from server.requests.structured_output import AnswerForm, placed
 from server.settings import Settings
-from server.writers.tool_calls import format_of
 from server.writers.usage import Envelope
 
 T = TypeVar("T")
@@ -84,9 +83,9 @@ class Service:
     facts: RequestFacts | None = None  # what is logged and traced of the request
 
     @property
-    def tool_format(self) -> ToolFormat | None:
-        """How the model writes tool calls, None when its chat template shows it no tools."""
-        return format_of(self.engine.info.manifest.text.markers)
+    def writes(self) -> AnswerFormat:
+        """How the model writes answers; without calls where its chat template shows it no tools."""
+        return self.engine.info.manifest.text.writes
 
     def admit(self, sequences: int) -> None:
         """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap."""
@@ -111,10 +110,7 @@ class Service:
             return params
         if params.denoising is not None:
             raise out_of_order(form.param)
-        spec = form.spec
-        if thinking is not None and thinking.markers is not None and not thinking.is_over:
-            opening, after = thinking.markers
-            spec = msgspec.structs.replace(spec, after=after, opening="" if thinking.is_open else opening)
+        spec = form.spec if thinking is None else placed(form.spec, self.writes, thinking)
         return replace(params, grammar=await self.engine.compile_grammar(spec, form.param))
 
     def launch(

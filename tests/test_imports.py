@@ -22,7 +22,7 @@ PURE = (
 )
 EFFECTS = {"numpy", "os", "time", "socket", "threading", "asyncio", "subprocess", "random"}
 # What the HTTP process may load of the grammar side: nothing that compiles.
-SERVED_GRAMMAR = {"engine/grammar/spec.py", "engine/grammar/tool_formats.py", "engine/grammar/compiler_pool.py"}
+SERVED_GRAMMAR = {"engine/grammar/spec.py", "engine/grammar/parameter_types.py", "engine/grammar/compiler_pool.py"}
 
 
 @dataclass(frozen=True, slots=True)

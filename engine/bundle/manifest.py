@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.bounds import (
     MAX_CACHE_BYTES_PER_TOKEN,
     Axis,
@@ -135,7 +136,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything needed to turn text into tokens and back. Files are relative to the bundle.
 
-    markers: what opens and closes a part of an answer, for 'reasoning' and 'tool_call', where the template has them.
+    answer: how the model writes answers, None in bundles of earlier versions and without a chat template.
     stop_texts: what ends an answer beside `stop_ids`, where no single token stands for it.
     """
 
@@ -145,8 +146,13 @@ class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bos_token: Text | None = None
     eos_token: Text | None = None
     add_bos: bool = False
-    markers: dict[Text, tuple[Text, Text]] = {}
+    answer: AnswerFormat | None = None
     stop_texts: Annotated[tuple[Text, ...], Meta(max_length=4096)] = ()
+
+    @property
+    def writes(self) -> AnswerFormat:
+        """How the model writes answers; plain text where nothing is known."""
+        return self.answer or AnswerFormat()
 
 
 class DiffusionSpec(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine import messages
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import Manifest
 from engine.client.admission import AdmissionControl
 from engine.client.info import EngineInfo, engine_info
 from engine.client.lifecycle import EngineState
@@ -35,6 +35,7 @@ from engine.grammar.spec import GrammarSpec
 from engine.logs.names import server_log
 from engine.pooling.prompts import PooledInput
 from engine.request import Delivered, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
+from engine.text.answer_probing import load_described
 from engine.text.facts import TextFacts
 from engine.text.prompt import ChatPrompt, PromptMaker
 from engine.text.rendering import decode_rendered, encode_request
@@ -93,7 +94,7 @@ class Engine:
         try:
             self._refuse_if_closing()
             folder = Path(self._config.bundle)
-            manifest = await self._in_thread(lambda: load_manifest(folder))
+            manifest = await self._in_thread(lambda: load_described(folder))
             ready = await self._load(folder, manifest)
         except BaseException:
             await self.close()
@@ -229,10 +230,11 @@ class Engine:
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
         """The bound as this model's tokens; None for a model that does not reason. is_open: the prompt opened it."""
-        markers = self.info.manifest.text.markers.get("reasoning")
+        markers = self.info.manifest.text.writes.reasoning
         if markers is None:
             return None
-        opening, closing = (self._text().tokenizer.encode(marker, allow_special=True) for marker in markers)
+        encode = self._text().tokenizer.encode
+        opening, closing = (encode(text, allow_special=True) for text in (markers.opening, markers.closing))
         return ThinkingBudget(tokens, () if is_open else opening, closing)
 
     def token_pieces(self, ids: Sequence[int]) -> tuple[bytes, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from engine.bundle.manifest import Manifest, save_manifest
 from engine.bundle.variant import PassShape
-from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Quant
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
 from engine.compile.baseline import baseline_warning
 from engine.compile.calibrated.balance import balance_stage
 from engine.compile.calibrated.settle import settle_quality
@@ -27,7 +27,7 @@ from engine.compile.parts import PartPlan, plan_parts
 from engine.compile.progress import ProgressSink
 from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
 from engine.compile.quantization.method import Activations
-from engine.compile.quantization.table import method_of
+from engine.compile.quantization.table import method_of, with_kept_floats
 from engine.compile.segments.losses import segment_losses_stage
 from engine.compile.segments.recurrent import conv_weights_stage
 from engine.compile.segments.stages import (
@@ -42,7 +42,6 @@ from engine.compile.task import SentenceFiles, check_task, names_in, settle_task
 from engine.isolation.memory import usable_memory
 from engine.models.encoders.recognition import is_encoder_folder
 from engine.models.family import read_network
-from engine.models.float_size import keeps_floats
 from engine.models.network import Network
 from engine.sources.publish import staged_folder
 
@@ -135,8 +134,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
     source = open_source(arguments.source)
-    if arguments.quant is Quant.KEEP and keeps_floats(source.float_bytes(), usable_memory()):
-        arguments = replace(arguments, quant=Quant.FP32)
+    arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
     network = read_network(source.config, requested_context(arguments, shapes))
     arguments = settle_hybrid(settle_layout(arguments, network.spec.head_dim), network)
     files = SentenceFiles.read(arguments.source)

@@ -11,7 +11,8 @@ from engine.compile.checkpoint import read_optional_json
 from engine.errors import CompileError
 from engine.files.content import brief, one_line
 from engine.files.opening import TEMPLATE_BYTES, TOKENIZER_BYTES, read_text, shown
-from engine.text.markers import END_OF_TURN, find_markers
+from engine.text.answer_probing import probed_answer
+from engine.text.format_table import end_marks
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -71,14 +72,15 @@ def describe_text(
         (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8", newline="\n")
     bos = _token_text(settings.get("bos_token"))
     eos = _token_text(settings.get("eos_token"))
+    answer = probed_answer(template, bos, eos)
     return TextSpec(
         tokenizer=TOKENIZER_FILE,
         chat_template=TEMPLATE_FILE if template is not None else None,
-        stop_ids=_stop_ids(tokenizer, template or "", declared, eos),
+        stop_ids=_stop_ids(tokenizer, end_marks(template or "", answer), declared, eos),
         bos_token=bos,
         eos_token=eos,
         add_bos=_adds_bos(tokenizer, settings, bos),
-        markers=find_markers(template or ""),
+        answer=answer,
     )
 
 
@@ -100,7 +102,9 @@ def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
     return value
 
 
-def _stop_ids(tokenizer: Tokenizer, template: str, declared: Iterable[object], eos: str | None) -> tuple[int, ...]:
+def _stop_ids(
+    tokenizer: Tokenizer, marks: Iterable[str], declared: Iterable[object], eos: str | None
+) -> tuple[int, ...]:
     """Ids that end an answer: declared ones (int or list), the tokenizer's end token, end-of-turn marks in use."""
     found: set[int] = set()
     for value in declared:
@@ -109,7 +113,6 @@ def _stop_ids(tokenizer: Tokenizer, template: str, declared: Iterable[object], e
                 found.add(item)
             elif item is not None:
                 raise CompileError(f"eos_token_id must be an integer or a list of them, it is {brief(value)}")
-    marks = [mark for mark in END_OF_TURN if mark in template]
     for mark in [*marks, eos]:
         identifier = tokenizer.token_to_id(mark) if mark else None
         if identifier is not None:

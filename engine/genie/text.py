@@ -11,7 +11,8 @@ from engine.files.opening import TOKENIZER_BYTES, shown
 from engine.genie.chat_template import TEMPLATE_FILE, TOKENIZER_CONFIG, find_template
 from engine.genie.config import CONFIG_FILE, GenieConfig
 from engine.genie.json_fields import Fields, load_fields, load_optional
-from engine.text.markers import END_OF_TURN, find_markers
+from engine.text.answer_probing import probed_answer
+from engine.text.format_table import end_marks
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -47,8 +48,8 @@ def read_text(folder: Path, config: GenieConfig) -> GenieText:
     declared = [
         load_optional(folder / name).integers("eos_token_id") for name in ("generation_config.json", "config.json")
     ]
-    marks = [mark for mark in END_OF_TURN if mark in (template or "")]
-    spoken = [*marks, *config.stop_sequences, *([eos] if eos else [])]
+    answer = probed_answer(template, bos, eos)
+    spoken = [*end_marks(template or "", answer), *config.stop_sequences, *([eos] if eos else [])]
     stops = {*config.eos_ids, *(number for group in declared for number in group)}
     stops |= {ids[text] for text in spoken if text in ids}
     spec = TextSpec(
@@ -58,7 +59,7 @@ def read_text(folder: Path, config: GenieConfig) -> GenieText:
         bos_token=bos,
         eos_token=eos or next((names[number] for number in config.eos_ids if number in names), None),
         add_bos=_adds_bos(settings, tokenizer, bos),
-        markers=find_markers(template or ""),
+        answer=answer,
         stop_texts=tuple(text for text in config.stop_sequences if text and text not in ids),
     )
     return GenieText(path, template, spec)

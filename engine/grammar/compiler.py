@@ -5,14 +5,15 @@ by why the tokenizer cannot be used; each later one is a `GrammarSpec`, compiled
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from llguidance import LLTokenizer
 
-from engine.grammar.matching import GrammarFailed, checked, control_texts, load_tokenizer, new_matcher, special_token
-from engine.grammar.source import Unusable, serialised, unforced
+from engine.grammar.literals import Literals, Unusable
+from engine.grammar.matching import GrammarFailed, checked, control_tokens, load_tokenizer, new_matcher
+from engine.grammar.source import serialised, unforced
 from engine.grammar.spec import Compiled, GrammarSpec, decode_opening, decode_spec, encode_compiled
 from engine.isolation.inside import HelperFrames, bound_memory, ending_after
 
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
     except GrammarFailed as error:
         frames.write(encode_compiled(Compiled(error=str(error))))
         return 3
-    controls = control_texts(tokenizer)
+    controls = control_tokens(tokenizer)
     frames.write(encode_compiled(Compiled()))
     while (body := frames.read()) is not None:
         with ending_after(longest_s):
@@ -43,10 +44,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Sequence[str]) -> Compiled:
-    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_texts`."""
+def compiled(spec: GrammarSpec, tokenizer: LLTokenizer, controls: Mapping[str, int]) -> Compiled:
+    """Make the grammar and try it: what fails later in the worker would fail here. `controls`: `control_tokens`."""
     try:
-        grammar = unforced(serialised(spec, lambda marker: special_token(tokenizer, marker)), controls)
+        grammar = unforced(serialised(spec, Literals(controls)), tuple(controls))
         matcher = new_matcher(tokenizer, grammar)
         allowed = matcher.compute_bitmask()
         checked(matcher)

@@ -59,13 +59,7 @@ def _told(error: str) -> str:
     return " ".join(said.split())[:MESSAGE_CHARACTERS]
 
 
-def control_texts(tokenizer: LLTokenizer) -> tuple[str, ...]:
-    """What llguidance takes for the texts of control tokens, and no text of a grammar can match."""
+def control_tokens(tokenizer: LLTokenizer) -> dict[str, int]:
+    """What llguidance takes for control tokens, by their texts, which no text of a grammar can match."""
     ids = (token for token in range(tokenizer.vocab_size) if tokenizer.is_special_token(token))
-    return tuple(text for text in map(str, (tokenizer.decode_str([token]) for token in ids)) if len(text) > 1)
-
-
-def special_token(tokenizer: LLTokenizer, marker: str) -> int | None:
-    """Id of a marker that is one token which no text of a grammar can match, else None."""
-    ids = tokenizer.tokenize_str(marker, parse_special=True)
-    return ids[0] if len(ids) == 1 and tokenizer.is_special_token(ids[0]) else None
+    return {text: token for token in ids if len(text := str(tokenizer.decode_str([token]))) > 1}

@@ -5,6 +5,8 @@ Imported by the serving process: nothing here compiles anything.
 
 import msgspec
 
+from engine.bundle.answer_format import CallFormat
+
 
 class JsonSchema(msgspec.Struct, frozen=True, tag=True):
     """A JSON value that a schema (JSON text) accepts. Lenient: keywords that cannot be enforced are ignored.
@@ -47,17 +49,23 @@ class CalledTool(msgspec.Struct, frozen=True):
 
 
 class ToolCalls(msgspec.Struct, frozen=True, tag=True):
-    """Calls in the form of `tool_formats.py`, named by its opening marker.
+    """Calls as a model writes them.
 
     is_forced: nothing but calls, at least one; otherwise text, in which calls have the right form.
     most: calls, 0 = any number. otherwise: the form of an answer without calls, None = any text.
+    mark: what tells that calls begin. around: texts besides that may hold control tokens. prefilled: what the prompt
+    has written of the answer. id_chars: the length of the ids of calls, 0 for any.
     """
 
-    opening: str
+    form: CallFormat
     tools: tuple[CalledTool, ...]
     is_forced: bool
     most: int = 0
     otherwise: TextForm | None = None
+    mark: str = ""
+    around: tuple[str, ...] = ()
+    prefilled: str = ""
+    id_chars: int = 0
 
 
 Form = TextForm | ToolCalls
@@ -66,12 +74,15 @@ Form = TextForm | ToolCalls
 class GrammarSpec(msgspec.Struct, frozen=True):
     """A form, and the marker that ends the reasoning before it ("" = no reasoning).
 
-    opening: what begins the reasoning where the model may leave it out; "" = the prompt has begun it.
+    opening: what begins the reasoning where the model may leave it out; "" = the prompt has begun it. restart: what
+    the model writes between reasoning and answer. wrap: what it may write around a text.
     """
 
     form: Form
     after: str = ""
     opening: str = ""
+    restart: str = ""
+    wrap: tuple[str, str] = ("", "")
 
 
 class CompilerOpening(msgspec.Struct, frozen=True):

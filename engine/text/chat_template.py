@@ -10,13 +10,14 @@ loop controls, `raise_exception`, `strftime_now`, a `tojson` that keeps Unicode 
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -58,9 +59,12 @@ class ChatTemplate:
     ) -> None:
         """BundleError when `source` is not a template."""
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
         except (jinja2.TemplateError, SyntaxError, *TRIPPED_OVER) as error:  # SyntaxError: blocks nested too deeply
             raise BundleError(f"the chat template cannot be compiled: {_shown(error)}") from error
+        self._reads_functions = "functions" in read and "tools" not in read
         self._clock = clock
         self._longest_s = longest_s
 
@@ -82,6 +86,8 @@ class ChatTemplate:
         """
         try:
             given = {**variables, "messages": messages, "tools": tools}
+            if self._reads_functions:  # Firefunction's: tools as JSON text, and the time
+                given |= {"functions": _tojson(tools or [], indent=2), "datetime": _strftime_now("%b %d %Y %H:%M:%S")}
             return self._bounded(self._template.generate(given), max_chars)
         except jinja2.TemplateError as error:
             raise InvalidRequest(f"The chat template refuses these messages: {_shown(error)}", "messages") from error
@@ -113,8 +119,8 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+def _environment() -> jinja2.sandbox.SandboxedEnvironment:
+    environment = jinja2.sandbox.SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
@@ -138,7 +144,16 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_listed
+    )
+
+
+def _listed(value: Any) -> list[Any]:
+    """What filters such as `map` give is a list in JSON."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _shown(error: BaseException) -> str:

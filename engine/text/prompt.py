@@ -31,11 +31,26 @@ class ChatPrompt:
     keep: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """What a template reads in a message. thoughts: the field of reasoning, "" = none."""
+
+    thoughts: str = ""
+    has_text_arguments: bool = False
+
+
 class PromptMaker:
     """Tokenizer and template of one bundle. Immutable, shared by threads."""
 
-    def __init__(self, tokenizer: Tokenizer, template: str | None, special_names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str | None,
+        special_names: Mapping[str, str],
+        form: MessageForm = MessageForm(),
+    ) -> None:
         """`template` is its source. `special_names` are template variables such as bos_token."""
+        self._form = form
         self.tokenizer = tokenizer
         self.template_source = template
         self._special_names = dict(special_names)
@@ -45,8 +60,9 @@ class PromptMaker:
     def load(cls, folder: Path, spec: TextSpec) -> "PromptMaker":
         """Read tokenizer and template of a bundle; BundleError says what is wrong with them."""
         template = read_template(folder / spec.chat_template) if spec.chat_template else None
+        given = MessageForm(spec.writes.thoughts, spec.writes.has_text_arguments)
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
-        return cls(Tokenizer.load(folder, spec), template, names)
+        return cls(Tokenizer.load(folder, spec), template, names, given)
 
     def text(self, text: str, max_context: int, keep: int | None = None) -> tuple[int, ...]:
         """Token ids of a plain prompt, with BOS where the model wants it.
@@ -82,7 +98,9 @@ class PromptMaker:
         chosen = {"add_generation_prompt": True, **check_options(options)}
         if keep is None:
             self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
-        spoken = [normalise_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        spoken = [
+            normalise_message(message, f"messages[{index}]", self._form) for index, message in enumerate(messages)
+        ]
         separator = choose_separator([spoken, tools, chosen])
         request = RenderRequest(
             self._guard.protect(spoken, separator),
@@ -131,15 +149,17 @@ class PromptMaker:
                 raise ContextLengthExceeded(max_context, tokens, 0, param, at_least=True)
 
 
-def normalise_message(message: Mapping[str, Any], param: str) -> dict[str, Any]:
+def normalise_message(message: Mapping[str, Any], param: str, form: MessageForm = MessageForm()) -> dict[str, Any]:
     """One OpenAI message as templates expect it: content is a string, tool call arguments are an object.
 
     Text parts are joined by line breaks, a missing content is empty; arguments that are not a JSON object stay text.
     """
     spoken = dict(message)
     spoken["content"] = _content_text(message.get("content"), param)
-    if message.get("tool_calls"):
+    if message.get("tool_calls") and not form.has_text_arguments:
         spoken["tool_calls"] = [_normalise_call(call, param) for call in message["tool_calls"]]
+    if form.thoughts and spoken.get("reasoning_content"):
+        spoken[form.thoughts] = spoken["reasoning_content"]
     return spoken
 
 

@@ -73,9 +73,9 @@ class TemplatePool:
             raise BundleError(error)
 
 
-async def render_all(source: str, requests: Iterable[RenderRequest]) -> list[Rendered]:
+async def render_all(source: str, requests: Iterable[RenderRequest], limits: HelperLimits = LIMITS) -> list[Rendered]:
     """Render one after the other until one passes a bound: its answer is an error and the last. BundleError."""
-    pool = TemplatePool(source, LIMITS)
+    pool = TemplatePool(source, limits)
     found: list[Rendered] = []
     try:
         await pool.start()

@@ -43,7 +43,7 @@ class Tokenizer:
     def __init__(
         self, serialized: str, bos_token: str | None = None, add_bos: bool = False, markers: Collection[str] = ()
     ) -> None:
-        """`serialized` is the content of tokenizer.json; `markers` are shown although they may be special tokens.
+        """`serialized` is the content of tokenizer.json; special tokens in one of `markers` are shown.
 
         Raises BundleError when it cannot be used.
         """
@@ -57,7 +57,9 @@ class Tokenizer:
         added = self._special_aware.get_added_tokens_decoder()
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
         self._special_ids = frozenset(self.special_tokens.values())
-        self._hidden_ids = frozenset(i for token, i in self.special_tokens.items() if token not in markers)
+        self._hidden_ids = frozenset(
+            i for token, i in self.special_tokens.items() if not any(token in marker for marker in markers)
+        )
         self._special_pattern = _special_pattern(tuple(token for token in added.values() if token.special))
         self._bytes = _token_table(
             self._special_aware.get_vocab(with_added_tokens=True),
@@ -79,8 +81,7 @@ class Tokenizer:
             serialized = read_text(confined(folder, spec.tokenizer), TOKENIZER_BYTES)
         except OSError as error:
             raise BundleError(f"{path} cannot be read: {shown(error)}") from error
-        markers = {marker for pair in spec.markers.values() for marker in pair}
-        return cls(serialized, spec.bos_token, spec.add_bos, markers)
+        return cls(serialized, spec.bos_token, spec.add_bos, spec.writes.literals)
 
     def encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
         """Token ids of `text`, without BOS. Special tokens written in the text become control tokens only on request.

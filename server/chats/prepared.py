@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from engine.grammar.tool_formats import ToolFormat
+from engine.bundle.answer_format import AnswerFormat
 from server.protocol.chat_request import ChatRequest
 from server.requests.chat_template_options import Thinking, thinking_after, thinking_budget
 from server.requests.params import GenerationParams, chat_params
@@ -16,15 +16,15 @@ from server.requests.tools import chat_tools
 from server.service import Service, until_left
 from server.writers.parsed_choice import ParsedChoice
 from server.writers.reasoning import reasoning_splitter
+from server.writers.tool_calls import CallSplitter
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedChat:
-    """A body whose fields are honoured. tools: as the chat template reads them. calls: None when it may make none."""
+    """A body whose fields are honoured. tools: as the chat template reads them, None when it may call none."""
 
     params: GenerationParams
     tools: list[dict[str, Any]] | None
-    calls: ToolFormat | None
     form: AnswerForm | None
 
 
@@ -35,12 +35,21 @@ class PreparedChat:
     prompt: tuple[int, ...]
     params: GenerationParams
     thinking: Thinking
-    calls: ToolFormat | None
+    answer: AnswerFormat | None
+    tools: list[dict[str, Any]] | None
 
     def parsed_choices(self) -> list[ParsedChoice]:
         """One for each choice, before anything was said."""
-        markers, is_open = self.thinking.markers, self.thinking.is_open
-        return [ParsedChoice(self.calls, reasoning_splitter(markers, is_open)) for _ in range(self.params.choices)]
+        return [self._parsed() for _ in range(self.params.choices)]
+
+    def _parsed(self) -> ParsedChoice:
+        thinking, answer = self.thinking, self.answer
+        reasoning = reasoning_splitter(thinking.markers, thinking.is_open)
+        if answer is None or (self.tools is None and answer.content is None):
+            return ParsedChoice(None, reasoning)
+        functions = [tool["function"] for tool in self.tools or ()]
+        schemas = {function["name"]: function.get("parameters") or {} for function in functions}
+        return ParsedChoice(CallSplitter(answer, self.tools is not None, schemas, thinking.prefilled), reasoning)
 
 
 def checked_chat(body: ChatRequest, service: Service) -> CheckedChat:
@@ -50,9 +59,8 @@ def checked_chat(body: ChatRequest, service: Service) -> CheckedChat:
     """
     params = chat_params(body, service.engine, service.settings)
     service.admit(params.choices)
-    tools = chat_tools(body, service.tool_format)
-    calls = None if tools is None else service.tool_format
-    return CheckedChat(params, tools, calls, chat_form(body, calls))
+    tools = chat_tools(body, service.writes)
+    return CheckedChat(params, tools, chat_form(body, service.writes if tools is not None else None))
 
 
 async def prepared_chat(
@@ -74,7 +82,7 @@ async def prepared_chat(
     budget = thinking_budget(body.thinking_token_budget, thinking, engine)
     params = replace(params, thinking_budget=budget, prediction=prediction)
     params = await until_left(request, service.constrained(params, checked.form, thinking))
-    return PreparedChat(prompt, params, thinking, checked.calls)
+    return PreparedChat(prompt, params, thinking, service.writes, checked.tools)
 
 
 async def prepared_text(request: Request, service: Service, checked: CheckedChat, text: str) -> PreparedChat:
@@ -84,4 +92,4 @@ async def prepared_text(request: Request, service: Service, checked: CheckedChat
     """
     prompt = await until_left(request, service.engine.text_prompt(text, checked.params.keep))
     params = await until_left(request, service.constrained(checked.params, checked.form))
-    return PreparedChat(prompt, params, Thinking(None), None)
+    return PreparedChat(prompt, params, Thinking(None), None, None)

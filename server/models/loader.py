@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.manifest import Manifest
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.processes import child_environment, module_command
+from engine.text.answer_probing import load_described
 from server.engine_seam import EngineLike
 
 RECKON_S = 120.0
@@ -42,7 +43,7 @@ class BundleLoader:
         if self._find is not None:
             self._config = replace(self._config, bundle=str(self._find()))
             self._find = None
-        manifest = load_manifest(Path(self._config.bundle))
+        manifest = load_described(Path(self._config.bundle))
         if self._size is None or manifest != self.manifest:  # the bundle may have been compiled anew meanwhile
             (self._size, self.prefixes), self.manifest = _reckoned(self._config), manifest
         return self._size

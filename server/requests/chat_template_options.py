@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.bundle.answer_format import Markers
 from engine.request import ThinkingBudget
 from server.engine_seam import EngineLike
 from server.http.errors import refuse
 
 END_TOKENS = 32  # of a prompt: enough for a marker and the line break after it
-
-Markers = tuple[str, str]  # what opens and what closes the reasoning, such as <think> and </think>
 
 
 def template_options(
@@ -31,20 +30,24 @@ class Thinking:
     """Whether the model reasons before it answers. `markers` open and close the block; None = it does not reason.
 
     is_open: the prompt has opened the block. is_over: it has closed it too, so that the answer comes at once.
+    prefilled: what the prompt has written of the answer.
     """
 
     markers: Markers | None
     is_open: bool = False
     is_over: bool = False
+    prefilled: str = ""
 
 
 def thinking_after(prompt: Sequence[int], engine: EngineLike) -> Thinking:
     """How the model goes on after a prompt of these token ids."""
-    markers = engine.info.manifest.text.markers.get("reasoning")
-    if markers is None:
-        return Thinking(None)
+    answer = engine.info.manifest.text.writes
     end = b"".join(engine.token_pieces(prompt[-END_TOKENS:])).decode("utf-8", "replace")
-    return Thinking(markers, is_opened(end, markers), end.rstrip().endswith(markers[1]))
+    prefilled = answer.prefill if answer.prefill and end.endswith(answer.prefill) else ""
+    markers = answer.reasoning
+    if markers is None:
+        return Thinking(None, prefilled=prefilled)
+    return Thinking(markers, is_opened(end, markers), end.rstrip().endswith(markers.closing), prefilled)
 
 
 def thinking_budget(tokens: int | None, thinking: Thinking, engine: EngineLike) -> ThinkingBudget | None:
@@ -60,6 +63,6 @@ def thinking_budget(tokens: int | None, thinking: Thinking, engine: EngineLike) 
 
 def is_opened(prompt_end: str, markers: Markers) -> bool:
     """True when the end of a prompt has opened the reasoning and not closed it."""
-    opening, closing = markers
+    opening, closing = markers.opening, markers.closing
     start = prompt_end.rfind(opening)
     return start >= 0 and not prompt_end[start + len(opening) :].strip() and closing not in prompt_end[start:]

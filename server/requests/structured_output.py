@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from engine.bundle.answer_format import AnswerFormat
 from engine.grammar.spec import CalledTool, Cfg, Choice, GrammarSpec, JsonSchema, Regex, TextForm, ToolCalls
-from engine.grammar.tool_formats import ToolFormat
 from server.http.errors import echo, refuse
 from server.protocol.chat_request import ChatRequest, FunctionTool, NamedToolChoice
 from server.protocol.generation_request import GenerationBody
 from server.protocol.structured_outputs import JsonObjectFormat, JsonSchemaFormat, StructuredOutputs
+from server.requests.chat_template_options import Thinking
 
 ANY_OBJECT = '{"type":"object"}'
 
@@ -30,10 +31,10 @@ def text_form(body: GenerationBody) -> AnswerForm | None:
     return AnswerForm(GrammarSpec(found[1]), found[0]) if found is not None else None
 
 
-def chat_form(body: ChatRequest, calls: ToolFormat | None) -> AnswerForm | None:
+def chat_form(body: ChatRequest, calls: AnswerFormat | None) -> AnswerForm | None:
     """The form of a chat's answer: of its text, of its calls, or of either; raises Refusal naming the field.
 
-    calls: how the model writes calls, None when it may make none.
+    calls: how the model writes, None when it may make no calls.
     """
     text = _text_form(body)
     if calls is None or not body.tools:
@@ -65,13 +66,30 @@ def _text_form(body: GenerationBody) -> tuple[str, TextForm] | None:
 
 
 def _calls(
-    calls: ToolFormat, tools: list[FunctionTool], most: int, is_forced: bool, otherwise: TextForm | None = None
+    answer: AnswerFormat, tools: list[FunctionTool], most: int, is_forced: bool, otherwise: TextForm | None = None
 ) -> AnswerForm:
     called = tuple(
         CalledTool(tool.name, None if tool.parameters is None else _json(tool.parameters), not tool.strict)
         for tool in tools
     )
-    return AnswerForm(GrammarSpec(ToolCalls(calls.opening, called, is_forced, most, otherwise)), "tools")
+    assert answer.calls is not None  # otherwise the tools were refused
+    form, around = answer.calls, answer.around
+    calls = ToolCalls(form, called, is_forced, most, otherwise, answer.mark(form), around, "", answer.id_chars)
+    return AnswerForm(GrammarSpec(calls), "tools")
+
+
+def placed(spec: GrammarSpec, answer: AnswerFormat, thinking: Thinking) -> GrammarSpec:
+    """The form where the model would write it: behind its reasoning, and inside of what is around a text."""
+    if isinstance(spec.form, ToolCalls) and thinking.prefilled:
+        spec = msgspec.structs.replace(spec, form=msgspec.structs.replace(spec.form, prefilled=thinking.prefilled))
+    if answer.content is not None:
+        opening = answer.content.opening.removeprefix(thinking.prefilled)
+        spec = msgspec.structs.replace(spec, wrap=(opening, answer.content.closing))
+    markers = thinking.markers
+    if markers is None or thinking.is_over:
+        return spec
+    opening = "" if thinking.is_open else markers.opening
+    return msgspec.structs.replace(spec, after=markers.closing, opening=opening, restart=answer.restart)
 
 
 def _response_format(body: GenerationBody) -> Iterator[tuple[str, TextForm]]:

@@ -2,22 +2,22 @@
 
 from typing import Any
 
-from engine.grammar.tool_formats import ToolFormat
+from engine.bundle.answer_format import AnswerFormat
 from server.http.errors import refuse
 from server.protocol.chat_request import ChatRequest
 
 
-def chat_tools(body: ChatRequest, calls: ToolFormat | None) -> list[dict[str, Any]] | None:
+def chat_tools(body: ChatRequest, answer: AnswerFormat) -> list[dict[str, Any]] | None:
     """The tools the chat template shows the model, None for none; raises Refusal naming the field.
 
-    calls: how the model writes calls, None for a model that takes no tools.
+    answer: how the model writes; without calls, it takes no tools.
     """
     if not body.tools:
         for field in ("tool_choice", "parallel_tool_calls"):
             if getattr(body, field) is not None:
                 raise refuse(f"'{field}' is only allowed when 'tools' are given.", field, "invalid_value")
         return None
-    if calls is None:
+    if answer.calls is None:
         message = "Unsupported parameter: 'tools' is not supported by this model's chat template."
         raise refuse(message, "tools", "unsupported_parameter")
     if body.tool_choice == "none":

@@ -64,7 +64,7 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> TokenCount
     """The tokens of the prompt that /v1/messages would make of the same fields."""
     service = await take_model(request, body.model, check_generates)
     with _own_words():
-        tools = chat_tools(conversation_chat(body), service.tool_format)
+        tools = chat_tools(conversation_chat(body), service.writes)
         work = service.engine.chat_prompt(template_turns(body), tools, thinking_options(body))
         return TokenCountAnswer(input_tokens=len(await until_left(request, work)))
 

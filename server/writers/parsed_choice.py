@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from engine.grammar.tool_formats import ToolFormat
 from engine.request import Delta, FinishReason, TextLogprob
 from server.writers.reasoning import ReasoningSplitter, Thought
 from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, Piece
@@ -12,13 +11,13 @@ Part = Thought | Piece
 
 
 class ParsedChoice:
-    """What one choice has said so far. `calls` is how the model writes calls, None when it may not call."""
+    """What one choice has said so far. `splitter` finds calls in the answer, None = it is text as it is."""
 
-    def __init__(self, calls: ToolFormat | None, reasoning: ReasoningSplitter | None = None) -> None:
+    def __init__(self, splitter: CallSplitter | None, reasoning: ReasoningSplitter | None = None) -> None:
         self.parts: list[Part] = []
         self.logprobs: list[TextLogprob] = []
         self.finish: str | None = None
-        self._splitter = CallSplitter(calls) if calls is not None else None
+        self._splitter = splitter
         self._reasoning = reasoning
         self._counted = 0
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from engine.bundle.answer_format import Markers
 from engine.request import Delta
-
-Markers = tuple[str, str]  # what opens and what closes the reasoning, such as <think> and </think>
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class ReasoningSplitter:
 
     def __init__(self, markers: Markers, is_open: bool) -> None:
         """`is_open`: the prompt has already opened the block."""
-        self._opening, self._closing = markers
+        self._opening, self._closing = markers.opening, markers.closing
         self._state = _State.INSIDE if is_open else _State.BEFORE
         self._held = ""
         self._is_trimming = True  # at the beginning of a part: its leading white space is dropped

@@ -1,49 +1,14 @@
-"""Tool calls in the model's text, read as they come. How models write them: `engine/grammar/tool_formats.py`."""
+"""Tool calls in the model's text, read as they come. How a model writes them: `engine/bundle/answer_format.py`."""
 
 import re
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import msgspec
+from engine.bundle.answer_format import AnswerFormat
+from server.writers.argument_readers import Schema
+from server.writers.call_block import CallArguments, CallBegin, CallBlock, Piece
+from server.writers.literals import uncertain
 
-from engine.grammar.tool_formats import HERMES, TOOL_FORMATS, ToolFormat
-
-MAX_HELD_CHARACTERS = 256 * 1024
-MAX_HEAD_CHARACTERS = 1024  # a call that has not begun as usual within these is read as a whole
-
-_HEAD = re.compile(r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class CallBegin:
-    """A call begins. `index` counts the calls of one choice."""
-
-    index: int
-    id: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallArguments:
-    """More of the JSON text of a call's arguments."""
-
-    index: int
-    text: str
-
-
-Piece = str | CallBegin | CallArguments
-
-
-class _Call(msgspec.Struct):
-    name: str
-    arguments: dict[str, object] | None = None
-    parameters: dict[str, object] | None = None
-
-
-def format_of(markers: Mapping[str, tuple[str, str]]) -> ToolFormat | None:
-    """The format of calls that a manifest's markers name, None when they name none: the model takes no tools."""
-    return TOOL_FORMATS.get(markers.get("tool_call", ("", ""))[0])
+NO_SCHEMAS: Mapping[str, Schema] = {}
 
 
 class CallSplitter:
@@ -51,16 +16,31 @@ class CallSplitter:
 
     Held back: what may be the beginning of a marker, a call until its name and the begin of its arguments are known,
     and white space, which is dropped when a call follows it or precedes it. A call that does not begin as one comes
-    out as the text it is.
+    out as the text it is. What is around the text of an answer is dropped.
     """
 
-    def __init__(self, form: ToolFormat = HERMES) -> None:
-        self._form = form
-        self._held = ""
-        self._block: _Block | None = None
+    def __init__(
+        self, form: AnswerFormat, may_call: bool = True, schemas: Mapping[str, Schema] = NO_SCHEMAS, prefilled: str = ""
+    ) -> None:
+        """schemas: of the parameters of functions, by name. prefilled: what the prompt has written of the answer."""
+        self._form, self._schemas = form, schemas
+        opening, closing = (form.content.opening, form.content.closing) if form.content else ("", "")
+        self._openings = frozenset(text for text in (opening, *form.asides) if text)
+        self._closing = closing
+        taken = tuple(text for text in (*self._openings, closing, form.restart) if text)
+        formats = (form.calls, *form.also) if form.calls is not None and may_call else ()
+        self._formats = {form.mark(each): each for each in reversed(formats)}
+        self._bare = next((mark for mark in self._formats if mark.startswith("{")), "")
+        marks = {mark for mark in self._formats if mark != self._bare} | set(taken)
+        self._marks = tuple(sorted(marks, key=len, reverse=True))
+        self._search = re.compile("|".join(map(re.escape, self._marks))) if self._marks else None
+        self._held, self._lead = prefilled, ""
+        self._block: CallBlock | None = None
+        self._ids: set[str] = set()
         self._calls = 0
         self._has_said = False
-        self._is_after_call = False  # and nothing but white space since
+        self._is_trimming = bool(prefilled)  # nothing but white space since a call or a marker
+        self._is_closed = False  # the text has ended: what follows is no text of the answer
 
     @property
     def has_calls(self) -> bool:
@@ -71,236 +51,70 @@ class CallSplitter:
         """What is certain now, in order; everything when `is_last`."""
         self._held += text
         found: list[Piece] = []
-        while (pieces := self._next()) is not None:
+        while (pieces := self._next(is_last)) is not None:
             found += pieces
-        if is_last:
-            found += self._rest()
         return [piece for piece in found if piece]
 
-    def _next(self) -> list[Piece] | None:
+    def _next(self, is_last: bool) -> list[Piece] | None:
         """What comes next, None when more text is needed for it."""
-        return self._next_said() if self._block is None else self._next_called(self._block)
-
-    def _next_said(self) -> list[Piece] | None:
-        if self._form.is_bare and not self._has_said:
+        if self._block is not None:
+            return self._called(self._block, is_last)
+        if self._bare and not self._has_said:
             shown = self._held.lstrip()
-            if not shown:
+            if shown.startswith("{"):
+                return self._opened(self._bare, self._held[: len(self._held) - len(shown)], shown)
+            if not shown and not is_last:
                 return None
-            if shown[0] == "{":
-                self._block = _Block(self._form, "", self._calls)
-                self._held = shown
-                return []
-        start = self._held.find(self._form.opening)
-        if start >= 0:
-            text, self._held = self._held[:start], self._held[start + len(self._form.opening) :]
-            self._block = _Block(self._form, self._form.opening, self._calls)
-            return [self._trimmed(text.rstrip())]
-        keep = len(self._held) - _uncertain(self._held, self._form.opening)
-        text, self._held = self._trimmed(self._held[:keep]), self._held[keep:]
-        return [text] if text else None
+        return self._said(is_last)
 
-    def _next_called(self, block: "_Block") -> list[Piece] | None:
-        pieces = list(block.feed(self._held))
+    def _said(self, is_last: bool) -> list[Piece] | None:
+        mark = self._search.search(self._held) if self._search is not None else None
+        if mark is None or (not is_last and self._may_be_longer(mark)):
+            end = mark.start() if mark is not None else len(self._held)
+            if not is_last:
+                end -= uncertain(self._held[:end], self._marks if mark is None else ())
+            text, self._held = self._held[:end], self._held[end:]
+            return [self._text(text)] if text else None
+        text, rest = self._held[: mark.start()], self._held[mark.end() :]
+        if mark[0] in self._formats and mark[0] not in self._openings:
+            kept = text.rstrip()
+            return [self._text(kept), *self._opened(mark[0], text[len(kept) :], self._held[mark.start() :])]
+        said = self._text(text.rstrip() if mark[0] == self._closing else text)
+        self._held, self._is_trimming = rest, True
+        self._is_closed = mark[0] == self._closing
+        return [said]
+
+    def _may_be_longer(self, mark: re.Match[str]) -> bool:
+        rest = self._held[mark.start() :]
+        return any(len(each) > len(rest) and each.startswith(rest) for each in self._marks)
+
+    def _opened(self, mark: str, lead: str, held: str) -> list[Piece]:
+        self._lead, self._held = lead, held
+        form = self._formats[mark]
+        self._block = CallBlock(form, self._schemas, self._calls, self._form.id_chars, self._ids)
+        return []
+
+    def _called(self, block: CallBlock, is_last: bool) -> list[Piece] | None:
+        pieces = block.feed(self._held, is_last)
         self._held = ""
-        if any(isinstance(piece, CallBegin) for piece in pieces):
-            self._is_after_call = self._has_said = True
-        self._calls = block.calls
+        if block.calls > self._calls:
+            self._calls, self._lead, self._has_said = block.calls, "", True
+            self._is_trimming, self._is_closed = True, False
         if block.rest is None:
             return pieces or None
         self._held, self._block = block.rest, None
-        return [self._trimmed(piece) if isinstance(piece, str) else piece for piece in pieces]
+        if block.refused:
+            return [*pieces, self._text(self._lead + block.refused)]
+        return pieces
 
-    def _rest(self) -> list[Piece]:
-        """The end of the text: what is left is no call any more."""
-        block, self._block = self._block, None
-        text, self._held = self._held, ""
-        if block is not None:
-            return [self._trimmed(block.unread)]
-        return [self._trimmed(text).rstrip() if self.has_calls else text]
-
-    def _trimmed(self, text: str) -> str:
-        shown = text.lstrip() if self._is_after_call else text
-        self._is_after_call = self._is_after_call and not shown
+    def _text(self, text: str) -> str:
+        """Text of the answer: without white space behind a call or a marker, and nothing behind its end."""
+        if self._is_closed:
+            return ""
+        shown = text.lstrip() if self._is_trimming else text
+        self._is_trimming = self._is_trimming and not shown
         self._has_said = self._has_said or bool(shown.strip())
         return shown
 
 
-class _Block:
-    """What follows an opening marker. `rest` is the text behind the block once it has ended; `unread` what is held.
-
-    Until the first call of a block is certain all of it may still turn out to be plain text.
-    """
-
-    def __init__(self, form: ToolFormat, opening: str, calls: int) -> None:
-        self.calls = calls
-        self.rest: str | None = None
-        self._form = form
-        self._raw = opening  # given out as text if this is no call
-        self._text = ""  # not yet read
-        self._has_call = False
-        self._nesting: _Nesting | None = None  # inside a call whose begin came out
-        self._whole, self._read = _Nesting(0), 0  # of a call whose begin did not: characters read so far
-        self._is_in_arguments = False
-        self._is_refused = False  # no call, and its closing marker has not come yet
-
-    @property
-    def unread(self) -> str:
-        """What has to be shown as text when nothing follows."""
-        return "" if self._has_call else self._raw + self._text
-
-    def feed(self, text: str) -> list[Piece]:
-        """Pieces that are certain."""
-        self._text += text
-        pieces: list[Piece] = []
-        while self.rest is None and (found := self._step()) is not None:
-            pieces += found
-        return pieces
-
-    def _step(self) -> list[Piece] | None:
-        """One move, None when more text is needed."""
-        if self._nesting is not None:
-            return self._inside(self._nesting)
-        self._skip(" \t\r\n" + (",[" if self._form.is_list else ";"))
-        if not self._text:
-            return None
-        if self._is_refused:
-            return self._refused()
-        return self._begin() if self._text[0] == "{" else self._between()
-
-    def _inside(self, nesting: "_Nesting") -> list[Piece] | None:
-        """Arguments go out as they come; what follows them in the call is dropped."""
-        if not self._text:
-            return None
-        used, is_done = nesting.feed(self._text, 1 if self._is_in_arguments else 0, self._form.closing[:1])
-        part, self._text = self._text[:used], self._text[used:]
-        pieces: list[Piece] = [CallArguments(self.calls - 1, part)] if self._is_in_arguments and part else []
-        if is_done and self._is_in_arguments and not nesting.is_broken:
-            self._is_in_arguments = False
-        elif is_done:
-            self._nesting = None
-        return pieces
-
-    def _begin(self) -> list[Piece] | None:
-        """A call: told by its begin, or, with other keys or another order, when it is complete."""
-        head = _HEAD.match(self._text, 0, MAX_HEAD_CHARACTERS) if self._read < MAX_HEAD_CHARACTERS else None
-        if head is not None:
-            name = _decoded(head[1])
-            if name is not None:
-                self._text = self._text[head.end() :]
-                self._nesting, self._is_in_arguments = _Nesting(1), True
-                self._whole, self._read = _Nesting(0), 0
-                return [self._new_call(name)]
-        more, is_done = self._whole.feed(self._text[self._read :], 0, "")
-        self._read += more
-        if not is_done:
-            return self._give_up() if len(self._text) > MAX_HELD_CHARACTERS else None
-        used, self._whole, self._read = self._read, _Nesting(0), 0
-        call = _parsed(self._text[:used])
-        if call is None:
-            return self._refused()
-        self._text = self._text[used:]
-        arguments = call.arguments if call.arguments is not None else call.parameters or {}
-        begin = self._new_call(call.name)
-        return [begin, CallArguments(begin.index, msgspec.json.encode(arguments).decode())]
-
-    def _between(self) -> list[Piece] | None:
-        """Neither a call nor white space: the end of the block, or nonsense."""
-        closing = self._form.closing
-        if self._form.is_list and self._text[0] == "]" and self._has_call:
-            self._text = self._text[1:]
-            return [] if closing else self._end()
-        if closing and self._has_call:
-            place = self._text.find(closing)
-            if place < 0:  # nonsense between calls and closing marker is dropped
-                self._text = self._text[-len(closing) :]
-                return None
-            self._text = self._text[place + len(closing) :]
-            return self._end()
-        return self._end() if self._has_call else self._refused()
-
-    def _refused(self) -> list[Piece] | None:
-        """This is no call: the block is text, up to its closing marker if it has one."""
-        if self._has_call:
-            return self._end()
-        closing = self._form.closing
-        place = self._text.find(closing)
-        self._is_refused = place < 0
-        if place < 0:
-            return self._give_up() if len(self._text) > MAX_HELD_CHARACTERS else None
-        end = place + len(closing) if closing else len(self._text)
-        text, self._text = self._raw + self._text[:end], self._text[end:]
-        self.rest = self._text
-        return [text]
-
-    def _give_up(self) -> list[Piece]:
-        text, self.rest = self._raw + self._text, ""
-        return [text]
-
-    def _end(self) -> list[Piece]:
-        self.rest = self._text
-        return []
-
-    def _skip(self, characters: str) -> None:
-        shown = self._text.lstrip(characters)
-        self._raw += self._text[: len(self._text) - len(shown)]
-        self._text = shown
-
-    def _new_call(self, name: str) -> CallBegin:
-        self._has_call = True
-        self.calls += 1
-        return CallBegin(self.calls - 1, f"call_{uuid.uuid4().hex[:24]}", name)
-
-
-class _Nesting:
-    """How deep in brackets a JSON text is, read in pieces. `is_broken`: a character that no JSON has came."""
-
-    def __init__(self, depth: int) -> None:
-        self.is_broken = False
-        self._depth = depth
-        self._is_string = False
-        self._is_escaped = False
-
-    def feed(self, text: str, target: int, stop: str) -> tuple[int, bool]:
-        """Characters read, and whether the depth came down to `target` with the last one, or `stop` came before it."""
-        for index, character in enumerate(text):
-            if self._is_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif character == "\\":
-                    self._is_escaped = True
-                elif character == '"':
-                    self._is_string = False
-            elif character == '"':
-                self._is_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if self._depth <= target:
-                    return index + 1, True
-            elif character == stop:
-                self.is_broken = True
-                return index, True
-        return len(text), False
-
-
-def _decoded(text: str) -> str | None:
-    try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=str)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _parsed(text: str) -> _Call | None:
-    try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=_Call)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-
-
-def _uncertain(text: str, opening: str) -> int:
-    """Length of the end of `text` that may still turn out to be a marker or white space before one."""
-    longest = min(len(text), len(opening) - 1)
-    marker = next((size for size in range(longest, 0, -1) if opening.startswith(text[-size:])), 0)
-    before = text[: len(text) - marker]
-    return marker + len(before) - len(before.rstrip())
+__all__ = ["CallArguments", "CallBegin", "CallSplitter", "Piece"]

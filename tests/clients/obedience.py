@@ -13,11 +13,12 @@ A line of the system message can give answers to whole messages: answers: {"MESS
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.grammar.tool_formats import LLAMA, ToolFormat
+from engine.bundle.answer_format import CallFormat
+from tests.call_formats import written
 from tests.clients.instances import Named, instance
 
 TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
@@ -36,7 +37,7 @@ class Turn:
     text: str
 
 
-def wishes(turns: Sequence[Turn], calls: ToolFormat) -> list[str]:
+def wishes(turns: Sequence[Turn], calls: CallFormat) -> list[str]:
     """Texts it would like to say, the best first; what a grammar forbids of one leaves the others."""
     tools = _tools(turns)
     asked = max((place for place, turn in enumerate(turns) if _is_asked(turn)), default=0)
@@ -52,8 +53,8 @@ def wishes(turns: Sequence[Turn], calls: ToolFormat) -> list[str]:
     if not chosen and not said and not done and tools:
         named = sorted((name for name in tools if name in message), key=message.find) or [next(iter(tools))]
         chosen = [(name, instance(tools[name], Named.of(message))) for name in named]
-    singles = [_call(calls, [(name, instance(schema, Named.of(message)))]) for name, schema in tools.items()]
-    firsts = [_call(calls, chosen), *(_call(calls, [one]) for one in chosen)] if chosen else []
+    singles = [written(calls, [(name, instance(schema, Named.of(message)))]) for name, schema in tools.items()]
+    firsts = [written(calls, chosen), *(written(calls, [one]) for one in chosen)] if chosen else []
     return [*firsts, plain, *singles, *_objects(message)]
 
 
@@ -91,15 +92,3 @@ def _arguments(text: str, schema: Any) -> Any:
     given = json.loads(text) if text else {}
     order = list((schema or {}).get("properties", {}))
     return dict(sorted(given.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
-
-
-def _call(form: ToolFormat, called: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Calls as a model of this format writes them."""
-    texts = [
-        f'{{"name": {json.dumps(name)}, "{form.arguments}": {json.dumps(arguments, ensure_ascii=False)}}}'
-        for name, arguments in called
-    ]
-    opening = "" if form is LLAMA else form.opening
-    if form.is_list:
-        return f"{opening}{form.before}[{', '.join(texts)}]{form.after}{form.closing}"
-    return form.between.join(f"{opening}{form.before}{text}{form.after}{form.closing}" for text in texts)

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import PassShape, ShapeTable
 from engine.config import EngineConfig
-from engine.grammar.tool_formats import HERMES
 from engine.graphs.batch import PackedBatch
 from engine.graphs.logits import Logits
 from engine.text.tokenizer import Tokenizer
-from server.writers.tool_calls import format_of
+from tests.call_formats import HERMES
 from tests.clients.obedience import turn_of, wishes
 
 GAP = 64.0  # between neighbours: no temperature jumps over it, a bias of -100 does
@@ -107,8 +106,8 @@ class Mind:
     def __init__(self, tokenizer: Tokenizer, manifest: Manifest) -> None:
         self.vocabulary = manifest.model.vocab
         self._tokenizer = tokenizer
-        self._format = format_of(manifest.text.markers) or HERMES
-        self._thinks = "reasoning" in manifest.text.markers
+        self._format = manifest.text.writes.calls or HERMES
+        self._thinks = manifest.text.writes.reasoning is not None
         self._ends = list(manifest.text.stop_ids)
         self._turn_start = tokenizer.special_tokens["<|im_start|>"]
         pieces = [tokenizer.token_bytes(token) for token in range(self.vocabulary)]

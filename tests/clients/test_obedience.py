@@ -45,7 +45,7 @@ def test_it_answers_what_the_system_message_says(servers: Servers) -> None:
         assert said(servers, "", messages=asked)["content"] == answer
 
 
-@pytest.mark.parametrize("kind", ["obedient", "mistral", "phi", "llama", "thinks"])
+@pytest.mark.parametrize("kind", ["obedient", "mistral", "phi", "llama", "coder", "thinks"])
 def test_it_calls_tools_in_every_format(servers: Servers, kind: str) -> None:
     paris = {"city": "Paris", "days": 3}
     ask = "How is the weather in Paris for 3 days?"

@@ -17,10 +17,10 @@ from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
-from engine.grammar.tool_formats import HERMES
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sources.resolve import default_cache, resolve_bundle
 from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
+from tests.call_formats import HERMES, answers
 from tests.e2e.shapes import closed, draw, record
 
 AT_ONCE = 24
@@ -50,7 +50,7 @@ class Case:
 
 
 def check_calls(text: str, parameters: dict[str, Any], most: int) -> None:
-    pieces = CallSplitter().feed(text, is_last=True)
+    pieces = CallSplitter(answers(HERMES)).feed(text, is_last=True)
     assert not any(isinstance(piece, str) for piece in pieces), text
     names = {piece.index: piece.name for piece in pieces if isinstance(piece, CallBegin)}
     assert names and len(names) <= (most or 999)
@@ -74,7 +74,7 @@ def case(random: Random) -> Case:
         return Case(Cfg(LARK), pattern=r"([0-9]{1,4}|\([0-9]{1,4}\))(\+([0-9]{1,4}|\([0-9]{1,4}\))){0,4}")
     parameters = {"weather": record(random), "send-mail": closed({})}
     tools = tuple(CalledTool(name, json.dumps(schema)) for name, schema in parameters.items())
-    return Case(ToolCalls(HERMES.opening, tools, is_forced=True, most=random.choice((1, 2))), schema=parameters)
+    return Case(ToolCalls(HERMES, tools, is_forced=True, most=random.choice((1, 2))), schema=parameters)
 
 
 @pytest_asyncio.fixture

@@ -19,7 +19,7 @@ LEAST_KL = 2e-5  # what storing the floats' predictions in 16 bits costs by itse
 
 def test_they_were_taken_on_the_held_out_text(held_out: str, llama_cpp_figures: LlamaFigures) -> None:
     assert sha256(held_out.encode("utf-8")).hexdigest() == llama_cpp_figures.text_sha256
-    assert llama_cpp_figures.windows * llama_cpp_figures.context >= 8000
+    assert llama_cpp_figures.windows * llama_cpp_figures.scored >= 8000
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,7 +17,6 @@ from engine.client.pass_feed import PassFeed, PassWatch
 from engine.embeddings.npy import decode_embeds
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
-from engine.grammar.tool_formats import HERMES
 from engine.pooling.prompts import PooledInput
 from engine.request import (
     Delivered,
@@ -31,11 +30,12 @@ from engine.request import (
 )
 from engine.text.facts import TextFacts
 from engine.text.template_options import check_options
+from tests.call_formats import HERMES, THINK, answers
 
 NAME = "scripted"
 FINGERPRINT = "hexserve-test-00000000"
 END_ID = 2
-CALLS = (HERMES.opening, HERMES.closing)
+CALLS = answers(HERMES)
 WORDS = ("Hello", " there", ", friend", "!")
 Script = Callable[[Request], Sequence[Delta | HexserveError]]
 
@@ -43,7 +43,7 @@ Script = Callable[[Request], Sequence[Delta | HexserveError]]
 def manifest() -> Manifest:
     rope = RopeSpec(kind="default", theta=1e4, rotary_dim=4, inverse_frequencies=(1.0, 0.01))
     model = ModelSpec("qwen3", 2, 8, 2, 1, 4, 16, 1000, rope, parameters=1234)
-    text = TextSpec("tokenizer.json", "chat_template.jinja", (END_ID,), markers={"tool_call": CALLS})
+    text = TextSpec("tokenizer.json", "chat_template.jinja", (END_ID,), answer=CALLS)
     graphs: tuple[GraphSpec, ...] = ()
     return Manifest(1, NAME, "cpu", "int4", "none", 1_700_000_000, model, graphs, "float32", 100, text, {}, {})
 
@@ -174,7 +174,7 @@ class ScriptedEngine:
 
     def think(self) -> None:
         """Serve a model that reasons."""
-        self.write(markers={"reasoning": ("<think>", "</think>"), "tool_call": CALLS})
+        self.write(answer=answers(HERMES, THINK))
 
     def write(self, **fields: Any) -> None:
         """Serve a model of other text properties."""
@@ -247,7 +247,7 @@ class ScriptedEngine:
         return given.ids(SplitTokenizer(), self._info.manifest, self._info.max_input)  # type: ignore[arg-type]
 
     def thinking_budget(self, tokens: int, is_open: bool) -> ThinkingBudget | None:
-        if "reasoning" not in self.info.manifest.text.markers:
+        if self.info.manifest.text.writes.reasoning is None:
             return None
         return ThinkingBudget(tokens, () if is_open else (30,), (31,))
 

@@ -18,28 +18,31 @@ from rich.table import Table
 
 from tools.fidelity.served import ServedFile, read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
-from tools.llama_cpp.fidelity import OWN_FLOATS, PUBLISHED, QUANTIZE
-from tools.llama_cpp.figures import Fidelity, LlamaFigures
+from tools.llama_cpp.fidelity import PUBLISHED, QUANTIZE
+from tools.llama_cpp.figures import LlamaFigures
 from tools.llama_cpp.programs import LlamaCpp, run_step
 from tools.real_models.fetch import RealModels, default_folder
 from tools.real_models.held_out import held_out_text
 
 BAR = 1.1  # times llama.cpp's KL
+MADE = ("Q4_0", "Q8_0", "F16")  # by llama-quantize
 FIGURES = Path(__file__).parents[2] / "tests" / "real" / "llama_cpp_figures.json"
 
 
 @dataclass(frozen=True, slots=True)
 class FileBeside:
-    """One file on both sides."""
+    """One file on both sides. theirs: llama.cpp's KL on the same windows."""
 
-    theirs: Fidelity
+    model: str
+    kind: str
+    theirs: float
     ours: ServedFile
 
     @property
     def ratio(self) -> float:
         """Our KL over llama.cpp's."""
         assert self.ours.quality.kl is not None
-        return self.ours.quality.kl.value / self.theirs.kl.mean
+        return self.ours.quality.kl.value / self.theirs
 
     @property
     def holds(self) -> bool:
@@ -52,16 +55,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.fidelity", description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of the real models")
     parser.add_argument("--models", default=",".join(MODELS), help="which of them")
+    parser.add_argument("--half", action="store_true", help="the first half of the windows alone")
     parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
     options, console = parser.parse_args(), Console()
     models = RealModels(options.folder)
-    kinds = (PUBLISHED, *OWN_FLOATS) if options.made else (PUBLISHED,)
-    found = list(measured(models, options.models.split(","), kinds, console))
+    kinds = (PUBLISHED, *MADE) if options.made else (PUBLISHED,)
+    found = list(measured(models, options.models.split(","), kinds, console, options.half))
     console.print(table(found))
     return 0 if all(each.holds for each in found) else 1
 
 
-def measured(models: RealModels, names: list[str], kinds: tuple[str, ...], console: Console) -> Iterator[FileBeside]:
+def measured(
+    models: RealModels, names: list[str], kinds: tuple[str, ...], console: Console, is_half: bool = False
+) -> Iterator[FileBeside]:
     """Each file through both, in order. Raises what fetching, building, compiling and serving raise."""
     figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
     text = held_out_text(models.fetch(TREE))
@@ -74,8 +80,10 @@ def measured(models: RealModels, names: list[str], kinds: tuple[str, ...], conso
                 if kind != PUBLISHED:
                     file = _made(programs, file, kind, Path(folder))
                 say(f"{name} {kind}")
-                ours = read_as_served(file, text, figures.context, figures.windows, Path(folder))
-                yield FileBeside(figures.of(name, kind), ours)
+                theirs = figures.of(name, kind)
+                count, kl = (theirs.halfway.windows, theirs.halfway.kl) if is_half else (figures.windows, theirs.kl)
+                ours = read_as_served(file, text, figures.context, count, Path(folder))
+                yield FileBeside(name, kind, kl.mean, ours)
 
 
 def _made(programs: LlamaCpp, published: Path, kind: str, folder: Path) -> Path:
@@ -97,9 +105,9 @@ def table(found: list[FileBeside]) -> Table:
         quality = each.ours.quality
         assert quality.kl and quality.top1 and quality.perplexity_loss
         drawn.add_row(
-            f"{each.theirs.model} {each.theirs.kind}",
+            f"{each.model} {each.kind}",
             each.ours.kv,
-            f"{each.theirs.kl.mean:.2e}",
+            f"{each.theirs:.2e}",
             f"{quality.kl.value:.2e}",
             f"{quality.kl.low:.1e}..{quality.kl.high:.1e}",
             f"{each.ratio:.2f}{'' if each.holds else ' (bar missed)'}",

@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -20,10 +19,9 @@ from tools.llama_cpp.figures import Fidelity, LlamaFigures, fidelity_in
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp
 from tools.real_models.held_out import SHA256
 
-CONTEXT, WINDOWS = 512, 32
+CONTEXT, WINDOWS, HALFWAY = 512, 32, 16
 SCORED = CONTEXT // 2 - 1  # what follows the positions of a window's second half
-# One thread for each model, as more of them wait for each other on a busy machine.
-WINDOW = f"-t 1 -c {CONTEXT} -b {CONTEXT} -ub {CONTEXT}"
+WINDOW = f"-c {CONTEXT} -b {CONTEXT} -ub {CONTEXT}"
 QUANTIZE = "llama-quantize --allow-requantize {file} {made} {kind}"
 FLOATS = (
     f"llama-perplexity -m {{floats}} {WINDOW} -ctk f32 -ctv f32 -fa off -f {{text}} --chunks {WINDOWS} "
@@ -99,9 +97,9 @@ class Measurement:
         file, place = self._file(kind), (self.name, kind, floats)
         for _ in range(TRIES - 1):  # its log can lose its last lines
             with suppress(ValueError):
-                return fidelity_in(self._run(SCORES, file=file, logits=logits), place)
+                return fidelity_in(self._run(SCORES, file=file, logits=logits), place, HALFWAY)
         try:
-            return fidelity_in(self._run(SCORES, file=file, logits=logits), place)
+            return fidelity_in(self._run(SCORES, file=file, logits=logits), place, HALFWAY)
         except ValueError as error:
             raise FidelityFailed(f"{kind} of {self.name}: {error}") from None
 
@@ -120,9 +118,8 @@ class Measurement:
 
 
 def measured(measurements: list[Measurement], text: Path, version: str) -> LlamaFigures:
-    """All models at the same time. version: of the package with llama.cpp's sources. FidelityFailed as above."""
-    with ThreadPoolExecutor(len(measurements)) as pool:
-        runs = dict(pool.map(lambda each: (each.name, each.run(text)), measurements))
+    """All models. version: of the package that has llama.cpp's sources. FidelityFailed when a step fails."""
+    runs = {each.name: each.run(text) for each in measurements}
     commands = {"make": QUANTIZE, "floats": FLOATS, "scores": SCORES}
     tokens = {name: of_tokens for name, (of_tokens, _) in runs.items()}
     found = tuple(each for _, fidelity in runs.values() for each in fidelity)

@@ -13,6 +13,8 @@ PRINTED = {
     "float_perplexity": re.compile(rf"^Mean PPL\(base\){NUMBER}", re.MULTILINE),
     "ratio": re.compile(rf"^Mean PPL\(Q\)/PPL\(base\){NUMBER}", re.MULTILINE),
 }
+PAIR = r" +(-?[0-9.]+) ± +([0-9.]+)"
+RUNNING = re.compile(rf"^ *([0-9]+){PAIR}{PAIR}{PAIR}{PAIR} %{PAIR} %", re.MULTILINE)
 PERCENT = 100
 
 
@@ -23,12 +25,21 @@ class PrintedMean(msgspec.Struct, frozen=True):
     error: float
 
 
+class Halfway(msgspec.Struct, frozen=True):
+    """The first windows alone, with the five decimals that are printed on the way."""
+
+    windows: int
+    kl: PrintedMean
+    same_top: PrintedMean
+
+
 class Fidelity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file beside floats, on the tokens of the second halves of windows.
 
     model: its name among the real models. kind: how the file stores weights; "published" is the file as it came.
     floats: of what file, its own or the published one. kl: in nats. same_top: a share. ratio: of the file's perplexity
-    to that of the floats; less 1 it is the loss.
+    to that of the floats. The tool keeps no prediction of the floats that is more than 16 nats below the likeliest, so
+    their perplexity is too low and the ratio too high by the same factor: about what the ratio of F16 files shows.
     """
 
     model: str
@@ -39,6 +50,7 @@ class Fidelity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     perplexity: PrintedMean
     float_perplexity: PrintedMean
     ratio: PrintedMean
+    halfway: Halfway
 
 
 class LlamaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +77,7 @@ class LlamaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         raise KeyError(f"{kind} of {model} beside the {floats} floats")
 
 
-def fidelity_in(printed: str, place: tuple[str, str, str]) -> Fidelity:
+def fidelity_in(printed: str, place: tuple[str, str, str], halfway: int) -> Fidelity:
     """What `llama-perplexity --kl-divergence` printed. place: model, kind, floats. ValueError when it is not there."""
     found = {name: pattern.search(printed) for name, pattern in PRINTED.items()}
     if missing := [name for name, match in found.items() if match is None]:
@@ -73,13 +85,20 @@ def fidelity_in(printed: str, place: tuple[str, str, str]) -> Fidelity:
     values = {name: estimate(match.groups()) for name, match in found.items() if match is not None}
     same_top = _share(values.pop("same_top"))
     kl, perplexity, float_perplexity, ratio = values.values()
-    return Fidelity(*place, kl, same_top, perplexity, float_perplexity, ratio)
+    return Fidelity(*place, kl, same_top, perplexity, float_perplexity, ratio, _halfway(printed, halfway))
 
 
 def estimate(pair: Iterable[str]) -> PrintedMean:
     """Of two printed numbers."""
     mean, error = (float(number) for number in pair)
     return PrintedMean(mean, error)
+
+
+def _halfway(printed: str, windows: int) -> Halfway:
+    for row in RUNNING.finditer(printed):
+        if int(row[1]) == windows:
+            return Halfway(windows, estimate(row.groups()[5:7]), _share(estimate(row.groups()[9:11])))
+    raise ValueError(f"llama-perplexity printed no row of {windows} windows")
 
 
 def _share(percent: PrintedMean) -> PrintedMean:

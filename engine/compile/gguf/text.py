@@ -17,7 +17,7 @@ from engine.compile.text_files import TOKENIZER_FILE, describe_text
 from engine.errors import CompileError, UnsupportedModel
 from engine.files.content import brief, one_line
 from engine.files.opening import TEMPLATE_BYTES
-from engine.text.markers import END_OF_TURN
+from engine.text.format_table import END_OF_TURN
 
 TEMPLATE = "tokenizer.chat_template"
 # The file has one end token where a checkpoint may have several: control tokens of these names are ends as well.

@@ -1,5 +1,7 @@
 """Every method of quantisation. To add one: its file in this folder, its name in `Quant`, its row here."""
 
+from dataclasses import replace
+
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.quantization.fp16 import FP16
 from engine.compile.quantization.fp32 import FP32
@@ -10,6 +12,7 @@ from engine.compile.quantization.method import Activations, Method
 from engine.compile.quantization.w4 import W4
 from engine.compile.quantization.w4a16 import W4A16
 from engine.compile.quantization.w8a16 import W8A16
+from engine.models.float_size import keeps_floats
 
 METHODS: dict[Quant, Method] = {method.quant: method for method in (FP32, INT8, INT4, KEEP, FP16, W4, W8A16, W4A16)}
 # Of encoders, by whether they are for an NPU: the others want caches or calibration.
@@ -26,6 +29,16 @@ def quants_with(*activations: Activations) -> tuple[Quant, ...]:
 def method_of(arguments: CompileArguments) -> Method:
     """How the layers are stored."""
     return METHODS[arguments.quant]
+
+
+def with_kept_floats(arguments: CompileArguments, float_bytes: int, machine: int) -> CompileArguments:
+    """What keeps blocks keeps a file of nothing but floats in float32, where memory is plenty.
+
+    float_bytes: of the weights as float32, 0 for other files. machine: its memory in bytes, 0 = not known.
+    """
+    if arguments.quant is KEEP.quant and keeps_floats(float_bytes, machine):
+        return replace(arguments, quant=FP32.quant)
+    return arguments
 
 
 def head_method(arguments: CompileArguments) -> Method:

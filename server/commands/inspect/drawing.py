@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from engine.bundle.answer_format import NAME, AnswerFormat
 from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TensorSpec, load_manifest
 from engine.bundle.quality_spec import QualitySpec
@@ -75,8 +76,16 @@ def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
         *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
         *([("task", _task_text(manifest))] if manifest.task is not ModelTask.GENERATE else []),
         ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
-        ("markers", ", ".join(f"{name} {a}...{b}" for name, (a, b) in manifest.text.markers.items()) or "none"),
+        ("answers", _answer_text(manifest.text.writes)),
     ]
+
+
+def _answer_text(answer: AnswerFormat) -> str:
+    """What marks reasoning and tool calls."""
+    reasoning, calls = answer.reasoning, answer.calls
+    parts = [f"reasoning {reasoning.opening}...{reasoning.closing}"] if reasoning is not None else []
+    parts += [f"tool calls {calls.opening}{calls.begin}{NAME}{calls.named}".replace("\n", " ")] if calls else []
+    return ", ".join(parts) or "plain text"
 
 
 def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from engine.isolation.memory import usable_memory
 from engine.sources.paced import paced_folder, published_as
 from engine.sources.resolve import resolve_bundle
 from engine.sources.retention import in_use
+from engine.text.answer_probing import load_described
 from server.commands.serve.denoising import remarks
 from server.commands.serve.sources import ModelSource, check_names, has_roster, model_sources, with_name
 from server.engine_seam import EngineLike
@@ -100,7 +101,7 @@ def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack)
     if not source.is_eager:
         return _Found(source.name, settings.with_bundle(Path(source.source), cache), None)
     folder = _found(settings, cache, held)
-    manifest = load_manifest(folder)
+    manifest = load_described(folder)
     return _Found(source.name or manifest.name, _resolved(settings, folder, cache, held), manifest)
 
 

@@ -47,7 +47,7 @@ def as_chat(body: OllamaGenerationBody, info: EngineInfo) -> ChatRequest:
     """
     options = body.options or OllamaOptions()
     _check_context(options.num_ctx, info.max_context)
-    if body.think and "reasoning" not in info.manifest.text.markers:
+    if body.think and info.manifest.text.writes.reasoning is None:
         raise refuse("'think' is not supported: this model does not reason.", "think", "unsupported_parameter")
     penalises = options.repeat_last_n != 0
     return ChatRequest.model_construct(

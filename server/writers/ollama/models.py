@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.manifest import Manifest
 from engine.bundle.task import ModelTask
 from server.writers.ollama.timing import SECOND_NS, rfc3339
@@ -86,9 +87,9 @@ class KnownModel:
             return ["embedding"]
         if self.manifest is not None and not self.manifest.generates:
             return []  # it scores documents, for which Ollama has no word
-        markers = {} if self.manifest is None else self.manifest.text.markers
-        words = (("tool_call", "tools"), ("reasoning", "thinking"))
-        return ["completion", *(word for marker, word in words if marker in markers)]
+        answer = AnswerFormat() if self.manifest is None else self.manifest.text.writes
+        words = ((answer.calls, "tools"), (answer.reasoning, "thinking"))
+        return ["completion", *(word for part, word in words if part is not None)]
 
     def _model_info(self) -> dict[str, Any]:
         """GGUF's names of what a manifest knows; clients look the context length up."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import processors
 
+from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import TextSpec
 from engine.compile.random_checkpoint import byte_tokenizer
 from engine.compile.text_files import write_text_files
@@ -71,7 +72,7 @@ def test_stop_ids_are_gathered_from_everywhere(source: Path) -> None:
 def test_markers_that_the_template_writes(source: Path) -> None:
     """Reasoning and tool calls are announced only where both ends occur."""
     settings(source, chat_template="<think></think><tool_call>")
-    assert describe(source)[0].markers == {"reasoning": ("<think>", "</think>")}
+    assert describe(source)[0].writes.reasoning == Markers("<think>", "</think>")
 
 
 def test_bos_by_setting_and_by_behaviour(source: Path) -> None:

@@ -1,20 +1,19 @@
 """What the engine that serves makes of a text is what the bundle's graphs make of it."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engine.errors import BundleError
 from engine.evaluation.models import open_bundle
 from engine.evaluation.served import open_served
+from tests.bundles import Bundles
 
 
 @pytest.mark.parametrize("kind", ["segments int4", "segments int8", "free"])
-def test_every_token_of_a_text_has_its_logits(bundles: object, kind: str) -> None:
+def test_every_token_of_a_text_has_its_logits(bundles: Bundles, kind: str) -> None:
     """In passes that the scheduler cuts, one text after the other, also where one is the beginning of another."""
-    folder = bundles(kind)  # type: ignore[operator]
+    folder = bundles(kind)
     with ExitStack() as stack:
         graphs, served = open_bundle("graphs", folder, None, stack), open_served("served", folder, "", stack)
         for tokens in ([(i * 31 + 7) % 256 for i in range(90)], [7, 38, 69], [(i * 31 + 7) % 256 for i in range(40)]):
@@ -22,8 +21,3 @@ def test_every_token_of_a_text_has_its_logits(bundles: object, kind: str) -> Non
             assert found.shape == expected.shape == (len(tokens), graphs.vocabulary.size)
             np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
         assert served.form.endswith(", served") and served.longest < graphs.longest + 1
-
-
-def test_what_predicts_no_next_token_is_refused(encoder_bundle: Path) -> None:
-    with ExitStack() as stack, pytest.raises(BundleError, match="predicts no next token"):
-        open_served("encoder", encoder_bundle, "", stack)

@@ -6,6 +6,7 @@ from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from engine.grammar.literals import Literals
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.source import serialised
 from engine.grammar.spec import Choice, GrammarSpec
@@ -30,7 +31,7 @@ def small_tokenizer() -> LLTokenizer:
 
 
 def grammar(texts: tuple[str, ...] = TEXTS) -> str:
-    return serialised(GrammarSpec(Choice(texts)), lambda marker: None)
+    return serialised(GrammarSpec(Choice(texts)), Literals({}))
 
 
 def allowed(texts: tuple[str, ...], so_far: list[int]) -> set[int]:

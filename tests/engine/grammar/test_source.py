@@ -12,10 +12,12 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from engine.demo.location import demo_folder
 from engine.grammar.compiler import compiled
-from engine.grammar.matching import control_texts, load_tokenizer, new_matcher
+from engine.grammar.literals import Literals
+from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
 from engine.grammar.source import serialised, unforced
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.text.tokenizer import Tokenizer
+from tests.call_formats import HERMES
 
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+'
 LARK = 'start: item ("," item)*\nitem: /[a-z]+/'
@@ -49,7 +51,7 @@ def tokenizer(request: pytest.FixtureRequest) -> LLTokenizer:
 
 
 def accepts(tokenizer: LLTokenizer, form: Form, text: str, after: str = "", opening: str = "") -> bool:
-    made = compiled(GrammarSpec(form, after, opening), tokenizer, control_texts(tokenizer))
+    made = compiled(GrammarSpec(form, after, opening), tokenizer, control_tokens(tokenizer))
     assert not made.error, made.error
     matcher = new_matcher(tokenizer, made.grammar)
     tokens = tokenizer.tokenize_str(text, parse_special=True)
@@ -99,15 +101,15 @@ REFUSED: list[tuple[Form, str]] = [
     (JsonSchema('{"$ref": "#/nowhere"}'), "nowhere"),
     (JsonSchema('{"$ref": "http://example.com/schema"}'), ""),
     (JsonSchema('{"type": "string", "minLength": 3, "maxLength": 2}'), "nsatisfiable"),
-    (ToolCalls("<tool_call>", (CalledTool("f", '{"type": "string"}'),), True), "type object"),
-    (ToolCalls("<tool_call>", (CalledTool("f", '{"not": {}}', is_lenient=False),), True), "not"),
+    (ToolCalls(HERMES, (CalledTool("f", '{"type": "string"}'),), True), "type object"),
+    (ToolCalls(HERMES, (CalledTool("f", '{"not": {}}', is_lenient=False),), True), "not"),
 ]
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: str(row[0])[:50])
 def test_what_is_refused_says_why(tokenizer: LLTokenizer, row: tuple[Form, str]) -> None:
     form, reason = row
-    made = compiled(GrammarSpec(form), tokenizer, control_texts(tokenizer))
+    made = compiled(GrammarSpec(form), tokenizer, control_tokens(tokenizer))
     assert made.grammar == "" and made.error and reason in made.error
     assert len(made.error) < 1000 and "start:" not in made.error and "non-verbose" not in made.error
 
@@ -118,14 +120,14 @@ CONTROL: list[tuple[Form, str]] = [
     (Regex(r"a<\|im_end\|>b"), "a<|im_end|>b"),
     (JsonSchema('{"enum": ["<|im_start|>"]}'), '"<|im_start|>"'),
     (Cfg('start: "<think>" "!"'), "<think>!"),
-    (ToolCalls("<tool_call>", (NAMED,), False, 1, Choice(("<think>",))), "<think>"),
+    (ToolCalls(HERMES, (NAMED,), False, 1, Choice(("<think>",))), "<think>"),
 ]
 
 
 @pytest.mark.parametrize("row", CONTROL, ids=lambda row: row[1])
 def test_the_text_of_a_control_token_is_spelled(row: tuple[Form, str]) -> None:
     tokenizer = demo_tokenizer()
-    made = compiled(GrammarSpec(row[0]), tokenizer, control_texts(tokenizer))
+    made = compiled(GrammarSpec(row[0]), tokenizer, control_tokens(tokenizer))
     assert not made.error
     matcher, left = new_matcher(tokenizer, made.grammar), row[1].encode()
     while left:
@@ -138,14 +140,14 @@ def test_the_text_of_a_control_token_is_spelled(row: tuple[Form, str]) -> None:
 
 
 def test_only_what_holds_such_a_text_is_spelled_freely() -> None:
-    grammar = serialised(GrammarSpec(Choice(("a",))), lambda marker: None)
+    grammar = serialised(GrammarSpec(Choice(("a",))), Literals({}))
     assert unforced(grammar, ("<|im_end|>",)) == grammar
     assert unforced(grammar, ("a",)) != grammar
 
 
 def test_references_of_a_tool_point_into_its_own_schema(tokenizer: LLTokenizer) -> None:
     schema = {"properties": {"p": {"$ref": "#/$defs/point"}}, "required": ["p"], "$defs": {"point": POINT}}
-    form = ToolCalls("<tool_call>", (CalledTool("f", json.dumps(schema)),), True)
+    form = ToolCalls(HERMES, (CalledTool("f", json.dumps(schema)),), True)
     text = '<tool_call>\n{"name": "f", "arguments": {"p": {"x": %s}}}\n</tool_call>'
     assert accepts(tokenizer, form, text % "7")
     assert not accepts(tokenizer, form, text % '"7"')

@@ -130,8 +130,6 @@ def test_a_template_refuses_in_its_own_words() -> None:
         "{{ messages[0].content + 1 }}",
         "{{ messages[9].content }}",
         "{{ messages.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.append(1) }}",
-        "{{ messages[0].update({'role': 'system'}) }}",
         "{{ ''.__class__.__base__ }}",
         "{% for i in range(10 ** 9) %}x{% endfor %}",
         "{{ 1 / 0 }}",

@@ -5,12 +5,13 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.bundle.answer_format import Markers
 from engine.request import ThinkingBudget
 from server.protocol.chat_answer import ChatCompletion
 from server.requests.chat_template_options import is_opened
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
-MARKERS = ("<think>", "</think>")
+MARKERS = Markers("<think>", "</think>")
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "say hello please"}]}
 
 

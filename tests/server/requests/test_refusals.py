@@ -6,6 +6,8 @@ import httpx
 import msgspec
 import pytest
 
+from engine.bundle.answer_format import AnswerFormat
+from tests.call_formats import THINK
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -236,7 +238,7 @@ async def test_a_wrong_completion(client: httpx.AsyncClient, engine: ScriptedEng
 
 
 async def test_tools_for_a_model_that_takes_none(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
-    engine.write(markers={"reasoning": ("<think>", "</think>")})
+    engine.write(answer=AnswerFormat(reasoning=THINK))
     error = await refused(client, CHAT, json=HELLO | {"tools": TOOLS})
     assert (error["code"], error["param"]) == ("unsupported_parameter", "tools")
 

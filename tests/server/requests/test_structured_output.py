@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import InvalidRequest
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
+from tests.call_formats import HERMES
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 HELLO: Any = {"model": NAME, "messages": [{"role": "user", "content": "hello"}]}
@@ -29,7 +30,7 @@ def named(**fields: Any) -> Any:
 
 
 def calls(*tools: CalledTool, is_forced: bool = True, most: int = 0, otherwise: Any = None) -> ToolCalls:
-    return ToolCalls("<tool_call>", tools, is_forced, most, otherwise)
+    return ToolCalls(HERMES, tools, is_forced, most, otherwise, "<tool_call>")
 
 
 ROWS: list[tuple[Any, Form, str]] = [

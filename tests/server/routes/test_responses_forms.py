@@ -9,6 +9,7 @@ from engine.errors import InvalidRequest
 from engine.grammar.spec import CalledTool, Form, GrammarSpec, JsonSchema, ToolCalls
 from server.protocol.responses_answer import ResponseAnswer
 from server.requests.responses_input import own_name
+from tests.call_formats import HERMES
 from tests.server.scripted_engine import NAME, ScriptedEngine
 
 PATH = "/v1/responses"
@@ -24,7 +25,7 @@ def text(**form: Any) -> dict[str, Any]:
 
 
 def calls(*tools: CalledTool, is_forced: bool = True, most: int = 0) -> ToolCalls:
-    return ToolCalls("<tool_call>", tools, is_forced, most)
+    return ToolCalls(HERMES, tools, is_forced, most, mark="<tool_call>")
 
 
 ROWS: list[tuple[dict[str, Any], Form, str]] = [

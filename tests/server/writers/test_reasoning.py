@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.bundle.answer_format import Markers
 from engine.request import Delta, FinishReason, ThinkingBudget
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
 from server.writers.reasoning import ReasoningSplitter, Thought
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
-MARKERS = ("<think>", "</think>")
+MARKERS = Markers("<think>", "</think>")
 HELLO = {"model": NAME, "messages": [{"role": "user", "content": "say hello please"}]}
 WORDS = ("<think>", "\nHm", ", ok", ".\n", "</think>", "\n\n", "Hi", " <think>x</think>", "!")
 

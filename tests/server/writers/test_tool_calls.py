@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.protocol.chat_answer import ChatChunk, ChatCompletion
-from server.writers.tool_calls import MAX_HELD_CHARACTERS, CallArguments, CallBegin, CallSplitter, _Nesting
+from server.writers.argument_readers import Nesting
+from server.writers.call_block import MAX_HELD_CHARACTERS
+from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
+from tests.call_formats import HERMES, answers
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -21,7 +24,7 @@ ARGUMENTS = '{"city": "Zürich", "days": 2}'
 
 def split(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """All text and all calls of a text that comes in pieces."""
-    splitter = CallSplitter()
+    splitter = CallSplitter(answers(HERMES))
     found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
     text = "".join(part for part in found if isinstance(part, str))
     calls = {part.index: (part.name, "") for part in found if isinstance(part, CallBegin)}
@@ -66,13 +69,13 @@ def test_text_without_calls_is_untouched(pieces: list[str]) -> None:
 
 def test_a_call_that_begins_unusually_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    feed = _Nesting.feed
+    feed = Nesting.feed
 
-    def counted(self: _Nesting, text: str, target: int, stop: str) -> tuple[int, bool]:
+    def counted(self: Nesting, text: str, target: int, stop: str = "") -> tuple[int, bool]:
         read.append(len(text))
         return feed(self, text, target, stop)
 
-    monkeypatch.setattr(_Nesting, "feed", counted)
+    monkeypatch.setattr(Nesting, "feed", counted)
     for key, rest, calls in (("name", "", 1), ("names", " and so on" * 500, 0)):
         called = f'{{"arguments": {{"text": "{"lorem " * 1000}"}}, "{key}": "f"}}{rest}'
         whole = f"<tool_call>\n{called}\n</tool_call>"
@@ -83,8 +86,8 @@ def test_a_call_that_begins_unusually_is_read_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_endless_call_is_text_again() -> None:
-    text = "<tool_call>" + "x" * 300_000
-    splitter = CallSplitter()
+    text = '<tool_call>{"name' + "x" * 300_000
+    splitter = CallSplitter(answers(HERMES))
     assert splitter.feed(text) == [text]
 
 
@@ -196,11 +199,12 @@ def test_quotes_and_brackets_inside_strings_end_nothing(size: int) -> None:
 
 
 def test_an_empty_block_is_text_at_once() -> None:
-    shown = CallSplitter().feed("<tool_call></tool_call> and more.")
+    shown = CallSplitter(answers(HERMES)).feed("<tool_call></tool_call> and more.")
     assert "".join(piece for piece in shown if isinstance(piece, str)) == "<tool_call></tool_call> and more."
 
 
 def test_as_much_is_held_as_the_bound_and_no_character_more() -> None:
-    splitter, text = CallSplitter(), "x" * MAX_HELD_CHARACTERS
-    assert splitter.feed("<tool_call>") == splitter.feed(text) == []
-    assert splitter.feed("y") == [f"<tool_call>{text}y"]
+    begun = '<tool_call>{"names": "'
+    splitter, text = CallSplitter(answers(HERMES)), "x" * (MAX_HELD_CHARACTERS - len(begun))
+    assert splitter.feed(begun) == splitter.feed(text) == []
+    assert splitter.feed("y") == [f"{begun}{text}y"]

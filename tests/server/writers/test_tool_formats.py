@@ -1,4 +1,4 @@
-"""Calls of every format: what the grammar allows is what the parser reads, at any cut."""
+"""Calls of every style: what the grammar allows is what the parser reads, at any cut."""
 
 import json
 from collections.abc import Iterator
@@ -6,26 +6,53 @@ from collections.abc import Iterator
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from engine.bundle.answer_format import (
+    NAME,
+    NUMBER,
+    AnswerFormat,
+    CallFormat,
+    LiteralArguments,
+    Markers,
+    TaggedArguments,
+)
 from engine.demo.location import demo_folder
-from engine.grammar.matching import load_tokenizer, new_matcher, special_token
-from engine.grammar.source import serialised
+from engine.grammar.literals import Literals
+from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
+from engine.grammar.source import serialised, unforced
 from engine.grammar.spec import CalledTool, GrammarSpec, Regex, ToolCalls
-from engine.grammar.tool_formats import HERMES, LLAMA, MISTRAL, PHI, TOOL_FORMATS, ToolFormat, find_format
-from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter, format_of
+from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
+from tests.call_formats import CODER, HERMES, JSON, LLAMA, MISTRAL, PHI, answers, written
 
-CITY = json.dumps({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
-TOOLS = (CalledTool("weather", CITY, is_lenient=False), CalledTool("ping"))
-PARIS = '{"city": "Par}is</tool_call>"}'
-WEATHER, PING = f'{{"name": "weather", "arguments": {PARIS}}}', '{"name": "ping", "arguments": {}}'
-LLAMA_WEATHER, LLAMA_PING = (text.replace('"arguments"', '"parameters"') for text in (WEATHER, PING))
-BOTH = {
-    HERMES: f"<tool_call>\n{WEATHER}\n</tool_call>\n<tool_call>\n{PING}\n</tool_call>",
-    MISTRAL: f"[TOOL_CALLS][{WEATHER}, {PING}]",
-    PHI: f"<|tool_call|>[{WEATHER}, {PING}]<|/tool_call|>",
-    LLAMA: f"{LLAMA_WEATHER}; {LLAMA_PING}",
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SCHEMAS = {"weather": CITY, "ping": {"type": "object"}}
+TOOLS = (CalledTool("weather", json.dumps(CITY), is_lenient=False), CalledTool("ping"))
+PLACE = 'Par"}is </parameter> ]'
+KIMI = CallFormat("<|call|>functions.", f":{NUMBER}<|args|>", JSON, "<|/call|>", "<|calls|>", "", "<|/calls|>")
+HARMONY = CallFormat(" to=functions.", "<|channel|>json<|message|>", JSON, "")
+KEYS = TaggedArguments("<arg_key>", {"string": "</arg_key><arg_value>"}, "</arg_value>")
+GLM = CallFormat("<tool_call>", "", KEYS, "</tool_call>", between="")
+TO = CallFormat(" to=", f'<|message|><invoke name="{NAME}">', KEYS, "</invoke>", between="<|eom|><|start|>assistant")
+PYTHON = CallFormat("", "(", LiteralArguments("=", ", ", "'"), ")", "<|tools|>[", ", ", "]<|/tools|>")
+QUOTED = CallFormat("<|tool>call:", "{", LiteralArguments(":", ",", '<|"|>'), "}<tool|>", between="")
+STYLES = {
+    "hermes": (HERMES, written(HERMES, [("weather", {"city": PLACE}), ("ping", {})])),
+    "mistral": (MISTRAL, written(MISTRAL, [("weather", {"city": PLACE}), ("ping", {})])),
+    "phi": (PHI, written(PHI, [("weather", {"city": PLACE}), ("ping", {})])),
+    "llama": (LLAMA, written(LLAMA, [("weather", {"city": PLACE}), ("ping", {})])),
+    "coder": (CODER, written(CODER, [("weather", {"city": PLACE}), ("ping", {})])),
+    "kimi": (KIMI, written(KIMI, [("weather", {"city": PLACE}), ("ping", {})]).replace(NUMBER, "0")),
+    "glm": (GLM, written(GLM, [("weather", {"city": PLACE}), ("ping", {})])),
+    "to": (
+        TO,
+        TO.between.join(
+            written(TO, [one]).replace(NAME, one[0]) for one in [("weather", {"city": PLACE}), ("ping", {})]
+        ),
+    ),
+    "python": (PYTHON, f"<|tools|>[weather(city={PLACE!r}), ping()]<|/tools|>"),
+    "quoted": (QUOTED, f'<|tool>call:weather{{city:<|"|>{PLACE}<|"|>}}<tool|><|tool>call:ping{{}}<tool|>'),
 }
-EXPECTED = [("weather", PARIS), ("ping", "{}")]
-FORMATS = pytest.mark.parametrize("form", BOTH, ids=lambda form: form.opening)
+EXPECTED = [("weather", {"city": PLACE}), ("ping", {})]
+FORMATS = pytest.mark.parametrize("style", STYLES)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +60,8 @@ def tokenizer() -> LLTokenizer:
     return load_tokenizer(demo_folder() / "tokenizer.json", 3072, [2, 0])
 
 
-def read(form: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    splitter = CallSplitter(form)
+def read(answer: AnswerFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    splitter = CallSplitter(answer, schemas=SCHEMAS)
     found = [piece for text in pieces for piece in splitter.feed(text)] + splitter.feed("", is_last=True)
     text = "".join(piece for piece in found if isinstance(piece, str))
     calls = {piece.index: [piece.name, ""] for piece in found if isinstance(piece, CallBegin)}
@@ -52,19 +79,22 @@ def cuts(text: str) -> Iterator[list[str]]:
 
 
 @FORMATS
-def test_calls_are_read_at_any_cut(form: ToolFormat) -> None:
-    for pieces in cuts(BOTH[form]):
-        assert read(form, pieces) == ("", EXPECTED)
+def test_calls_are_read_at_any_cut(style: str) -> None:
+    form, text = STYLES[style]
+    once = read(answers(form), [text])
+    assert (once[0], [(name, json.loads(given)) for name, given in once[1]]) == ("", EXPECTED)
+    for pieces in cuts(text):
+        assert read(answers(form), pieces) == once
 
 
-@FORMATS
-def test_arguments_come_as_they_are_written(form: ToolFormat) -> None:
-    splitter = CallSplitter(form)
-    text = BOTH[form]
-    start = text.index(PARIS) + 5
+@pytest.mark.parametrize("style", ["hermes", "mistral", "kimi", "coder", "glm"])
+def test_strings_come_as_they_are_written(style: str) -> None:
+    form, text = STYLES[style]
+    splitter = CallSplitter(answers(form), schemas=SCHEMAS)
+    start = text.index("Par") + 1
     before = splitter.feed(text[:start])
-    assert [type(piece) for piece in before] == [CallBegin, CallArguments]
-    assert splitter.feed(text[start : start + 4]) == [CallArguments(0, text[start : start + 4])]
+    assert [type(piece) for piece in before[:2]] == [CallBegin, CallArguments]
+    assert splitter.feed("abc def") == [CallArguments(0, "abc def")]
 
 
 @pytest.mark.parametrize(
@@ -76,23 +106,98 @@ def test_arguments_come_as_they_are_written(form: ToolFormat) -> None:
         (LLAMA, '{"a": 1} is JSON'),
         (LLAMA, 'say {"name": "f", "parameters": {}}'),
         (HERMES, '{"name": "f", "arguments": {}}'),
+        (CODER, "<tool_call> is a tag, <function=x is a part of it"),
+        (GLM, "<tool_call>two words</tool_call>"),
+        (HARMONY, "route the mail to=functions. Then wait"),
     ],
 )
-def test_what_is_no_call_stays_text(form: ToolFormat, text: str) -> None:
+def test_what_is_no_call_stays_text(form: CallFormat, text: str) -> None:
     for pieces in cuts(text):
-        assert read(form, pieces) == (text, [])
+        assert read(answers(form), pieces) == (text, [])
 
 
 def test_text_around_calls() -> None:
-    assert read(MISTRAL, [f"Well. [TOOL_CALLS][{PING}]"]) == ("Well.", [("ping", "{}")])
-    assert read(PHI, [f"<|tool_call|>[{PING}]<|/tool_call|>\n bye"]) == ("bye", [("ping", "{}")])
-    assert read(LLAMA, [f"<|python_tag|>{LLAMA_PING}"]) == ("", [("ping", "{}")])
-    assert read(LLAMA, ['{"type": "function", "name": "ping", "parameters": {"a": 1}}']) == ("", [("ping", '{"a":1}')])
+    ping = [("ping", {})]
+    assert read(answers(MISTRAL), [f"Well. {written(MISTRAL, ping)}"]) == ("Well.", [("ping", "{}")])
+    assert read(answers(PHI), [f"{written(PHI, ping)}\n bye"]) == ("bye", [("ping", "{}")])
+    assert read(answers(CODER), [f"I look.\n{written(CODER, ping)}"]) == ("I look.", [("ping", "{}")])
+    further = CallFormat('{"name": "', '", "parameters": ', JSON, "}", "<|python_tag|>", "; ")
+    both = AnswerFormat(calls=LLAMA, also=(further,))
+    assert read(both, [f"<|python_tag|>{written(LLAMA, ping)}"]) == ("", [("ping", "{}")])
+    unusual = '{"type": "function", "name": "ping", "parameters": {"a": 1}}'
+    assert read(both, [unusual]) == ("", [("ping", '{"a":1}')])
 
 
-def grammar(tokenizer: LLTokenizer, form: ToolFormat, is_forced: bool, most: int = 0, otherwise: object = None) -> str:
-    calls = ToolCalls(form.opening, TOOLS, is_forced, most, otherwise)  # type: ignore[arg-type]
-    return serialised(GrammarSpec(calls), lambda marker: special_token(tokenizer, marker))
+def test_what_is_around_a_text_is_no_part_of_it() -> None:
+    answer = AnswerFormat(
+        content=Markers("<|channel|>final<|message|>", "<|end|>"), restart="<|start|>assistant", calls=HARMONY
+    )
+    text = "<|start|>assistant<|channel|>final<|message|>Hello, you.<|end|>"
+    for pieces in cuts(text):
+        assert read(answer, pieces) == ("Hello, you.", [])
+    called = '<|start|>assistant to=functions.ping<|channel|>json<|message|>{"a": 1}'
+    for pieces in cuts(called):
+        assert read(answer, pieces) == ("", [("ping", '{"a": 1}')])
+
+
+def test_what_the_prompt_has_begun_is_read_with_the_answer() -> None:
+    answer = AnswerFormat(
+        content=Markers(">>>all", ""), prefill=">>>", calls=CallFormat(">>>", "\n", JSON, "", between="")
+    )
+    for text, expected in (
+        ("all\nHello", ("Hello", [])),
+        ('ping\n{"a": 1}>>>weather\n{}', ("", [("ping", '{"a": 1}'), ("weather", "{}")])),
+    ):
+        for pieces in cuts(text):
+            splitter = CallSplitter(answer, prefilled=">>>")
+            found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
+            said = "".join(part for part in found if isinstance(part, str))
+            names = [part.name for part in found if isinstance(part, CallBegin)]
+            assert (said, names) == (expected[0], [name for name, _ in expected[1]])
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "expected"),
+    [
+        ("17", {"type": "string"}, "17"),
+        ("17", {"type": "integer"}, 17),
+        ("17", {}, 17),
+        ("True", {"type": "boolean"}, True),
+        ("null", {"type": ["string", "null"]}, None),
+        ("5", {"type": ["string", "null"]}, "5"),
+        ("{'a': [1, None]}", {"type": "object"}, {"a": [1, None]}),
+        ('{"a": "b"}', {"type": "string"}, '{"a": "b"}'),
+        ("plain words", {}, "plain words"),
+        ("3", {"anyOf": [{"type": "number"}, {"type": "string"}]}, 3),
+        ("x", {"$ref": "#/$defs/word"}, "x"),
+        ("7", {"$ref": "#/$defs/word"}, "7"),
+        ("NaN", {"type": "number"}, "NaN"),
+        ("a\n</parameter>\nb", {"type": "string"}, "a\n</parameter>\nb"),
+    ],
+)
+def test_the_type_of_a_value_comes_from_the_schema(value: str, schema: object, expected: object) -> None:
+    schemas = {"f": {"properties": {"v": schema}, "$defs": {"word": {"type": "string"}}}}
+    text = f"<tool_call>\n<function=f>\n<parameter=v>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    for pieces in cuts(text):
+        splitter = CallSplitter(answers(CODER), schemas=schemas)
+        found = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
+        given = "".join(part.text for part in found if isinstance(part, CallArguments))
+        assert json.loads(given) == {"v": expected}
+
+
+def test_ids_have_the_length_that_the_template_demands() -> None:
+    for chars, length in ((0, 29), (9, 9)):
+        splitter = CallSplitter(AnswerFormat(calls=HERMES, id_chars=chars))
+        begun = [piece for piece in splitter.feed(STYLES["hermes"][1]) if isinstance(piece, CallBegin)]
+        assert [len(call.id) for call in begun] == [length, length] and begun[0].id != begun[1].id
+
+
+def grammar(
+    tokenizer: LLTokenizer, form: CallFormat, is_forced: bool, most: int = 0, otherwise: Regex | None = None
+) -> str:
+    controls = control_tokens(tokenizer)
+    calls = ToolCalls(form, TOOLS, is_forced, most, otherwise, answers(form).mark(form))
+    return unforced(serialised(GrammarSpec(calls), Literals(controls)), tuple(controls))
 
 
 def accepts(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:
@@ -102,32 +207,26 @@ def accepts(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:
 
 
 @FORMATS
-def test_forced_calls_are_those_the_parser_reads(tokenizer: LLTokenizer, form: ToolFormat) -> None:
+def test_forced_calls_are_those_the_parser_reads(tokenizer: LLTokenizer, style: str) -> None:
+    form, both = STYLES[style]
     forced = grammar(tokenizer, form, is_forced=True)
-    both = BOTH[form].replace('</tool_call>"', '"')  # a control token is never inside a string
     assert accepts(tokenizer, forced, both)
     for wrong in ("", "Hello", both.replace("city", "town"), both.replace("weather", "climate"), both[:-2]):
         assert not accepts(tokenizer, forced, wrong), wrong
 
 
 @FORMATS
-def test_at_most_one_call(tokenizer: LLTokenizer, form: ToolFormat) -> None:
-    one = grammar(tokenizer, form, is_forced=True, most=1)
-    assert not accepts(tokenizer, one, BOTH[form].replace('</tool_call>"', '"'))
-    single = json.dumps({"name": "ping", form.arguments: {}})
-    text = {
-        HERMES: f"<tool_call>\n{single}\n</tool_call>",
-        MISTRAL: f"[TOOL_CALLS][{single}]",
-        PHI: f"<|tool_call|>[{single}]<|/tool_call|>",
-        LLAMA: single,
-    }[form]
-    assert accepts(tokenizer, one, text)
+def test_at_most_one_call(tokenizer: LLTokenizer, style: str) -> None:
+    form, both = STYLES[style]
+    assert not accepts(tokenizer, grammar(tokenizer, form, is_forced=True, most=1), both)
+    free = grammar(tokenizer, form, is_forced=False, most=1)
+    assert accepts(tokenizer, free, "Hello") and not accepts(tokenizer, free, both)
 
 
 @FORMATS
-def test_text_may_come_instead_but_a_call_must_be_right(tokenizer: LLTokenizer, form: ToolFormat) -> None:
+def test_text_may_come_instead_but_a_call_must_be_right(tokenizer: LLTokenizer, style: str) -> None:
+    form, both = STYLES[style]
     free = grammar(tokenizer, form, is_forced=False)
-    both = BOTH[form].replace('</tool_call>"', '"')
     for fine in ("Hello, how are you?", both):
         assert accepts(tokenizer, free, fine), fine
     assert not accepts(tokenizer, free, both.replace("city", "town"))
@@ -136,36 +235,16 @@ def test_text_may_come_instead_but_a_call_must_be_right(tokenizer: LLTokenizer, 
     assert not accepts(tokenizer, either, "Hello")
 
 
-@FORMATS
-def test_at_most_one_call_behind_text(tokenizer: LLTokenizer, form: ToolFormat) -> None:
-    one = grammar(tokenizer, form, is_forced=False, most=1)
-    both = BOTH[form].replace('</tool_call>"', '"')
-    first = both[: both.index("ping")]
-    assert accepts(tokenizer, one, "Hello") and not accepts(tokenizer, one, both)
-    spelled = tokenizer.tokenize_str(both, parse_special=False)  # with no control token in it
-    matcher = new_matcher(tokenizer, one)
-    assert matcher.try_consume_tokens(spelled) < len(spelled)
-    for ending in range(1, len(first)):  # the first call alone, wherever it ends
-        if accepts(tokenizer, one, first[:ending]):
-            break
-    else:
-        raise AssertionError("no single call is accepted")
-
-
-def test_which_format_a_template_teaches() -> None:
-    assert find_format("{{ tools }} <tool_call>") is HERMES
-    assert find_format("{{ tools }} [TOOL_CALLS]") is MISTRAL
-    assert find_format("{{ tools }} <|tool|>") is PHI
-    assert find_format("{{ tools }} <|python_tag|>") is LLAMA
-    assert find_format("<tool_call>") is None and find_format("{{ tools }}") is None
-    assert all(format_of({"tool_call": (form.opening, form.closing)}) is form for form in TOOL_FORMATS.values())
-    assert format_of({}) is None
+def test_a_format_of_one_call_allows_one(tokenizer: LLTokenizer) -> None:
+    one = " to=functions.ping<|channel|>json<|message|>{}"
+    forced = grammar(tokenizer, HARMONY, is_forced=True)
+    assert accepts(tokenizer, forced, one) and not accepts(tokenizer, forced, one + one)
 
 
 def test_an_unusual_call_behind_a_usual_one_in_a_list() -> None:
     """Each begins to be read where it begins, however the one before it was read."""
     usual, unusual = '{"name": "f", "arguments": {"a": 1}}', '{"arguments": {"b": "}"}, "name": "g"}'
     for calls in ((usual, unusual), (unusual, usual), (unusual, unusual), (usual, unusual, usual)):
-        text, found = read(MISTRAL, [f"[TOOL_CALLS][{', '.join(calls)}]"])
+        text, found = read(answers(MISTRAL), [f"[TOOL_CALLS][{', '.join(calls)}]"])
         assert text == ""
         assert [name for name, _ in found] == ["f" if call == usual else "g" for call in calls]

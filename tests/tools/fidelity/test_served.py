@@ -8,7 +8,6 @@ from rich.console import Console
 from engine.evaluation.statistics import Interval, Quality
 from tools.fidelity.__main__ import FileBeside, table
 from tools.fidelity.served import ServedFile, second_halves
-from tools.llama_cpp.figures import Fidelity, PrintedMean
 
 
 def test_the_tokens_are_those_that_llama_perplexity_scores() -> None:
@@ -20,11 +19,9 @@ def test_the_tokens_are_those_that_llama_perplexity_scores() -> None:
 
 @pytest.mark.parametrize(("kl", "told"), [(0.0011, "1.10"), (0.0012, "1.20 (bar missed)")])
 def test_a_row(kl: float, told: str) -> None:
-    mean = PrintedMean(0.001, 0.0001)
-    theirs = Fidelity("smollm2", "Q4_0", "own", mean, mean, mean, mean, mean)
     figure = Interval(kl, kl / 2, kl * 2)
     ours = ServedFile(Quality(8160, figure, figure, figure, figure, figure), "float32", 10)
-    found = FileBeside(theirs, ours)
+    found = FileBeside("smollm2", "Q4_0", 0.001, ours)
     assert found.holds == ("missed" not in told)
     console = Console(file=io.StringIO(), width=200)
     console.print(table([found]))

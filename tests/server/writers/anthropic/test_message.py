@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import Busy, PassFailed
-from engine.grammar.tool_formats import HERMES
 from engine.request import Delta, FinishReason
 from server.http.merged_stream import ChoiceDelta
 from server.writers.anthropic.message import MessageTerms, MessageWriter
 from server.writers.parsed_choice import ParsedChoice
 from server.writers.reasoning import ReasoningSplitter
+from server.writers.tool_calls import CallSplitter
 from server.writers.usage import Envelope, TokenCount
+from tests.call_formats import HERMES, THINK, answers
 from tests.server.message_events import check_legal, message_of
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": [1, "}"]}}\n</tool_call>'
@@ -38,7 +39,7 @@ def writer_of(
     shows_thoughts: bool = True, is_window_bound: bool = False, stops: tuple[str, ...] = ("END",)
 ) -> MessageWriter:
     terms = MessageTerms(stops, is_window_bound, shows_thoughts, "req_1")
-    choice = ParsedChoice(HERMES, ReasoningSplitter(("<think>", "</think>"), False))
+    choice = ParsedChoice(CallSplitter(answers(HERMES)), ReasoningSplitter(THINK, False))
     return MessageWriter(Envelope("msg-1", 1, "m", "f"), TokenCount((3,), 1), choice, terms)
 
 

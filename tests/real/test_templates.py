@@ -1,0 +1,244 @@
+"""Every chat template with tools of llama.cpp: how it writes calls is found, read back at any cut, and forced."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from llguidance import LLTokenizer
+
+from engine.bundle.answer_format import AnswerFormat, LiteralArguments, TaggedArguments
+from engine.demo.location import demo_folder
+from engine.grammar.literals import Literals
+from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
+from engine.grammar.source import serialised, unforced
+from engine.grammar.spec import CalledTool, GrammarSpec, ToolCalls
+from engine.text.answer_finding import find_answer
+from engine.text.atoms import atoms, common_start, is_tag
+from engine.text.chat_template import ChatTemplate
+from engine.text.format_probes import USER, Renderings, probe_requests
+from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
+from tests.real.written_calls import TEMPLATES
+
+# Templates that show tools and render no calls: the way is told by a table.
+UNRENDERED = {"LFM2-8B-A1B", "LFM2.5-Instruct", "ibm-granite-granite-3.3-2B-Instruct"}
+NAMES = pytest.mark.parametrize("name", TEMPLATES)
+RENDERED = pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in UNRENDERED])
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "documents": None}
+ENDINGS = ("</tool_call>", "</function>")  # inside of a string
+PARAMETERS: dict[str, Any] = {
+    "text": {"type": "string"},
+    "count": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "options": {"type": "object", "additionalProperties": {"type": "string"}},
+    "items": {"type": "array", "items": {"type": "string"}},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {key: value | {"description": "What it is."} for key, value in PARAMETERS.items()},
+    "required": ["text"],
+}
+FUNCTIONS = {"get_weather": SCHEMA, "send-mail": SCHEMA}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "A function.", "parameters": schema}}
+    for name, schema in FUNCTIONS.items()
+]
+AWKWARD = f"a \"q\" 's' {{[(]}})\n<b>é 日本 \\n {' '.join(ENDINGS)} ]"
+Called = tuple[str, dict[str, Any]]
+CALLS: list[Called] = [
+    (
+        "get_weather",
+        {
+            "text": AWKWARD,
+            "count": 17,
+            "ratio": 2.5,
+            "flag": True,
+            "options": {"x": "y z", "q": "\"'"},
+            "items": ["a", "b, c"],
+        },
+    ),
+    ("send-mail", {"text": "17", "flag": False}),
+    ("get_weather", {}),
+]
+
+
+class Template:
+    """A template and how it was found to write."""
+
+    def __init__(self, path: Path) -> None:
+        source = path.read_text(encoding="utf-8")
+        self._chat = ChatTemplate(source)
+        rendered = [self._chat.answer(request) for request in probe_requests({"bos_token": "<s>", "eos_token": "</s>"})]
+        self.answer: AnswerFormat = find_answer(Renderings.of(rendered), source)
+        self.is_rendered = path.stem not in UNRENDERED
+
+    def turn(self, called: list[Called]) -> str:
+        """What a template writes behind the user's message for an answer that is these calls."""
+        calls = []
+        for number, (name, given) in enumerate(called):
+            arguments: Any = json.dumps(given) if self.answer.has_text_arguments else given
+            identifier = f"call_{number:024}"[-self.answer.id_chars :]
+            calls.append({"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}})
+        return self._rendered([{"role": "assistant", "content": "", "tool_calls": calls}], prompts=False)
+
+    def body(self, called: list[Called]) -> str:
+        """What the model writes of it: without the turn's head, and reasoning that was left empty."""
+        text, prompt = self.turn(called), self._rendered([], prompts=True)
+        form = self.answer.calls
+        assert form is not None
+        first = (form.opening + form.begin).split("⟨")[0]
+        start = text.find(first) if first.strip() else -1
+        return text[len(common_start(text, prompt)) if start < 0 or self.answer.prefill else start :]
+
+    def _rendered(self, more: list[dict[str, Any]], prompts: bool) -> str:
+        messages = [{"role": "user", "content": USER}, *more]
+        variables = {**TOKENS, "add_generation_prompt": prompts}
+        return self._chat.render(messages, TOOLS, variables, 1 << 20).rpartition(USER)[2]
+
+
+@lru_cache
+def loaded(folder: Path, name: str) -> Template:
+    return Template(folder / "templates" / f"{name}.jinja")
+
+
+def read(answer: AnswerFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    splitter = CallSplitter(answer, schemas=FUNCTIONS, prefilled=answer.prefill)
+    parts = [part for piece in pieces for part in splitter.feed(piece)] + splitter.feed("", is_last=True)
+    calls: dict[int, list[str]] = {}
+    for part in parts:
+        if isinstance(part, CallBegin):
+            calls[part.index] = [part.name, ""]
+        elif isinstance(part, CallArguments):
+            calls[part.index][1] += part.text
+    said = "".join(part for part in parts if isinstance(part, str))
+    return said, [(name, arguments) for name, arguments in calls.values()]
+
+
+def styled(answer: AnswerFormat) -> str:
+    """The style of the arguments, as `written_calls.py` names it."""
+    assert answer.calls is not None
+    match answer.calls.arguments:
+        case TaggedArguments(item=item, wrap=wrap, assign=assign):
+            own = "nested" if item else "wrapped" if wrap is not None else "tagged"
+            return "typed" if own == "tagged" and len(set(assign.values())) > 1 else own
+        case LiteralArguments():
+            return "literal"
+    return "json"
+
+
+def test_the_folder_holds_no_other_template_with_tools(llama_cpp_models: Path) -> None:
+    files = (llama_cpp_models / "templates").glob("*.jinja")
+    assert {file.stem for file in files if "tools" in file.read_text(encoding="utf-8")} == TEMPLATES.keys()
+
+
+@NAMES
+def test_how_it_writes_is_found(llama_cpp_models: Path, name: str) -> None:
+    answer, expected = loaded(llama_cpp_models, name).answer, TEMPLATES[name]
+    form = answer.calls
+    assert form is not None
+    assert (styled(answer), form.opening + form.begin) == (expected.style, expected.before)
+    assert (form.end + form.closing, form.between is not None) == (expected.behind, expected.several)
+    assert (answer.reasoning.opening if answer.reasoning is not None else "") == expected.reasoning
+
+
+@RENDERED
+def test_a_call_is_read_back(llama_cpp_models: Path, name: str) -> None:
+    """Rendered, read and rendered again: the same text; and the same calls wherever the text is cut."""
+    template = loaded(llama_cpp_models, name)
+    several = [CALLS] if TEMPLATES[name].several else []
+    for called in [[one] for one in CALLS] + several:
+        text = template.body(called)
+        once = read(template.answer, [text])
+        again = [(function, json.loads(given)) for function, given in once[1]]
+        assert again == called
+        assert template.turn(again) == template.turn(called)
+        for cut in range(1, len(text)):
+            assert read(template.answer, [text[:cut], text[cut:]]) == once
+        assert read(template.answer, list(text)) == once
+
+
+@pytest.mark.parametrize("name", sorted(UNRENDERED))
+def test_a_call_that_no_template_renders_is_read(llama_cpp_models: Path, name: str) -> None:
+    answer = loaded(llama_cpp_models, name).answer
+    texts = {
+        "ibm-granite-granite-3.3-2B-Instruct": '<|tool_call|>[{"name": "get_weather", "arguments": {"text": "a"}}]',
+    }
+    text = texts.get(name, "<|tool_call_start|>[get_weather(text='a')]<|tool_call_end|>")
+    for pieces in [[text[:cut], text[cut:]] for cut in range(1, len(text))]:
+        said, calls = read(answer, pieces)
+        assert (said, [(each, json.loads(given)) for each, given in calls]) == ("", [("get_weather", {"text": "a"})])
+
+
+class Vocabulary:
+    """The embedded model's tokens, with the tags of a template as control tokens or as text."""
+
+    def __init__(self, folder: Path, controls: list[str]) -> None:
+        self._own = tokenizers.Tokenizer.from_file(str(demo_folder() / "tokenizer.json"))
+        self._own.add_special_tokens(controls)
+        file = folder / f"{len(controls)}.json"
+        self._own.save(str(file))
+        self.seen: LLTokenizer = load_tokenizer(file, self._own.get_vocab_size(), [2, 0])
+        self.controls: Mapping[str, int] = control_tokens(self.seen)
+
+    def ids(self, text: str) -> list[int]:
+        """Tokens of a text; what looks like an ending inside of a string is spelled."""
+        before, inside, behind = text.partition(f" {' '.join(ENDINGS)} ]")
+        spelled = [token for character in inside for token in self._encode(character)]
+        return [*self._encode(before), *spelled, *self._encode(behind)]
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._own.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def accepts(vocabulary: Vocabulary, answer: AnswerFormat, text: str, is_forced: bool, most: int = 0) -> bool:
+    """Whether a grammar of this model's calls accepts a whole text."""
+    assert answer.calls is not None
+    tools = tuple(CalledTool(name, json.dumps(schema), is_lenient=False) for name, schema in FUNCTIONS.items())
+    mark, around = answer.mark(answer.calls), answer.around
+    calls = ToolCalls(answer.calls, tools, is_forced, most, None, mark, around, answer.prefill, answer.id_chars)
+    grammar = serialised(GrammarSpec(calls), Literals(vocabulary.controls))
+    matcher = new_matcher(vocabulary.seen, unforced(grammar, tuple(vocabulary.controls)))
+    ids = vocabulary.ids(text)
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+def spoken(template: Template, called: list[Called]) -> str:
+    """Calls without what ends a turn: the text that a grammar has to accept."""
+    answer = template.answer
+    assert answer.calls is not None
+    if not template.is_rendered:
+        given = "text='a'" if "start" in answer.calls.opening else '{"text": "a"}'
+        named = f"{answer.calls.begin}get_weather{answer.calls.named}{given}{answer.calls.end}"
+        return f"{answer.calls.opening}{named}{answer.calls.closing}"
+    body = template.body(called).split("<|START_OF_TURN_TOKEN|>")[0]  # a turn that one template puts behind all
+    end = (answer.calls.closing or answer.calls.end).split("⟩")[-1].rstrip() or "}"
+    stop = body.rindex(end) + len(end)
+    spaces = answer.calls.end[len(answer.calls.end.rstrip()) :]
+    return body[:stop] + ("" if answer.calls.closing else spaces)
+
+
+@pytest.mark.parametrize("has_controls", [False, True], ids=["text", "control tokens"])
+@NAMES
+def test_calls_are_forced_and_free(llama_cpp_models: Path, tmp_path: Path, name: str, has_controls: bool) -> None:
+    template = loaded(llama_cpp_models, name)
+    answer = template.answer
+    tags = sorted({atom for text in answer.literals for atom in atoms(text) if is_tag(atom)}) if has_controls else []
+    tags = ["]<]minimax[>["] if has_controls and name == "MiniMax-M3" else tags
+    vocabulary = Vocabulary(tmp_path, tags)
+    plain = {"text": AWKWARD.replace("é 日本", "x"), "count": 17, "ratio": 2.5, "flag": True}
+    called: list[Called] = [("get_weather", plain), ("send-mail", {"text": "17", "flag": False})]
+    called = called if TEMPLATES[name].several and template.is_rendered else called[:1]
+    text = spoken(template, called)
+    assert accepts(vocabulary, answer, text, is_forced=True)
+    assert accepts(vocabulary, answer, text, is_forced=False)
+    for wrong in (text.replace("get_weather", "get_climate"), text.replace("text", "test")):
+        assert not accepts(vocabulary, answer, wrong, is_forced=True)
+        assert not accepts(vocabulary, answer, wrong, is_forced=False)
+    assert not accepts(vocabulary, answer, "Hello", is_forced=True)
+    assert accepts(vocabulary, answer, ("all\n" if answer.prefill else "") + "Hello, how are you?", is_forced=False)
+    assert accepts(vocabulary, answer, text, is_forced=True, most=1) is (len(called) == 1)
