@@ -22,7 +22,7 @@ LAYOUTS: dict[str, dict[str, object]] = {
 }
 SEGMENTS: dict[str, dict[str, object]] = {
     "segments": {"layout": Layout.SEGMENTS},
-    "segments int8": {"quant": Quant.INT8, "layout": Layout.SEGMENTS},
+    "segments int8": {"quant": Quant.INT8, "layout": Layout.SEGMENTS, "kv": KvType.FLOAT32},
     "segments int4": {"quant": Quant.INT4, "layout": Layout.SEGMENTS},
     "segments int4 float caches": {"quant": Quant.INT4, "layout": Layout.SEGMENTS, "kv": KvType.FLOAT32},
     "segments lora": {"layout": Layout.SEGMENTS, "lora": True},

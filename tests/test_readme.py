@@ -85,7 +85,7 @@ def test_own_model_commands(tmp_path: Path) -> None:
         words = [paths.get(word, word) for word in shlex.split(command(start))]
         out = run([sys.executable, "-m", "server", *words[1:], *more])
     made = load_manifest(tmp_path / "my-bundle")
-    assert ("narrow: int4" if made.is_segmented else "free_1_of_2") in out
+    assert ("int8" if made.is_segmented else "free_1_of_2") in out
     with serving("--bundle", paths["my-bundle"]) as own:
         assert own.metric("hexserve:passes_total") == 0
     assert command("make serve BUNDLE").split("=")[1] == "my-bundle"

@@ -72,7 +72,7 @@ def server(folders: dict[str, Path], request: pytest.FixtureRequest) -> Iterator
 def test_the_options_of_the_command_arrive() -> None:
     made = compile_arguments(["s", "-o", "o", *COMMANDS["three slots"].split(), "--kv-update", "host"])
     assert (made.layout, made.rows, made.decode_slots, made.kv_update) == (Layout.FUSED, (32,), 3, "host")
-    assert made.quant is Quant.INT4
+    assert made.quant is Quant.INT8
 
 
 def test_answers_of_clients_at_once_are_those_of_the_row_graph(server: LiveServer, row_answers: list[str]) -> None:

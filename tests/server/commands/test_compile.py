@@ -24,14 +24,15 @@ def test_defaults_of_the_command_line() -> None:
         ["s", "-o", "o", "--target", "x-elite", "--rows", "1", "--same-past", "96", "--one-graph-per-binary"]
     )
     assert not emulator.share_weights
-    assert compile_arguments(["s", "-o", "o"]).quant is Quant.INT4
+    assert compile_arguments(["s", "-o", "o"]).quant is Quant.INT8
     assert compile_arguments(["s.gguf", "-o", "o"]).quant is Quant.KEEP
     assert compile_arguments(["s.gguf", "-o", "o", "--quant", "int4"]).quant is Quant.INT4
 
 
 def test_no_option_is_the_record_s_default() -> None:
-    """But for quality, which the command line leaves to the estimate."""
-    assert compile_arguments(["s", "-o", "o"]) == CompileArguments(Path("s"), Path("o"), quality=None)
+    """But for what depends on the source: the method, and whether it has codes to choose."""
+    usual = CompileArguments(Path("s"), Path("o"), quant=Quant.INT8, quality=None)
+    assert compile_arguments(["s", "-o", "o"]) == usual
 
 
 def test_every_option_arrives() -> None:
