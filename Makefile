@@ -40,7 +40,7 @@ test-all: $(DEV)
 	$(PYTEST) -m "long and not real"
 	$(MAKE) test-real
 
-# Published models (0.8 GB, fetched once into ~/.cache/hexserve/real or HEXSERVE_REAL) beside other people's programs.
+# Published models (0.8 GB, fetched once into ~/.cache/hexserve/real or REAL_MODELS) beside other people's programs.
 # FULL=1 builds llama.cpp too (10 minutes or more) and takes the stored figures again (an hour and more).
 test-real: $(DEV)
 	$(BIN)/python -m tools.real_models

