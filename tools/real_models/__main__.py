@@ -20,9 +20,7 @@ def main() -> int:
     """Fetch what is missing; tell where each model is."""
     parser = argparse.ArgumentParser(prog="python -m tools.real_models", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(pinned())}; default: {TESTED}")
-    parser.add_argument(
-        "--folder", type=Path, default=default_folder(), help="default: $REAL_MODELS, else %(default)s"
-    )
+    parser.add_argument("--folder", type=Path, default=default_folder(), help="default: $REAL_MODELS, else %(default)s")
     options = parser.parse_args()
     names = options.names or list(TESTED)
     if unknown := sorted(set(names) - set(pinned())):
