@@ -65,9 +65,12 @@ LONG = (
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-# A shell that starts this in the background has it ignore Ctrl-C, and the commands under test would inherit that.
+# A shell that starts this in the background has it ignore Ctrl-C, nohup has it ignore SIGHUP, and the commands under
+# test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+if sys.platform != "win32":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
