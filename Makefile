@@ -57,7 +57,7 @@ bench: $(DEV)
 # A 0.6B-sized checkpoint with random weights: compile time, then 1 to 16 clients. Needs 3 GB of disk in build/.
 bench-large: $(DEV)
 	$(BIN)/python -m engine.compile.random_checkpoint --shape qwen3-0.6b -o build/qwen3-0.6b
-	$(BIN)/hexserve compile build/qwen3-0.6b -o build/qwen3-0.6b-int4 --quant int4 --block 128 --force
+	$(BIN)/hexserve compile build/qwen3-0.6b -o build/qwen3-0.6b-int4 --quant int4 --block 128 --quality fast --force
 	$(BIN)/hexserve bench --bundle build/qwen3-0.6b-int4 --shared-prefix 1000
 
 # hexserve beside llama-server on one random checkpoint, with a table of ratios and docs/peers.svg. The first run builds

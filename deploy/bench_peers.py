@@ -38,7 +38,7 @@ CONTEXT = SLOTS * (1024 + 2 * ANSWER_TOKENS)  # llama-server divides it among it
 VOCABULARY = 151_000  # below the special tokens
 FAILED, INTERRUPTED = 1, 130
 IDLE_LOAD = 0.5
-RANDOM_WEIGHTS = "--quant int4 --block 128"
+RANDOM_WEIGHTS = "--quant int4 --block 128 --quality fast"
 
 
 def main() -> int:
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/peers"))
     parser.add_argument("--bundle", default="", help="a bundle of the same checkpoint, instead of compiling one")
     parser.add_argument("--gguf", type=Path, help="a GGUF file, instead of random weights")
-    parser.add_argument("--compile", help="options of hexserve compile; of random weights --quant int4 --block 128")
+    parser.add_argument("--compile", help="options of hexserve compile; of random weights: int4, block 128, fast")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
