@@ -41,11 +41,11 @@ class Options(BaseModel):
 
     bundle: str = "demo"
     options: list[str] = Field(default_factory=list)
-    replicas: int = Field(1, ge=1)
-    most_replicas: int = Field(0, ge=0)
-    queue: float = Field(12.0, gt=0)
-    most_requests: int = Field(64, ge=1)
-    imbalance: int = Field(16, ge=0)
+    replicas: int = Field(default=1, ge=1)
+    most_replicas: int = Field(default=0, ge=0)
+    queue: float = Field(default=12.0, gt=0)
+    most_requests: int = Field(default=64, ge=1)
+    imbalance: int = Field(default=16, ge=0)
     prefix_aware: bool = True
     python: str = sys.executable
 

@@ -1,76 +1,117 @@
 """Frozen engine settings: what the worker is told on its command line, as one JSON object."""
 
 from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Literal
 
-PAGE_COLUMNS = 16
+from annotated_types import Ge, Interval, MinLen
+
+BLOCK_SIZE = 16
+KV_FILE_MB = 1024  # a file holds that much, or as much as the memory of `kv_offload_mb`
 KV_SAVE_MB_PER_S = 50.0  # slower disks lose what is not written in time
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Trait(Enum):
+    """What else holds for a text setting."""
+
+    REPEATABLE = "a list with commas, of which a flag may be given for each part"
+    SECRET = "never a flag: command lines are seen by everyone on the machine"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the worker runs one bundle.
+    """How the worker runs one bundle. A field with a sentence is a setting of the server.
 
-    bundle: folder path. threads: onnxruntime intra-op threads, 0 = its own choice.
+    Of the others: max_rows: most rows of a free-shape step. pools: past-KV pools.
     spin: whether the CPU provider's threads wait without sleeping: auto (where the weights are large), on or off.
-    max_rows: most rows of a free-shape pass. max_context: tokens of one sequence, 0 = what the bundle allows.
-    max_running: most sequences that hold columns at once; the others wait.
-    pools: past-KV pools. pool_columns: columns of each, 0 = from the bundle.
-    embed_rows: most rows of a pass that texts to embed or to score take while something generates, beside padding.
+    sinks: first tokens that attention sees beside its window. cost_cache: folder of step times, "" = none.
+    embed_rows: most rows of a step that texts to embed or to score take while something generates, beside padding.
     reserve_tokens: first guess of an answer's length, for which a pool keeps columns free, 0 = none.
-    max_gap_ms: what prefill may stretch the time between two tokens of one stream to: the price of a pass times the
-    passes that serve every decode once. Where decodes alone take longer, prefill gets twice their gap in turns.
-    prefix_cache: share the cached columns of equal prompt beginnings.
-    kv_offload_mb: MiB of host memory for prefixes that left the pools, 0 = none.
-    kv_file: file that keeps cached pages over a restart, "" = none; kv_file_mb: MiB it may take.
-    window: attention sees the last so many tokens of a sequence, and the first `sinks`; 0 = all of them.
-    deterministic: one variant for every pass.
-    lookup_rows: most prompt-lookup guesses of a sequence in a pass, 0 = off; padding, or rows where they are worth it.
-    prediction_rows: the same for guesses from a request's own prediction.
-    draft: folder of the bundle that guesses for this one, "" = none. draft_tokens: most tokens that it proposes for a
-    sequence and pass, 0 = as many as pay.
+    prediction_rows: most guesses in a step from a request's own prediction, as lookup_rows.
+    draft_tokens: most tokens that a draft proposes for a sequence and step, 0 = as many as pay.
     forecast: let a model that has a forecast prefix guess its own next tokens in rows that would be padding.
-    pass_timeout_s: silence of the worker, or a pass of it, after which it is killed and replaced; a pass that should
-    be long may take 20 times what it should. load_timeout_s: the same for its start. 0 = no bound.
-    log_level: least severe message that the worker writes: debug, info, warning or error.
-    cost_cache: folder of pass times, "" = none.
-    paced: `device/model` of `engine/simulate/published.py` whose pass times are kept by sleeping instead of computing:
-    every answer is noise, "" = compute.
-    lora: adapters as NAME=FOLDER,..., each a model of its own name; "" = none.
-    qnn_options, qnn_library_dir, qnn_op_packages: see `engine/qnn/environment.py`; "" = none, the package's libraries.
     """
 
-    bundle: str
-    threads: int = 0
+    bundle: Annotated[
+        str,
+        MinLen(1),
+        "What to serve: 'demo', 'demo-diffusion', a bundle folder, a Hugging Face folder or a GGUF file.",
+    ]
+    threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
     spin: str = "auto"
     max_rows: int = 256
-    max_context: int = 0
-    max_running: int = 256
+    max_context: Annotated[
+        int, Ge(0), "Most tokens of one sequence, prompt and answer; 0 = what the bundle allows."
+    ] = 0
+    max_running: Annotated[int, Ge(1), "Most sequences that run at once; the others wait."] = 256
     pools: int = 1
-    pool_columns: int = 0
+    kv_slots: Annotated[
+        int, Interval(ge=0, le=1 << 24), "Tokens that the KV cache holds, of all sequences; 0 = from the bundle."
+    ] = 0
     reserve_tokens: int = 128
-    max_gap_ms: float = 250.0
+    max_gap_ms: Annotated[
+        float,
+        Ge(1),
+        "Longest time between two tokens of one stream to which reading prompts may stretch it, in milliseconds.",
+    ] = 250.0
     embed_rows: int = 16
-    prefix_cache: bool = True
-    kv_offload_mb: int = 1024
-    kv_file: str = ""
-    kv_file_mb: int = 1024
-    window: int = 0
+    prefix_cache: Annotated[bool, "Reuse the cache of equal prompt beginnings."] = True
+    kv_offload_mb: Annotated[int, Ge(0), "MiB of memory for prompt beginnings that left the KV cache; 0 = none."] = 1024
+    kv_file: Annotated[
+        str,
+        "File that keeps cached prompts over a restart: read at the start, written at the end, at most 1024 MiB or "
+        "kv_offload_mb; empty = none.",
+    ] = ""
+    window: Annotated[
+        int, Ge(0), "Attention sees the last so many tokens of a sequence, and its first four; 0 = all of them."
+    ] = 0
     sinks: int = 0
-    deterministic: bool = False
-    lookup_rows: int = 0
+    deterministic: Annotated[bool, "Run every step through one variant, so that texts do not depend on the load."] = (
+        False
+    )
+    lookup_rows: Annotated[
+        int,
+        Interval(ge=-1, le=64),
+        "Most prompt-lookup guesses of a sequence in a step, where rows are padding or worth their time; 0 = off, "
+        "-1 = 4, but none where the model cannot take back a wrong one or guesses by itself.",
+    ] = -1
     prediction_rows: int = 16
-    draft: str = ""
+    draft: Annotated[
+        str, "Bundle of a smaller model with the same tokenizer, which guesses for this one; empty = none."
+    ] = ""
     draft_tokens: int = 0
+    devices: Annotated[
+        str,
+        "Where a model is served: npu, cpu, npu,cpu = by both together, auto = both where there is an NPU, or another "
+        "bundle of the model, for its device; NAME=... for each of several models. Empty = as its bundle is compiled.",
+    ] = ""
     forecast: bool = True
-    pass_timeout_s: float = 30.0
-    load_timeout_s: float = 1800.0
-    log_level: str = "info"
+    step_timeout_s: Annotated[
+        float,
+        Interval(ge=0, le=86400),
+        "Silence of the worker, or time in one step (20 times what it should take where that is more), after which "
+        "it is killed and its streams go on with a new one; at least 1, 0 = no bound.",
+    ] = 30.0
+    log_level: Annotated[LogLevel, "Least severe message written."] = "info"
     cost_cache: str = ""
-    paced: str = ""
-    lora: str = ""
-    qnn_options: str = ""
-    qnn_library_dir: str = ""
-    qnn_op_packages: str = ""
+    lora: Annotated[
+        str,
+        "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model. Bundles that take them are "
+        "compiled with --lora.",
+        Trait.REPEATABLE,
+    ] = ""
+    qnn_options: Annotated[
+        str,
+        "NPU: more options of its provider, key=value,...; among them op_packages=type:path:interface[:target];...",
+    ] = ""
+    qnn_library_dir: Annotated[str, "NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."] = ""
+
+    @property
+    def kv_file_mb(self) -> int:
+        """Most MiB that `kv_file` takes."""
+        return max(KV_FILE_MB, self.kv_offload_mb)
 
     @property
     def save_s(self) -> float:

@@ -7,7 +7,7 @@ HexserveError
 |- Busy                   try again later: HTTP 503 with Retry-After
 |- EngineFailure          our fault: HTTP 500
 |  |- WorkerDied          the worker died too often under one request
-|  `- PassFailed          a graph run failed
+|  `- StepFailed          a graph run failed
 |- BundleError            a bundle cannot be served
 `- CompileError           a checkpoint cannot be compiled
    `- UnsupportedModel    an architecture, rotary type or option that is not implemented
@@ -65,7 +65,7 @@ class BusyReason(Enum):
     WORKER = "worker_behind"  # the worker process has not read what it was already sent
     GRAMMARS = "max_num_queued_grammars"  # as many as may wait to be compiled
     MODELS_MEMORY = "models_memory"  # what is loaded is in use, and another model does not fit beside it
-    WATCHERS = "max_num_pass_watchers"  # as many as may watch the passes
+    WATCHERS = "max_num_pass_watchers"  # as many as may watch the steps
     LOADING = "loading"
     SHUTTING_DOWN = "shutting_down"
 
@@ -102,8 +102,8 @@ class WorkerDied(EngineFailure):
     """The worker process died too often while this request ran."""
 
 
-class PassFailed(EngineFailure):
-    """A graph run raised; nothing of the pass was committed."""
+class StepFailed(EngineFailure):
+    """A graph run raised; nothing of the step was committed."""
 
 
 class BundleError(HexserveError):

@@ -1,4 +1,4 @@
-"""Every message between the server process and the worker: MessagePack in frames (`engine/framing.py`).
+"""Every message between the server process and the worker: MessagePack in frames (`engine/isolation/framing.py`).
 
 The worker reads commands from standard input and writes reports to standard output; end of input means the parent is
 gone.
@@ -8,19 +8,30 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from engine.framing import framed, read_frame
+from engine.isolation.framing import framed, read_frame
 from engine.request import Request, TokenEvent
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Generate `request`; `emitted` are tokens an earlier worker delivered: they are prefilled, not repeated."""
+    """Generate `request`; `emitted` are tokens an earlier worker delivered: they are prefilled, not repeated.
+
+    caches: file of the keys and values that another worker has computed of them, "" = none.
+    """
 
     request: Request
     emitted: tuple[int, ...] = ()
+    caches: str = ""
+
+
+class HandOver(msgspec.Struct, frozen=True, tag=True):
+    """Forget a request, write its keys and values into the file `caches` and say so. Unknown ids are ignored."""
+
+    id: str
+    caches: str
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """Forget a request; free its rows and columns before the next pass. Unknown ids are ignored."""
+    """Forget a request; free its rows and KV slots before the next step. Unknown ids are ignored."""
 
     id: str
 
@@ -30,17 +41,20 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
-    """Answer with a Heartbeat, also in the middle of a pass."""
+    """Answer with a Heartbeat, also in the middle of a step."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """Report what every pass was from now on, or no longer. A worker begins unwatched and then pays nothing for it."""
+    """Report what every step was from now on, or no longer. A worker begins unwatched and then pays nothing for it."""
 
     is_on: bool
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The graphs are loaded; sent once. `max_tokens_per_sequence` is prompt plus completion.
+
+    costs: milliseconds of steps by rows and past columns; none where they were not measured. keeps: why it cannot hand
+    a request over, "" where it can.
 
     adapters: what tells the contents of each apart, by name, as hexadecimal digits. max_input_tokens: of a text that
     becomes a vector, 0 = as many as a sequence has.
@@ -52,17 +66,21 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     variants: tuple[str, ...]
     adapters: dict[str, str] = {}
     max_input_tokens: int = 0
+    costs: tuple[tuple[int, int, float], ...] = ()
+    keeps: str = ""
 
 
 class Counters(msgspec.Struct):
     """What a worker counts since it started; times in seconds. Every counter is declared here and nowhere else.
 
-    drafted_rows, accepted_rows: guesses in rows of passes, and those that were right; then the same by their kind.
-    draft_s: in the draft model. run_s: inside the graphs. restride_s: re-laying pools for variants of another width.
-    copy_s: pages to and from the host KV cache. step_s: whole steps, all of these included.
+    drafted_rows, accepted_rows: guesses in rows of steps, and those that were right; then the same by their kind.
+    draft_s: in the draft model. run_s: inside the graphs. relayout_s: re-laying pools for variants of another width.
+    copy_s: blocks to and from the host KV cache. step_s: whole steps, all of these included. experts_chosen: by rows,
+    experts_read: different ones by steps, both over all layers. hand_overs: sequences that went to
+    another device; the server counts them.
     """
 
-    passes: int = 0
+    steps: int = 0
     rows_used: int = 0
     rows_run: int = 0
     decode_rows: int = 0
@@ -78,8 +96,11 @@ class Counters(msgspec.Struct):
     forecast_rows: int = 0
     forecast_accepted: int = 0
     variant_switches: int = 0
-    restrides: int = 0
+    relayouts: int = 0
+    experts_chosen: int = 0
+    experts_read: int = 0
     preemptions: int = 0
+    hand_overs: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     prompt_tokens: int = 0
@@ -87,7 +108,7 @@ class Counters(msgspec.Struct):
     finished: int = 0
     draft_s: float = 0.0
     run_s: float = 0.0
-    restride_s: float = 0.0
+    relayout_s: float = 0.0
     copy_s: float = 0.0
     step_s: float = 0.0
 
@@ -100,8 +121,8 @@ class Stats(Counters, tag=True):
 
     running: int = 0
     waiting: int = 0
-    columns_used: int = 0
-    columns_total: int = 0
+    kv_slots_used: int = 0
+    kv_slots_total: int = 0
     stages: dict[str, float] = {}
 
 
@@ -111,7 +132,7 @@ def summed(*parts: Counters) -> dict[str, Any]:
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
-    """What one pass produced, for all sequences."""
+    """What one step produced, for all sequences."""
 
     events: tuple[TokenEvent, ...]
     stats: Stats
@@ -125,14 +146,23 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     kind: str = "engine"
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a Ping. `passes` have begun, the last of them should take `expected_ms` (0 = not known).
+class HandedOver(msgspec.Struct, frozen=True, tag=True):
+    """A request is forgotten here; so many blocks of its keys and values lie in the file `caches`, written in `ms`."""
 
-    A worker that is busy and begins no new pass may hang; one that does not answer hangs altogether.
+    id: str
+    caches: str
+    blocks: int
+    ms: float
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a Ping. `steps` have begun, the last of them should take `expected_ms` (0 = not known).
+
+    A worker that is busy and begins no new step may hang; one that does not answer hangs altogether.
     """
 
     is_busy: bool
-    passes: int
+    steps: int
     expected_ms: float
 
 
@@ -143,8 +173,8 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     permanent: bool
 
 
-class PassSegment(msgspec.Struct, frozen=True):
-    """The rows of one sequence in a pass; `sequence` is the number of its arrival in this worker, and no id.
+class StepSegment(msgspec.Struct, frozen=True):
+    """The rows of one sequence in a step; `sequence` is the number of its arrival in this worker, and no id.
 
     kind: "prefill", "decode" or "denoise". guesses: how many of the rows are guessed tokens, accepted: how many of
     these were right. tokens: new ones that came of it.
@@ -158,11 +188,11 @@ class PassSegment(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class PassRecord(msgspec.Struct, frozen=True, tag=True):
-    """What one pass was, for a worker that is watched. The segments stand in the order of their rows, behind padding.
+class StepRecord(msgspec.Struct, frozen=True, tag=True):
+    """What one step was, for a worker that is watched. The segments stand in the order of their rows, behind padding.
 
     began_ms: since the watching began. run_ms: inside the graphs. step_ms: with planning, sampling and all else.
-    rows: of the graph, padding included. columns: of its key axis. The last four are gauges after the pass.
+    rows: of the graph, padding included. context: of its key axis. The last four are gauges after the step.
     """
 
     number: int
@@ -171,16 +201,16 @@ class PassRecord(msgspec.Struct, frozen=True, tag=True):
     step_ms: float
     pool: int
     rows: int
-    columns: int
-    segments: tuple[PassSegment, ...]
+    context: int
+    segments: tuple[StepSegment, ...]
     running: int
     waiting: int
-    columns_used: int
-    columns_total: int
+    kv_slots_used: int
+    kv_slots_total: int
 
 
-Command = Submit | Abort | Shutdown | Ping | Watch
-Report = Ready | Tokens | Failed | Fatal | Heartbeat | PassRecord
+Command = Submit | Abort | HandOver | Shutdown | Ping | Watch
+Report = Ready | Tokens | Failed | HandedOver | Fatal | Heartbeat | StepRecord
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -14,6 +14,7 @@ from typing import Any
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 NOTHING: Mapping[str, str] = MappingProxyType({})
+TUNABLES = "GLIBC_TUNABLES"
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -24,6 +25,14 @@ def module_command(module: str, *arguments: str) -> list[str]:
 def package_command(package: str) -> list[str]:
     """The command line that runs another project's package in our Python."""
     return [sys.executable, "-P", "-m", package]
+
+
+def install_command(extra: str, *options: str) -> str:
+    """What a user types to add an extra of ours to this environment, whichever pip comes first on PATH."""
+    has_spaces = " " in sys.executable
+    python = f'"{sys.executable}"' if has_spaces else sys.executable
+    called = "& " * (has_spaces and sys.platform == "win32")  # PowerShell takes what is quoted for a text
+    return " ".join([f"{called}{python} -m pip install", *options, f'"hexserve[{extra}]"'])
 
 
 def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
@@ -37,6 +46,15 @@ def child_environment(more: Mapping[str, str] = NOTHING) -> dict[str, str]:
         "PYTHONIOENCODING": "utf-8",
         "ORT_DISABLE_TELEMETRY": "1",  # also for libraries that load onnxruntime without us
     }
+
+
+def graph_memory(ours: Mapping[str, str], platform: str = sys.platform) -> dict[str, str]:
+    """Variables of a process that runs graphs: glibc asks for huge pages for what is allocated in large pieces.
+
+    A pass reads all the weights, and with pages of 4 KiB a tenth of its time goes into finding where they lie. Nothing
+    where the user has tuned glibc. https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html
+    """
+    return {} if platform != "linux" or TUNABLES in ours else {TUNABLES: "glibc.malloc.hugetlb=1"}
 
 
 def import_path(root: Path, inherited: Iterable[str], site_folders: Iterable[Path]) -> list[str]:

@@ -26,7 +26,7 @@ class ThinkingBudget:
 
 
 class Unmasking(StrEnum):
-    """Which masked tokens of a block a pass settles; always at least as many as it must to end in time."""
+    """Which masked tokens of a block a step settles; always at least as many as it must to end in time."""
 
     DYNAMIC_CONFIDENCE = "dynamic_confidence"  # all above the threshold, else the surest
     STATIC_CONFIDENCE = "static_confidence"  # the surest
@@ -38,7 +38,7 @@ class Unmasking(StrEnum):
 class Denoising:
     """How a block-diffusion model makes the tokens of a block out of masks.
 
-    steps: most passes of a block, 1 to block_length. confidence_threshold: 0 to 1. entropy_bound: nats.
+    steps: most steps of a block, 1 to block_length. confidence_threshold: 0 to 1. entropy_bound: nats.
     """
 
     block_length: int
@@ -50,6 +50,22 @@ class Denoising:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeechRules:
+    """Which tokens may follow in a transcript. suppressed: never; first: not as the first one. end: ends a text.
+
+    first_time: the token of the time 0, whose successors are later times, in steps of one position. times: whether
+    segments begin and end with one; else none is written. latest_start: of the first segment, in steps.
+    """
+
+    suppressed: tuple[int, ...]
+    first: tuple[int, ...]
+    end: int
+    first_time: int
+    times: bool
+    latest_start: int = 50
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are sampled; validated before it is built. Order of application: `engine/sampling/sampler.py`.
 
@@ -57,6 +73,7 @@ class SamplingParams:
     logprobs is the number of alternatives to report per token (0 = the chosen token only, None = off);
     prompt_logprobs the same for the tokens of the prompt. max_tokens 0 generates nothing: only the prompt is computed.
     denoising None is one token after the other; else penalties, grammar, prompt_logprobs and thinking_budget are off.
+    speech: of a transcript; its log-probabilities are then of the tokens that the rules allow.
     """
 
     max_tokens: int
@@ -76,6 +93,7 @@ class SamplingParams:
     thinking_budget: ThinkingBudget | None = None
     grammar: str | None = None  # llguidance's, serialised and known to compile; stop_token_ids has the end tokens
     denoising: Denoising | None = None
+    speech: SpeechRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +113,48 @@ class PromptEmbeds:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptImage:
+    """A tile of an image in a prompt: its rows take the place of `tokens` placeholders from index `first` on.
+
+    digest: tells its pixels and its grid from all others, 32 bytes. pixels: uint8 as the bundle's vision graph takes
+    them. features: float32 rows, little-endian, once the worker has them; then `pixels` is empty. grid: rows and
+    columns of its tokens where each turns by both, (0, 0) = by its index, like text.
+    """
+
+    first: int
+    tokens: int
+    digest: bytes
+    pixels: bytes
+    features: bytes = b""
+    grid: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePrompt:
+    """A prompt with images: token ids with their placeholders."""
+
+    ids: tuple[int, ...]
+    images: tuple[PromptImage, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def ids_of(prompt: tuple[int, ...] | ImagePrompt) -> tuple[int, ...]:
+    """The token ids of a prompt, placeholders among them."""
+    return prompt.ids if isinstance(prompt, ImagePrompt) else prompt
+
+
+@dataclass(frozen=True, slots=True)
 class Pooling:
     """That a request wants numbers of its rows, and no token; its max_tokens is 0.
 
-    token_ids: which of the row's outputs, () = all of them.
+    token_ids: which of the row's outputs, () = all of them. alignment: of speech, instead of the last row's logits,
+    how far each token of the prompt looks at each position of the encoder.
     """
 
     token_ids: tuple[int, ...] = ()
+    alignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +164,8 @@ class Request:
     cache_salt: requests share cached prefixes only with those of the same salt (at most 64 bytes). adapter: the
     name of the one whose paths its rows take, "" = the model alone. prediction: what the caller expects the answer to
     be; it changes no token, only how soon they come. prompt_embeds: the data of `PromptEmbeds`, whose placeholders
-    `prompt_ids` then are; empty for a prompt of tokens. pooling: what is wanted instead of tokens.
+    `prompt_ids` then are; empty for a prompt of tokens. pooling: what is wanted instead of tokens. audio: of a model
+    that writes speech down, log-mel frames [mels, frames], float32, little-endian. images: by `first`.
     """
 
     id: str
@@ -123,6 +177,8 @@ class Request:
     prediction: tuple[int, ...] = ()
     prompt_embeds: bytes = b""
     pooling: Pooling | None = None
+    audio: bytes = b""
+    images: tuple[PromptImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +192,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """New tokens of one request in one pass; the last event carries `finish`.
+    """New tokens of one request in one step; the last event carries `finish`.
 
     A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
     `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
     whole with the first event: one entry for each prompt token but the first, which nothing precedes.
-    `guesses` are those of the pass, None if it had none. `vector` is what a request with `pooling` wanted, float32,
+    `guesses` are those of the step, None if it had none. `vector` is what a request with `pooling` wanted, float32,
     little-endian, neither cut nor normalised; it comes with the only event.
     """
 
@@ -190,7 +246,7 @@ class RequestTimings:
     """Timings of one finished request: milliseconds and token counts.
 
     drafted_tokens, accepted_tokens: guesses and those that were right; predicted: those of the caller's prediction.
-    passes: how many it took part in. pass_rows: useful rows of those passes, its own and its neighbours'.
+    steps: how many it took part in. step_rows: useful rows of those steps, its own and its neighbours'.
     """
 
     queue_ms: float
@@ -204,8 +260,8 @@ class RequestTimings:
     predicted_tokens: int = 0
     accepted_predicted_tokens: int = 0
     preemptions: int = 0
-    passes: int = 0
-    pass_rows: int = 0
+    steps: int = 0
+    step_rows: int = 0
 
     def line(self) -> str:
         """One line in the classic form: times, rates, acceptance."""
@@ -215,7 +271,7 @@ class RequestTimings:
             f"prompt:{self.prompt_ms:.1f}ms generate:{self.generate_ms:.1f}ms "
             f"tps:prompt={_rate(computed, self.prompt_ms):.1f} "
             f"generate={_rate(self.generated_tokens - 1, self.generate_ms):.1f} "
-            f"rows/pass={self.pass_rows / self.passes if self.passes else 0.0:.1f} acceptance={acceptance:.2f}"
+            f"rows/step={self.step_rows / self.steps if self.steps else 0.0:.1f} acceptance={acceptance:.2f}"
         )
 
 

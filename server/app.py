@@ -6,48 +6,35 @@ from typing import cast
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from engine.errors import Busy, HexserveError
-from server.http.access_log import CLIENT_LEFT_STATUS, AccessLog
-from server.http.access_record import WRITERS
-from server.http.body import BodyLimits
+from server.api import documents, rerank, status, steps, tokenize
+from server.api.anthropic import routes as anthropic
+from server.api.body import BodyLimits
+from server.api.ollama import embed as ollama_embed
+from server.api.ollama import generation as ollama_generation
+from server.api.ollama import models as ollama_models
+from server.api.openai import audio, chat, completions, embeddings, responses
+from server.api.openapi import OpenApiDocument
+from server.generation.launch import Server
+from server.generation.stream import InputSlots
 from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
-from server.http.guard.hosts import is_loopback
-from server.http.guard.keys import KeyRing
-from server.http.guard.layer import OPEN_PATHS, Guard, GuardRules
-from server.http.guard.rates import Rates
-from server.http.held import HeldUntilAnswered
-from server.http.in_flight import InFlight
-from server.http.metrics import Metrics
-from server.http.openapi import OpenApiDocument
-from server.http.pooled_run import InputSlots
-from server.models.collector import ResidenceCollector
-from server.models.models import Models
+from server.http.in_flight import HeldUntilAnswered, InFlight
+from server.middleware.access_log import CLIENT_LEFT_STATUS, WRITERS, AccessLog
+from server.middleware.auth import KeyRing
+from server.middleware.checks import OPEN_PATHS, Guard, HeadChecks
+from server.middleware.limits import Rates
+from server.middleware.origins import EXPOSED, METHODS, is_loopback
+from server.models.models import Models, ResidenceCollector
+from server.observability.metrics import Metrics
+from server.observability.tracing import Layer
+from server.page import files as page
 from server.page.files import PATHS, read_page
-from server.routes import (
-    anthropic,
-    chat,
-    completions,
-    docs,
-    embeddings,
-    loading,
-    ollama_embed,
-    ollama_generation,
-    ollama_models,
-    page,
-    passes,
-    rerank,
-    responses,
-    status,
-    stored_responses,
-    tokenize,
-)
-from server.service import Server
 from server.settings import Settings, listed
-from server.stored.responses import StoredResponses
-from server.tracing.wanted import Layer
+from server.stored_responses.runs import StoredResponses
 
 
 def create_app(
@@ -74,23 +61,21 @@ def create_app(
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots)
-    routers = [chat.router, completions.router, responses.router, tokenize.router, loading.router, status.router]
+    routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     app.state.stored = stored
-    routers += [stored_responses.router, anthropic.router, ollama_generation.router, ollama_models.router]
-    routers += [embeddings.router, rerank.router, ollama_embed.router]
-    if settings.docs:
-        routers.append(docs.router)
-        app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
+    routers += [anthropic.router, ollama_generation.router, ollama_models.router]
+    routers += [audio.router, embeddings.router, rerank.router, ollama_embed.router]
     if settings.page:
-        routers += [page.router, passes.router]
+        routers += [documents.router, page.router, steps.router]
+        app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
         app.state.page = read_page()
     for router in routers:
         app.include_router(router)
     app.add_middleware(HeldUntilAnswered)
-    app.add_middleware(Guard, rules=_rules(settings), keys=keys)
+    _add_checks(app, settings, keys)
     routes = tuple(route for router in routers for route in router.routes if isinstance(route, Route))
     app.state.routes = routes
-    write = WRITERS[settings.access_log_format] if settings.access_log else None
+    write = WRITERS.get(settings.access_log)
     app.add_middleware(AccessLog, answered=metrics.answered, routes=routes, write=write)
     for layer in layers:
         app.add_middleware(layer)
@@ -101,15 +86,27 @@ def create_app(
     return app
 
 
-def _rules(settings: Settings) -> GuardRules:
-    return GuardRules(
-        binds_loopback=is_loopback(settings.host),
-        allowed_hosts=frozenset(host.lower() for host in listed(settings.allowed_hosts)),
-        origins=frozenset(listed(settings.cors_origins)),
+def _add_checks(app: FastAPI, settings: Settings, keys: KeyRing) -> None:
+    """From the inside out: keys and rates, origins, head and Host."""
+    app.add_middleware(
+        Guard,
+        keys=keys,
         rates=Rates(settings.requests_per_minute, settings.tokens_per_minute, settings.max_concurrent),
-        header_limit_bytes=settings.header_limit_bytes,
         isolates_cache=settings.isolate_prefix_cache,
         open_paths=OPEN_PATHS | (PATHS if settings.page else frozenset()),
+    )
+    if origins := listed(settings.cors_origins):
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=METHODS,
+            allow_headers=("*",),
+            expose_headers=EXPOSED,
+        )
+    app.add_middleware(
+        HeadChecks,
+        binds_loopback=is_loopback(settings.host),
+        allowed_hosts=frozenset(host.lower() for host in listed(settings.allowed_hosts)),
     )
 
 

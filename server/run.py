@@ -20,22 +20,23 @@ from starlette.types import ASGIApp
 from engine.errors import BundleError, HexserveError
 from server import signals
 from server.app import create_app
-from server.http.guard.keys import KeyRing
+from server.http.connections import ACCEPTED_AT_ONCE, AcceptFailures, ConnectionLimits, protocol_factory
 from server.http.in_flight import InFlight
-from server.http.open_files import ACCEPTED_AT_ONCE, AcceptFailures
-from server.http.uvicorn_protocol import protocol_factory
 from server.logs import flush_logs
+from server.middleware.auth import KeyRing
+from server.middleware.checks import HEADER_BYTES
 from server.models.models import Models
+from server.observability.tracing import Layer
 from server.settings import Settings, listed
-from server.stored.responses import StoredResponses
-from server.stored.store import ResponseStore
-from server.tracing.wanted import Layer
+from server.stored_responses.runs import StoredResponses
+from server.stored_responses.store import ResponseStore
 
 _log = logging.getLogger("hexserve")
 BACKLOG = 2048
 ENDED, BROKEN, UNUSABLE = 0, 1, 2  # exit codes
 # Longer than httpx (and so the OpenAI SDK) keeps an idle connection, 5 s: who closes first must not be the server.
 IDLE_CONNECTION_S = 20
+USUAL_LIMITS = ConnectionLimits()
 CONNECTIONS_END_S = 1  # for clients to read the last frame once nothing generates any more
 
 
@@ -54,9 +55,10 @@ def run(
     listener: socket.socket,
     store: ResponseStore | None = None,
     layers: Sequence[Layer] = (),
+    limits: ConnectionLimits = USUAL_LIMITS,
 ) -> int:
     """Serve until a signal says to end; the exit code (0 ended as asked, 1 engine failure, 2 unusable bundle)."""
-    code = asyncio.run(_serve_once(settings, keys, make_models, listener, store, layers))
+    code = asyncio.run(_serve_once(settings, keys, make_models, listener, store, layers, limits))
     signals.ignore()
     return code
 
@@ -68,8 +70,9 @@ async def _serve_once(
     listener: socket.socket,
     store: ResponseStore | None,
     layers: Sequence[Layer],
+    limits: ConnectionLimits,
 ) -> int:
-    code = await _serve(settings, keys, make_models, listener, is_last=True, store=store, layers=layers)
+    code = await _serve(settings, keys, make_models, listener, True, store, layers, limits)
     signals.end_with(code)  # asyncio still waits for its threads, which may be at work for long
     return code
 
@@ -82,6 +85,7 @@ async def _serve(
     is_last: bool = False,
     store: ResponseStore | None = None,
     layers: Sequence[Layer] = (),
+    limits: ConnectionLimits = USUAL_LIMITS,
 ) -> int:
     """`is_last`: the process ends afterwards, and signals stay ours until its exit code is theirs."""
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
@@ -89,7 +93,7 @@ async def _serve(
     AppStatus.enable_automatic_graceful_drain = False  # otherwise the first signal would cut every stream
     in_flight = InFlight()
     stored = None if store is None else StoredResponses(store)
-    server = DrainingServer(create_app(settings, models, keys, in_flight, stored, layers), in_flight, settings)
+    server = DrainingServer(create_app(settings, models, keys, in_flight, stored, layers), in_flight, settings, limits)
     with signals.handled((signal.SIGINT, *signals.stop_signals()), server.handle_exit, restores=not is_last):
         try:
             return await _until_ended(server, models, listener)
@@ -136,11 +140,13 @@ def _address(listener: socket.socket) -> str:
 class DrainingServer(uvicorn.Server):
     """uvicorn that drains before it stops listening."""
 
-    def __init__(self, app: ASGIApp, in_flight: InFlight, settings: Settings) -> None:
+    def __init__(
+        self, app: ASGIApp, in_flight: InFlight, settings: Settings, limits: ConnectionLimits = USUAL_LIMITS
+    ) -> None:
         config = uvicorn.Config(
             app,
-            http=protocol_factory(settings.header_timeout_s, settings.max_connections),
-            h11_max_incomplete_event_size=settings.header_limit_bytes,
+            http=protocol_factory(limits.header_timeout_s, limits.most),
+            h11_max_incomplete_event_size=HEADER_BYTES,
             proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=list(listed(settings.trusted_proxies)),
             lifespan="off",

@@ -9,7 +9,7 @@ from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, KvType, KvUpdate, Layout, Quant, Split
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from tools.random_checkpoint import SHAPES, write_checkpoint
 
 LAYOUTS: dict[str, dict[str, object]] = {
     "free": {"layout": Layout.POOL},

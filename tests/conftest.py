@@ -1,5 +1,6 @@
-"""Fixtures every test may use, which tests are long, and what a run says of itself while it goes on."""
+"""Fixtures every test may use, the tiers, and what a run says of itself while it goes on."""
 
+import gc
 import os
 import signal
 import sys
@@ -40,26 +41,8 @@ __all__ = [
     "tiny_checkpoint",
 ]
 
-# Folders and files of which every test is long: clients in environments of their own, Qualcomm's emulator, Genie, whole
-# servers and commands that are started again for each test.
-LONG = (
-    "clients/test_clients.py",
-    "clients/test_lm_eval.py",
-    "clients/test_page_pictures.py",
-    "genie/test_oracle.py",
-    "genie/test_server.py",
-    "npu/",
-    "engine/compile/npu/test_binaries.py",
-    "engine/compile/qdq/test_emulator.py",
-    "e2e/test_large_checkpoint.py",
-    "e2e/test_locust.py",
-    "e2e/test_server_process.py",
-    "e2e/test_shutdown.py",
-    "e2e/test_guarded.py",
-    "e2e/test_hostile_template.py",
-    "e2e/test_structured_clients.py",
-    "engine/test_processes.py",
-)
+# Folders whose files take longest, in the order of the tiers.
+FIRST = ("e2e/", "genie/", "long/e2e/", "long/clients/", "long/npu/", "long/fuzz/", "long/genie/", "real/")
 
 # A busy machine must not fail a property: nothing is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,13 +56,27 @@ if sys.platform != "win32":
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# Collecting makes millions of objects that live to the end; looking through them again and again doubles its time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, without a look at what was there before."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long by its place; a single long test in a quick file is marked there."""
+    """Mark the tiers by their folders. Whole servers come first: a file of theirs that begins last would keep one
+    worker busy while the other has nothing left."""
     folder = Path(__file__).parent
+    places = {item: item.path.relative_to(folder).as_posix() for item in items}
     for item in items:
-        if item.path.relative_to(folder).as_posix().startswith(LONG):
-            item.add_marker(pytest.mark.long)
+        for tier in ("long", "real"):
+            if places[item].startswith(f"{tier}/"):
+                item.add_marker(tier)
+    items.sort(key=lambda item: not places[item].startswith(FIRST))
 
 
 def pytest_configure(config: pytest.Config) -> None:

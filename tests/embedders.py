@@ -10,7 +10,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, processors
 
-from engine.bundle.task import ModelTask
+from engine.bundle.specs import ModelTask
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress

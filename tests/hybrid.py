@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 }
 
 
-def make_hybrid(folder: Path, gain: float = 1.0, **changes: Any) -> Any:
+def make_hybrid(folder: Path, gain: float = 1.0, family: str = "Qwen3_5", **changes: Any) -> Any:
     """Save a checkpoint; the transformers model in float32. gain: of what layers add to the text's stream.
 
     With 1 random layers make chaos of every rounding; with less, what rounding costs can be told.
@@ -44,9 +44,9 @@ def make_hybrid(folder: Path, gain: float = 1.0, **changes: Any) -> Any:
 
     from tests.engine.compile.conftest import add_text_files
 
-    config = transformers.Qwen3_5TextConfig(**(TINY | changes))
+    config = getattr(transformers, f"{family}TextConfig")(**(TINY | changes))
     torch.manual_seed(3)
-    model = transformers.Qwen3_5ForCausalLM(config).eval()
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _randomise(name, parameter)
@@ -84,7 +84,7 @@ class Hybrid:
     bundle: Path
 
     def logits(self, tokens: list[int] | tuple[int, ...]) -> np.ndarray:
-        """transformers' logits [tokens, vocab] of one causal pass."""
+        """transformers' logits [tokens, vocab] of one causal step."""
         return oracle_logits(self.model, list(tokens))
 
     @lru_cache  # noqa: B019 - one object a session

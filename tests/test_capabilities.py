@@ -1,4 +1,4 @@
-"""docs/capabilities.md and docs/reliability.md name tests; they must exist."""
+"""docs/capabilities.md and docs/explanation/reliability.md name tests; they must exist."""
 
 import ast
 import re
@@ -38,7 +38,9 @@ def test_every_claim_names_a_test_that_exists() -> None:
 
 
 def test_every_proof_of_a_promise_exists() -> None:
-    proofs = re.findall(r"`(tests/[^`]+::[^`]+)`", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"))
+    proofs = re.findall(
+        r"`(tests/[^`]+::[^`]+)`", (ROOT / "docs" / "explanation" / "reliability.md").read_text(encoding="utf-8")
+    )
     assert len(proofs) >= 15
     assert [test_id for test_id in proofs if not exists(test_id)] == []
 
@@ -50,5 +52,5 @@ def test_every_row_is_there_once_and_names_a_test_or_says_why_it_is_not_here() -
 
 
 def test_the_whole_design_card_and_decode_list_are_claimed() -> None:
-    expected = {f"C{n:02}" for n in range(1, 8)} | {f"M{n:02}" for n in range(1, 41)}
-    assert expected <= set(claims())
+    expected = {f"C{n:02}" for n in range(1, 8)} | {f"M{n:02}" for n in range(1, 41) if n != 10}
+    assert expected <= set(claims())  # M10, a cache that is cleared by hand, is no job of a server

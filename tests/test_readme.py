@@ -4,17 +4,21 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.bundle.manifest import load_manifest
-from engine.compile.checks import check_arguments, fixed_shapes
-from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from engine.compile.plan import check_arguments, fixed_shapes
+from engine.sources.packaged import catalogue
+from server.commands.cli import app
 from tests.command_line import compile_arguments
 from tests.live import LiveServer, serving
 from tests.tiny_encoder import write_encoder
+from tests.tiny_whisper import write_ctranslate2, write_wav
+from tools.random_checkpoint import SHAPES, write_checkpoint
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -66,14 +70,17 @@ def test_curl_and_sdk_examples(server: LiveServer) -> None:
 
 
 def test_curl_examples_of_the_pages(tmp_path: Path) -> None:
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.md")))
     examples = re.findall(r"^curl (?:[^'\\\n]|\\\n|'[^']*')+$", pages, re.MULTILINE)
     assert len(examples) == len(re.findall(r"^curl ", pages, re.MULTILINE)) >= 6
-    write_encoder(tmp_path / "all-MiniLM-L6-v2")
-    answers = {"/v1/embeddings": '"embedding"', "/v1/models": '"all-MiniLM-L6-v2"'}
-    with serving("--bundle", "demo", "--more-models", str(tmp_path / "all-MiniLM-L6-v2")) as live:
+    more = (tmp_path / "all-MiniLM-L6-v2", tmp_path / "whisper-base")
+    write_encoder(more[0])
+    write_ctranslate2(more[1])
+    write_wav(tmp_path / "talk.mp3")
+    answers = {"/v1/embeddings": '"embedding"', "/v1/models": '"all-MiniLM-L6-v2"', "/v1/audio": '"text"'}
+    with serving("--bundle", "demo", "--more-models", ",".join(map(str, more)), cache=tmp_path / "cache") as live:
         for example in examples:
-            curl = example.replace(BASE, live.url).replace("my-model", "demo")
+            curl = example.replace(BASE, live.url).replace("my-model", "demo").replace("@", f"@{tmp_path}/")
             answer = next((word for path, word in answers.items() if path in example), '"content"')
             assert answer in run(["bash", "-c", f"curl --silent --fail {curl.removeprefix('curl')}"])
 
@@ -81,47 +88,37 @@ def test_curl_examples_of_the_pages(tmp_path: Path) -> None:
 def test_own_model_commands(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", SHAPES["tiny"])
     paths = {"path/to/model": str(tmp_path / "model"), "my-bundle": str(tmp_path / "my-bundle")}
-    for start, more in ((".venv/bin/hexserve compile", ("--quality", "fast")), (".venv/bin/hexserve inspect", ())):
-        words = [paths.get(word, word) for word in shlex.split(command(start))]
-        out = run([sys.executable, "-m", "server", *words[1:], *more])
-    made = load_manifest(tmp_path / "my-bundle")
-    assert ("int8" if made.is_segmented else "free_1_of_2") in out
-    with serving("--bundle", paths["my-bundle"]) as own:
-        assert own.metric("hexserve:passes_total") == 0
-    assert command("make serve BUNDLE").split("=")[1] == "my-bundle"
+    words = [paths.get(word, word) for word in shlex.split(command(".venv/bin/hexserve compile"))]
+    run([sys.executable, "-m", "server", *words[1:], "--quality", "fast"])
+    assert load_manifest(tmp_path / "my-bundle").is_segmented
+    words = [paths.get(word, word) for word in shlex.split(command(".venv/bin/hexserve serve my"))]
+    with serving(*words[2:]) as own:
+        assert own.metric("hexserve:steps_total") == 0
 
 
-def test_compile_commands_in_the_text_are_whole() -> None:
-    """Those for the NPU take minutes and packages, so only their options are checked."""
-    texts = (README, (ROOT / "docs" / "npu.md").read_text(encoding="utf-8"))
-    found = [line for text in texts for line in re.findall(r"hexserve compile ([^`\n]*--target[^`\n]*)", text)]
-    assert len(found) >= 3
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/npu.md", "docs/quickstart/windows.md"])
+def test_compile_commands_for_the_npu_are_whole(page: str) -> None:
+    """They take minutes and packages, so only their options are checked."""
+    found = re.findall(r"hexserve compile ([^`\n]*--target[^`\n]*)", (ROOT / page).read_text(encoding="utf-8"))
+    assert found
     for line in found:
         arguments = compile_arguments(shlex.split(line))
         check_arguments(arguments)
         assert fixed_shapes(arguments)
 
 
-def test_terminal_chat() -> None:
-    words = shlex.split(command(".venv/bin/hexserve chat"))
-    out = run(
-        [sys.executable, "-m", "server", *words[1:], "--temperature", "0"], input="What is the capital of France?\n"
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart/linux.md", "docs/quickstart/windows.md"])
+def test_extras_commands_and_names_of_the_first_pages_exist(page: str) -> None:
+    """What they start is tested elsewhere: `run smollm2` and the served one by tests/real/test_run.py."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {name for group in re.findall(r"install ['\"]\.\[([\w,]+)\]", text) for name in group.split(",")} <= set(
+        extras
     )
-    assert "Paris" in out
-
-
-def test_bench_command(server: LiveServer) -> None:
-    words = shlex.split(command(".venv/bin/hexserve bench"))
-    words = ["1,2" if word == "1,4,8,16" else word for word in words[1:]]
-    out = run([sys.executable, "-m", "server", *words, server.url, "--max-tokens", "8", "--requests-per-client", "1"])
-    assert "rows" in out
-
-
-def test_simulate_command() -> None:
-    words = shlex.split(command(".venv/bin/hexserve simulate"))
-    out = run([sys.executable, "-m", "server", *words[1:], "--requests", "1"])
-    assert len(re.findall(r"(?m)^ +(?:1|4|8|16) +hexserve +[\d.]+ +[\d.]+x ", out)) == 4
-    assert "Assumed:" in out
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    started = re.findall(r"^ *\.venv[/\\]\S*hexserve ([\w-]+)(?: (smollm2|demo|\S+))?", text, re.MULTILINE)
+    assert started and {name for name, _ in started} <= known
+    assert {source for name, source in started if name == "run"} <= set(catalogue())
 
 
 def test_make_targets_exist() -> None:
@@ -132,16 +129,12 @@ def test_make_targets_exist() -> None:
 
 
 def test_every_command_is_covered_here_or_by_ci() -> None:
-    known = ("make serve", "make test", "curl", ".venv/bin/hexserve", "docker")
-    assert [line for line in commands() if not line.startswith(known)] == []
+    known = ("make serve", "make test", "curl", ".venv/bin/hexserve serve Qwen/")
+    own = (".venv/bin/hexserve compile", ".venv/bin/hexserve serve")
+    assert [line for line in commands() if not line.startswith(known + own)] == []
 
 
 def test_limits_are_stated() -> None:
     limits = README.split("## Limits")[1]
-    for word in ("NPU", "Not yet", "refused", "--deterministic", "Windows ARM64"):
+    for word in ("NPU", "Images", "refused", "--deterministic", "Windows ARM64"):
         assert word in limits
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("http") or (ROOT / target).exists(), target

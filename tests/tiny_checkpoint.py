@@ -1,7 +1,6 @@
 """A tiny checkpoint and bundles of it."""
 
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,10 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, KvType, Layout
+from engine.compile.calibration.documents import samples
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.random_checkpoint import SHAPES, write_checkpoint
-from engine.compile.texts.samples import CONVERSATIONS, DOCUMENTS
+from tools.random_checkpoint import SHAPES, write_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -79,5 +78,5 @@ def build(tmp_path: Path) -> Callable[..., tuple[Path, Manifest]]:
 def short_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For `--calibration` where what is chosen matters and how well does not: a sixth of what is read without it."""
     path = tmp_path_factory.mktemp("text") / "short.txt"
-    path.write_text("\n\n".join((*DOCUMENTS, *chain(*CONVERSATIONS))), encoding="utf-8")
+    path.write_text("\n\n".join(each if isinstance(each, str) else each.plain for each in samples()), encoding="utf-8")
     return path

@@ -1,18 +1,211 @@
 """An adapter's factors, checked against the matrices of a bundle."""
 
-from collections.abc import Mapping
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from engine.adapters.config import AdapterConfig, read_adapter_config
 from engine.adapters.named import CONFIG_FILE, TENSOR_FILE
-from engine.adapters.safetensors import Floats, TensorFile
-from engine.bundle.lora import LoraModule
 from engine.bundle.manifest import Manifest
+from engine.bundle.specs import LoraModule
 from engine.errors import BundleError
-from engine.files.content import brief
+from engine.files import JSON_BYTES, brief, one_line, open_regular, read_json, shown
+
+T = TypeVar("T")
+MAX_RANK = 512
+MAX_ALPHA = 1e6
+_PLAIN = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
+# Of these only the value that changes nothing is taken; whatever else is set and not known is refused as well.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "peft_type": ("LORA",),
+        "bias": ("none",),
+        "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # others change the base model, too
+    }
+)
+# They say how the adapter was trained or where it came from; its tensors tell which layers it changes.
+_IRRELEVANT = (
+    *("task_type", "base_model_name_or_path", "revision", "peft_version", "auto_mapping", "inference_mode"),
+    *("lora_dropout", "runtime_config", "eva_config", "megatron_config", "megatron_core", "qalora_group_size"),
+    *("layers_to_transform", "layers_pattern", "exclude_modules", "target_modules", "ensure_weight_tying"),
+)
+_READ = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """Rank and alpha, also of single matrices by the end of their path; rslora divides by the root of the rank."""
+
+    rank: int
+    alpha: float
+    is_rslora: bool
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+
+    def rank_of(self, path: str) -> int:
+        """The rank of the matrix of this path."""
+        return next(_values_of(self.ranks, path), self.rank)
+
+    def scale_of(self, path: str) -> float:
+        """What the product of its two factors is multiplied by."""
+        rank = self.rank_of(path)
+        alpha = next(_values_of(self.alphas, path), self.alpha)
+        return alpha / (math.sqrt(rank) if self.is_rslora else rank)
+
+
+def read_adapter_config(path: Path) -> AdapterConfig:
+    """BundleError names the file and the key that is wrong or not supported."""
+    try:
+        values = read_json(path, JSON_BYTES)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+    if not isinstance(values, dict):
+        raise BundleError(f"{path} must hold a JSON object")
+    _refuse_unsupported(path, values)
+    return AdapterConfig(
+        int(_number(path, "r", values.get("r"), MAX_RANK, is_whole=True)),
+        _number(path, "lora_alpha", values.get("lora_alpha"), MAX_ALPHA),
+        values.get("use_rslora") is True,
+        {key: int(number) for key, number in _pattern(path, values, "rank_pattern", MAX_RANK).items()},
+        _pattern(path, values, "alpha_pattern", MAX_ALPHA),
+    )
+
+
+def _refuse_unsupported(path: Path, values: Mapping[str, object]) -> None:
+    for key, value in values.items():
+        if key in _READ or key in _IRRELEVANT:
+            continue
+        if key in _NEUTRAL:
+            if not any(value is known or value == known for known in _NEUTRAL[key]):
+                raise BundleError(f"{path}: {key} = {brief(value)} is not supported")
+        elif value not in (None, False, [], {}, "", 0):
+            raise BundleError(f"{path}: {brief(key)[1:-1]} = {brief(value)} is not supported")
+    if "peft_type" not in values:
+        raise BundleError(f"{path} has no peft_type: it is no adapter in PEFT's form")
+    if not isinstance(values.get("use_rslora") or False, bool):
+        raise BundleError(f"{path}: use_rslora must be true or false, it is {brief(values['use_rslora'])}")
+
+
+def _number(path: Path, key: str, value: object, most: float, is_whole: bool = False) -> float:
+    kinds = (int,) if is_whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value <= most:
+        raise BundleError(
+            f"{path}: {key} must be a {'whole ' * is_whole}number above 0 and up to {most:g}, it is {brief(value)}"
+        )
+    return float(value)
+
+
+def _pattern(path: Path, values: Mapping[str, object], key: str, most: float) -> dict[str, float]:
+    """PEFT takes the keys as regular expressions; here they are ends of paths, as PEFT itself writes them."""
+    table = values.get(key) or {}
+    if not isinstance(table, dict):
+        raise BundleError(f"{path}: {key} must hold a JSON object")
+    for name in table:
+        if not _PLAIN.fullmatch(name):
+            raise BundleError(f"{path}: {key} has {brief(name)}, which is no plain path of a module")
+    return {
+        name: _number(path, f"{key}.{name}", value, most, is_whole=key == "rank_pattern")
+        for name, value in table.items()
+    }
+
+
+def _values_of(table: Mapping[str, T], path: str) -> Iterator[T]:
+    return (value for key, value in table.items() if f".{path}".endswith(f".{key}"))
+
+
+HEADER_BYTES = 16 << 20
+_LENGTH_BYTES = 8
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+Floats = NDArray[np.float32]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """An open file; its tensors by name. Use as a context manager."""
+
+    path: Path
+    stream: BufferedReader
+    entries: dict[str, _Entry]
+    first_byte: int
+    size: int
+
+    @classmethod
+    def open(cls, path: Path) -> "TensorFile":
+        """BundleError names the file and what is wrong with its header."""
+        try:
+            stream = open_regular(path)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+        try:
+            size = os.fstat(stream.fileno()).st_size
+            length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+            if not 2 <= length <= min(HEADER_BYTES, size - _LENGTH_BYTES):
+                raise BundleError(f"{path} is no safetensors file: its header would have {length} of {size} bytes")
+            return cls(path, stream, _header(path, stream.read(length)), _LENGTH_BYTES + length, size)
+        except BaseException:
+            stream.close()
+            raise
+
+    def __enter__(self) -> "TensorFile":
+        return self
+
+    def __exit__(self, *exit_info: object) -> None:
+        self.stream.close()
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Floats:
+        """A tensor that must have this shape, as float32. BundleError names the tensor and its shape."""
+        entry = self.entries[name]
+        if entry.shape != shape:
+            raise BundleError(f"{self.path}: tensor {brief(name)} has shape {list(entry.shape)[:8]}, not {list(shape)}")
+        if entry.dtype not in _ITEM_BYTES:
+            known = ", ".join(_ITEM_BYTES)
+            raise BundleError(f"{self.path}: tensor {brief(name)} has type {brief(entry.dtype)}; supported are {known}")
+        start, end = entry.data_offsets
+        wanted = int(np.prod(shape, dtype=np.int64)) * _ITEM_BYTES[entry.dtype]
+        if start < 0 or end - start != wanted or self.first_byte + end > self.size:
+            raise BundleError(
+                f"{self.path}: tensor {brief(name)} of {wanted} bytes lies at {start} to {end} of "
+                f"{self.size - self.first_byte} bytes"
+            )
+        self.stream.seek(self.first_byte + start)
+        data = self.stream.read(wanted)
+        if len(data) < wanted:
+            raise BundleError(f"{self.path} has become shorter while it was read")
+        values = _as_floats(data, entry.dtype).reshape(shape)
+        if not np.isfinite(values).all():
+            raise BundleError(f"{self.path}: tensor {brief(name)} holds numbers that are not finite")
+        return values
+
+
+def _header(path: Path, body: bytes) -> dict[str, _Entry]:
+    try:
+        table = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        table.pop("__metadata__", None)
+        return {name: msgspec.json.decode(raw, type=_Entry) for name, raw in table.items()}
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise BundleError(f"{path} is no safetensors file: {one_line(error)}") from error
+
+
+def _as_floats(data: bytes, dtype: str) -> Floats:
+    if dtype == "BF16":  # the upper half of a float32
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, "<f4" if dtype == "F32" else "<f2").astype(np.float32)
+
 
 PREFIX = "base_model.model."  # PEFT's, before the path in the checkpoint
 A_END, B_END = ".lora_A.weight", ".lora_B.weight"

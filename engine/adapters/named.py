@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.errors import BundleError
-from engine.files.opening import open_regular, shown
+from engine.files import open_regular, shown
 from engine.request import Request
 
 CONFIG_FILE, TENSOR_FILE = "adapter_config.json", "adapter_model.safetensors"

@@ -118,6 +118,20 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
         return line if len(line) > SHORTEST_MARK else whole.rstrip()
 
     @property
+    def call_tags(self) -> Markers | None:
+        """The tags around one call, or around a block of calls; None where there are none."""
+        form = self.calls
+        if form is None:
+            return None
+        for before, behind in ((form.begin, form.end), (form.opening + form.begin, form.end + form.closing)):
+            opening, closing = (
+                [tag for tag in TAG.findall(text) if not _PLACES.search(tag)] for text in (before, behind)
+            )
+            if opening and closing:
+                return Markers(opening[0], closing[-1])
+        return None
+
+    @property
     def literals(self) -> tuple[str, ...]:
         """Every text in it: a control token in one of them is shown, for it is read."""
         formats = [*([self.calls] if self.calls else []), *self.also]

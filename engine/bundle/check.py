@@ -3,33 +3,59 @@
 Legend: N = rows, C = context, P = past columns, K = KV heads, D = head size.
 """
 
-from engine.bundle.conv_weights import check_conv_weights
 from engine.bundle.encoder import check_encoder
-from engine.bundle.forms import FREE_CONTEXT, FREE_LOGIT_ROWS, FREE_PAST, FREE_ROWS, Form, check_form
 from engine.bundle.fused import check_fused
-from engine.bundle.head_weight import check_head_weight
-from engine.bundle.kv_scales import check_kv_scales
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
 from engine.bundle.segments import check_segments
-from engine.bundle.tensor_names import Place, is_scatter, place_of
+from engine.bundle.serial import check_serial
+from engine.bundle.speech import check_speech
+from engine.bundle.tensors import (
+    EMBEDS,
+    FREE_CONTEXT,
+    FREE_LOGIT_ROWS,
+    FREE_PAST,
+    FREE_ROWS,
+    LOGITS,
+    Form,
+    Place,
+    check_form,
+    is_scatter,
+    place_of,
+    row_forms,
+)
+from engine.bundle.weight_files import (
+    check_conv_weights,
+    check_head_basis,
+    check_head_weight,
+    check_kv_scales,
+    check_table,
+)
 from engine.errors import BundleError
 
 
 def check_contract(manifest: Manifest) -> None:
-    """For graphs that together hold all layers of a pass. BundleError names the graph and the tensor.
+    """For graphs that together hold all layers of a step. BundleError names the graph and the tensor.
 
     After it, memory for caches and inputs may be taken by the manifest's numbers: they are the graphs' own.
     """
     if manifest.encoder is not None:
         check_encoder(manifest)
         return
+    if manifest.speech is not None:
+        check_speech(manifest)
+        return
     _check_kinds(manifest)
+    check_head_basis(manifest)
     if manifest.is_segmented:
         check_segments(manifest)
         check_kv_scales(manifest)
         check_conv_weights(manifest)
         return
     check_head_weight(manifest)
+    _check_embedding(manifest)
+    if manifest.is_serial:
+        check_serial(manifest)
+        return
     if manifest.model.recurrent is not None:
         raise BundleError("recurrent layers need a segmented bundle: in a pool there is no state for each sequence")
     if manifest.kv_scales:
@@ -52,6 +78,23 @@ def check_contract(manifest: Manifest) -> None:
         _check_layers(manifest, parts)
 
 
+def _check_embedding(manifest: Manifest) -> None:
+    """Graphs take embeddings exactly where the manifest names a table of them, and as wide as it."""
+    taken = [(graph, tensor) for graph in manifest.graphs for tensor in graph.inputs if tensor.name in EMBEDS]
+    if bool(taken) != (manifest.embedding is not None):
+        name = taken[0][0].name if taken else ""
+        raise BundleError(
+            f"graph {name} takes embeddings, but the manifest names no table of them"
+            if taken
+            else "the manifest names a table of embeddings, but no graph takes any"
+        )
+    if manifest.embedding is None:
+        return
+    check_table(manifest, manifest.embedding)
+    for graph, tensor in taken:
+        check_form(graph, "input", tensor, ("", (graph.rows or FREE_ROWS, manifest.embedding.width)))
+
+
 def _check_kinds(manifest: Manifest) -> None:
     """What a model is said to be that its graphs cannot do together would otherwise be answered wrongly, or never."""
     if manifest.diffusion is not None and manifest.model.recurrent is not None:
@@ -72,7 +115,7 @@ def check_listed(manifest: Manifest) -> None:
     Those exist, and their sizes and hashes are known.
     """
     binaries = manifest.npu.binaries if manifest.npu else ()
-    floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights) if name)
+    floats = tuple(name for name in (manifest.kv_scales, manifest.conv_weights, manifest.head_basis) if name)
     prefix = (manifest.forecast.file,) if manifest.forecast else ()
     for name in (*binaries, *(graph.file for graph in manifest.graphs), *floats, *prefix):
         if name not in manifest.files:
@@ -100,13 +143,8 @@ def _wanted(manifest: Manifest, spec: GraphSpec, tensor: TensorSpec, suffix: str
     model, context = manifest.model, spec.context or FREE_CONTEXT
     free_rows = FREE_LOGIT_ROWS if spec.kind is GraphKind.LMHEAD else FREE_ROWS
     rows = spec.rows or free_rows
-    known: dict[str, Form] = {
-        "input_ids": ("int32", (rows,)),
-        "attention_mask": ("", (rows, context)),
-        "position_ids_cos": ("", (rows, model.rope.rotary_dim // 2)),
-        "position_ids_sin": ("", (rows, model.rope.rotary_dim // 2)),
-        "logits": ("", (rows, manifest.row_outputs)),
-    }
+    known = row_forms(manifest, rows, context)
+    known[LOGITS] = ("", (rows, manifest.row_outputs))
     place = place_of(tensor.name, suffix)
     if place is None:
         return known.get(tensor.name)

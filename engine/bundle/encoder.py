@@ -1,19 +1,16 @@
-"""The graphs of an encoder's bundle: their tensors, and the numbers of rows a pass may have.
+"""The graphs of an encoder's bundle: their tensors, and the numbers of rows a step may have.
 
 Legend: N = rows; each row may see each other, as the mask says.
 """
 
-from engine.bundle.encoder_spec import EncoderSpec
-from engine.bundle.float_file import check_floats
-from engine.bundle.forms import Form, check_form
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
-from engine.bundle.pooling import RerankKind
-from engine.bundle.task import ModelTask
+from engine.bundle.specs import EncoderSpec, ModelTask, RerankKind
+from engine.bundle.tensors import COS, IDS, MASK, SIN, Form, check_form, row_forms
+from engine.bundle.weight_files import check_floats
 from engine.errors import BundleError
 
-IDS, TYPES, POSITIONS, MASK = "input_ids", "token_type_ids", "position_ids", "attention_mask"
-COS, SIN, HIDDEN = "position_ids_cos", "position_ids_sin", "hidden_states"
-SCORE_HEAD = "score_head.bin"
+TYPES, POSITIONS, HIDDEN = "token_type_ids", "position_ids", "hidden_states"
+SCORE_HEAD, PROJECTION = "score_head.bin", "projection.bin"
 MOST_ROWS = 8192
 
 
@@ -25,8 +22,17 @@ def encoder_of(manifest: Manifest) -> EncoderSpec:
 
 
 def encoder_rows(manifest: Manifest) -> tuple[int, ...]:
-    """Rows that passes may have, fewest first."""
+    """Rows that steps may have, fewest first."""
     return tuple(sorted(graph.rows for graph in manifest.graphs if graph.rows is not None))
+
+
+def pair_types(ids: tuple[int, ...], middle: tuple[int, ...]) -> tuple[int, ...]:
+    """Token types of a pair: 0 up to the tokens between its texts and including them, 1 behind; () of one text."""
+    for start in range(len(ids) - len(middle) + 1):
+        if ids[start : start + len(middle)] == middle:
+            first = start + len(middle)
+            return (0,) * first + (1,) * (len(ids) - first)
+    return ()
 
 
 def score_head_floats(hidden: int) -> int:
@@ -55,7 +61,10 @@ def check_encoder(manifest: Manifest) -> None:
 def _check_task(manifest: Manifest, spec: EncoderSpec) -> None:
     match manifest.task:
         case ModelTask.EMBED:
-            if manifest.pooling is None or manifest.pooling.dimensions != manifest.model.hidden:
+            outputs, hidden = manifest.pooling.dimensions if manifest.pooling else 0, manifest.model.hidden
+            if spec.projection:
+                check_floats(manifest, spec.projection, (outputs, hidden + 1), f"{outputs} numbers of a vector take")
+            elif outputs != hidden:
                 raise BundleError(f"an encoder for embeddings makes vectors of {manifest.model.hidden} numbers")
         case ModelTask.RERANK:
             if manifest.rerank is None or manifest.rerank.kind is not RerankKind.PAIR or not spec.score_head:
@@ -73,7 +82,7 @@ def _check_graph(manifest: Manifest, graph: GraphSpec) -> None:
         if tensor.name not in known or tensor.name == HIDDEN:
             raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
         check_form(graph, "input", tensor, known[tensor.name])
-    if not {IDS, TYPES, MASK} <= given or not ({COS, SIN} <= given or POSITIONS in given):
+    if not {IDS, MASK} <= given or not ({COS, SIN} <= given or POSITIONS in given):
         raise BundleError(f"graph {graph.name} lacks an input: it has {', '.join(sorted(given)) or 'none'}")
     if [tensor.name for tensor in graph.outputs] != [HIDDEN]:
         raise BundleError(f"graph {graph.name} must give {HIDDEN} and nothing else")
@@ -81,14 +90,6 @@ def _check_graph(manifest: Manifest, graph: GraphSpec) -> None:
 
 
 def _forms(manifest: Manifest, rows: int) -> dict[str, Form]:
-    half = manifest.model.rope.rotary_dim // 2
     ids: Form = ("int32", (rows,))
-    return {
-        IDS: ids,
-        TYPES: ids,
-        POSITIONS: ids,
-        MASK: ("", (rows, rows)),
-        COS: ("", (rows, half)),
-        SIN: ("", (rows, half)),
-        HIDDEN: ("", (rows, manifest.model.hidden)),
-    }
+    own: dict[str, Form] = {TYPES: ids, POSITIONS: ids, HIDDEN: ("", (rows, manifest.model.hidden))}
+    return row_forms(manifest, rows, rows) | own

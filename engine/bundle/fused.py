@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.bundle.encoding import encoding_of
-from engine.bundle.forms import Form, check_form
-from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.specs import FusedSpec
+from engine.bundle.tensors import COS, IDS, LOGITS, MASK, SIN, Form, check_forms, encoding_of, row_forms
 from engine.errors import BundleError
 
 CONTROL = "fusion_ctrl"
@@ -82,13 +81,13 @@ def cache_tensors(kind: str, cache: str, layer: int) -> tuple[str, str]:
 
 
 def fresh_tensors(layer: int) -> tuple[str, str]:
-    """Names of the keys and values that the rows of a pass come to."""
+    """Names of the keys and values that the rows of a step come to."""
     return f"present_key_{layer}", f"present_value_{layer}"
 
 
 def input_order(shape: FusedShape, layers: int) -> Iterator[str]:
     """Inputs in the contract's order: rows first, then caches one after the other, keys of all layers before values."""
-    yield from ("input_ids", "position_ids_cos", "position_ids_sin", "attention_mask", CONTROL)
+    yield from (IDS, COS, SIN, MASK, CONTROL)
     for cache in shape.caches:
         for side in range(2):
             yield from (cache_tensors("past", cache, layer)[side] for layer in range(layers))
@@ -98,16 +97,11 @@ def fused_forms(manifest: Manifest, shape: FusedShape) -> tuple[dict[str, Form],
     """Inputs and outputs of a graph."""
     model, spec = manifest.model, manifest.fused
     assert spec is not None
-    rows, past, half = shape.rows, spec.past, model.rope.rotary_dim // 2
-    inputs: dict[str, Form] = {
-        "input_ids": ("int32", (rows,)),
-        "position_ids_cos": ("", (rows, half)),
-        "position_ids_sin": ("", (rows, half)),
-        "attention_mask": ("", (rows, past + rows)),
-    }
+    rows, past = shape.rows, spec.past
+    inputs = row_forms(manifest, rows, past + rows)
     if spec.kv_update_on_device:  # else nothing in the graph depends on it: the mask says what is active
         inputs[CONTROL] = ("int32", (CONTROL_HEAD + shape.slots,))
-    outputs: dict[str, Form] = {"logits": ("", (shape.logit_rows, model.vocab))}
+    outputs: dict[str, Form] = {LOGITS: ("", (shape.logit_rows, model.vocab))}
     for layer in range(model.layers):
         outputs |= _cache_forms(manifest, fresh_tensors(layer), rows)
         for cache in shape.caches:
@@ -122,7 +116,7 @@ def check_fused(manifest: Manifest) -> None:
     spec = manifest.fused
     assert spec is not None
     if manifest.diffusion is not None:
-        raise BundleError("a fused graph decodes one token a pass of each sequence, this model denoises blocks of them")
+        raise BundleError("a fused graph decodes one token a step of each sequence, this model denoises blocks of them")
     if spec.pd_prefill_len != tuple(rows - spec.decode_slots for rows in spec.pd_total_len):
         raise BundleError("fused: pd_prefill_len must be pd_total_len without the decode slots")
     wanted = {shape.name for shape in fused_shapes(spec)}
@@ -135,8 +129,7 @@ def check_fused(manifest: Manifest) -> None:
         if (graph.rows, graph.context) != (shape.rows, spec.past + shape.rows):
             raise BundleError(f"graph {graph.name} has {graph.rows} rows and a context of {graph.context}")
         inputs, outputs = fused_forms(manifest, shape)
-        _check_tensors(graph, "input", graph.inputs, inputs)
-        _check_tensors(graph, "output", graph.outputs, outputs)
+        check_forms(graph, inputs, outputs)
         _check_encodings(graph, codes)
 
 
@@ -144,15 +137,6 @@ def _cache_forms(manifest: Manifest, names: tuple[str, str], columns: int) -> di
     model = manifest.model
     key: Form = (manifest.kv_dtype, (model.kv_heads, model.head_dim, columns))
     return {names[0]: key, names[1]: (manifest.kv_dtype, (model.kv_heads, columns, model.head_dim))}
-
-
-def _check_tensors(graph: GraphSpec, side: str, tensors: tuple[TensorSpec, ...], wanted: dict[str, Form]) -> None:
-    names = [tensor.name for tensor in tensors]
-    missing, unknown = sorted(wanted.keys() - set(names)), sorted(set(names) - wanted.keys())
-    if missing or unknown or len(names) != len(wanted):
-        raise BundleError(f"fused graph {graph.name} lacks the {side}s {missing} and has the unknown {unknown}")
-    for tensor in tensors:
-        check_form(graph, side, tensor, wanted[tensor.name])
 
 
 def _check_encodings(graph: GraphSpec, codes: dict[tuple[int, int], TensorSpec]) -> None:

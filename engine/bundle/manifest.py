@@ -1,6 +1,8 @@
 """manifest.json: a bundle describes itself completely. Written by the compiler, read by both serving processes."""
 
 import hashlib
+import math
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,36 +11,34 @@ import msgspec
 from msgspec import Meta
 
 from engine.bundle.answer_format import AnswerFormat
-from engine.bundle.bounds import (
+from engine.bundle.model_spec import ModelSpec, RotationKind
+from engine.bundle.specs import (
     MAX_CACHE_BYTES_PER_TOKEN,
     Axis,
+    Capability,
     Count,
-    Frequency,
-    Heads,
-    HeadSize,
-    Layers,
+    EncoderSpec,
+    ForecastSpec,
+    FusedSpec,
+    LoraModule,
+    ModelTask,
     Name,
     Part,
+    PoolingSpec,
+    QualitySpec,
+    RerankSpec,
     Rows,
     Scale,
+    SpeechSpec,
+    TableSpec,
     Text,
     TokenId,
     Tokens,
     UnknownSize,
-    Vocabulary,
 )
-from engine.bundle.encoder_spec import EncoderSpec
-from engine.bundle.forecast import ForecastSpec
-from engine.bundle.fused_spec import FusedSpec
-from engine.bundle.lora import LoraModule
-from engine.bundle.pooling import PoolingSpec, RerankSpec
-from engine.bundle.quality_spec import QualitySpec
-from engine.bundle.recurrent import RecurrentSpec
-from engine.bundle.task import ModelTask
+from engine.bundle.vision import VisionSpec
 from engine.errors import BundleError
-from engine.files.content import one_line
-from engine.files.names import confined
-from engine.files.opening import MANIFEST_BYTES, is_regular, open_regular, read_bytes, shown
+from engine.files import MANIFEST_BYTES, confined, is_regular, one_line, open_regular, read_bytes, shown
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -46,11 +46,11 @@ GRAPH_NAME = r"^(?:[A-Za-z]+_)?ar(\d+)_cl(\d+)_(\d+)_of_(\d+)$"
 
 
 class GraphKind(StrEnum):
-    """What a graph computes, told from its tensors by `engine/genie/tensors.py`."""
+    """What a graph computes, told from its tensors by `engine/genie/parts.py`."""
 
     LUT = "lut"  # input_ids -> hidden
     DECODER = "decoder"  # layers, with or without the embedding in front
-    DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a pass of it gives no logits
+    DECODER_PREFILL = "decoder_prefill"  # layers; keys and values are its only outputs, so a step of it gives no logits
     LMHEAD = "lmhead"  # hidden -> logits
     DEFAULT = "default"  # everything in one graph
     FUSED = "fused"  # a prompt's rows over its cache and decodes over theirs, see `engine/bundle/fused.py`
@@ -58,6 +58,9 @@ class GraphKind(StrEnum):
     ATTENTION = "attention"  # one sequence's queries over its own cache, the same graph for every layer
     RECURRENT = "recurrent"  # one sequence's rows over its own state, the same graph for every recurrent layer
     ENCODER = "encoder"  # everything of a text encoder, no caches: rows see each other as the mask says
+    SPEECH_ENCODER = "speech_encoder"  # frames of sound -> keys and values that every token of their text sees
+    SPEECH_DECODER = "speech_decoder"  # tokens of several texts side by side, each over its own caches
+    SPEECH_ALIGNMENT = "speech_alignment"  # a whole text -> how far each of its tokens looks at each frame
     IMAGE_ENCODER = "image_encoder"
     NONE = "none"
 
@@ -89,48 +92,6 @@ class GraphSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     context: Tokens | None = None
     first_layer: Count | None = None
     last_layer: Count | None = None
-
-
-class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Half-split rotary embedding: angle[position, i] = position * inverse_frequencies[i]; cos and sin times `factor`.
-
-    The table is final: llama3, linear and longrope scaling are in it (longrope: chosen by the compiled context). Kind
-    "none" with a frequency of 0: nothing turns, the model looks its positions up in a table.
-    """
-
-    kind: Name
-    theta: Annotated[float, Meta(gt=0, le=1e12)]
-    rotary_dim: HeadSize
-    inverse_frequencies: Annotated[tuple[Frequency, ...], Meta(max_length=2048)]
-    factor: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-
-
-class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Geometry of the network.
-
-    has_output_gate: each attention head's output is multiplied with the sigmoid of a gate that comes with its query.
-    recurrent: layers without keys and values, None = there are none.
-    """
-
-    family: Name
-    layers: Layers
-    hidden: UnknownSize
-    heads: UnknownSize
-    kv_heads: Heads
-    head_dim: HeadSize
-    ffn: UnknownSize
-    vocab: Vocabulary
-    rope: RopeSpec
-    tied_head: bool = False
-    parameters: Count = 0
-    has_output_gate: bool = False
-    recurrent: RecurrentSpec | None = None
-
-    @property
-    def attention_layers(self) -> tuple[int, ...]:
-        """The layers with keys and values, in order."""
-        without = frozenset(self.recurrent.layers if self.recurrent else ())
-        return tuple(layer for layer in range(self.layers) if layer not in without)
 
 
 class TextSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -196,12 +157,17 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kv_scales: the file of the scales of int8 caches in a segmented bundle, "" where caches have none. lora: the
     matrices that adapters may change, none where the graphs take no adapters. head_weight: the file of the weights
-    that an LM head takes as an input, "" where its graph holds them (`bundle/head_weight.py`). conv_weights: the file
+    that an LM head takes as an input, "" where its graph holds them (`bundle/weight_files.py`). conv_weights: the file
     of the convolutions of recurrent layers, "" where there are none. fused: what fused prefill/decode graphs have in
     common, None where there are none. diffusion: None for a model that generates one token after the other. forecast:
     how the model guesses its own next tokens, if it does. pooling: of a bundle that embeds; rerank: of one that
-    scores documents. encoder: of one whose rows see each other in both directions and that generates nothing.
-    quality: of 4-bit codes that were chosen, None where they are rounded to nearest.
+    scores documents. encoder: of one whose rows see each other in both directions and that generates nothing. speech:
+    of one that writes what is said.
+    quality: of 4-bit codes that were chosen, None where they are rounded to nearest. embedding: the embeddings of
+    tokens where graphs take them in place of ids; layer_embedding: what each layer gets of a token besides. window: how
+    far back the rows of window caches see, 0 = there are none.
+    sample_ids: a prompt that a foreign bundle came with, to try it with. vision: None for a model that reads no images.
+    head_basis: the file of the factors and turns that keys and values are stored with, "" where there are none.
     """
 
     format_version: int
@@ -231,7 +197,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
     encoder: EncoderSpec | None = None
+    speech: SpeechSpec | None = None
     quality: QualitySpec | None = None
+    embedding: TableSpec | None = None
+    layer_embedding: TableSpec | None = None
+    window: UnknownSize = 0
+    sample_ids: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+    vision: VisionSpec | None = None
+    head_basis: Text = ""
 
     @property
     def row_outputs(self) -> int:
@@ -240,8 +213,23 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def generates(self) -> bool:
-        """Whether it gives tokens: not for models that make vectors, and encoders that score."""
-        return self.task is not ModelTask.EMBED and self.encoder is None
+        """Whether it continues texts: not models of vectors, encoders that score, nor what writes speech down."""
+        return self.task is not ModelTask.EMBED and self.encoder is None and self.speech is None
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """What requests may ask of it."""
+        answer = self.text.writes
+        told = {
+            Capability.COMPLETION: self.generates,
+            Capability.TOOLS: self.generates and answer.calls is not None,
+            Capability.REASONING: self.generates and answer.reasoning is not None,
+            Capability.VISION: self.vision is not None,
+            Capability.EMBEDDINGS: self.task is ModelTask.EMBED,
+            Capability.RERANK: self.task is ModelTask.RERANK,
+            Capability.TRANSCRIPTION: self.task is ModelTask.TRANSCRIBE,
+        }
+        return tuple(capability for capability, is_there in told.items() if is_there)
 
     @property
     def is_free_shape(self) -> bool:
@@ -250,7 +238,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_segmented(self) -> bool:
-        """True when a pass is linear graphs over all rows with an attention run for each sequence between them."""
+        """True when a step is linear graphs over all rows with an attention run for each sequence between them."""
         return any(graph.kind is GraphKind.ATTENTION for graph in self.graphs)
 
     @property
@@ -262,13 +250,35 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of key and value cache one token takes over all layers; an encoder keeps none."""
-        layers = len(self.model.attention_layers) if self.encoder is None else 0
-        return 2 * layers * self.model.kv_heads * self.model.head_dim * ITEM_BYTES[self.kv_dtype]
+        numbers = self.model.cache_numbers if self.encoder is None else 0
+        return numbers * ITEM_BYTES[self.kv_dtype]
 
     @property
     def state_bytes_per_sequence(self) -> int:
-        """Bytes that the recurrent layers carry for one sequence, however long it is."""
-        return self.model.recurrent.state_bytes if self.model.recurrent else 0
+        """Bytes that are carried for one sequence, however long it is: of recurrent layers, or all that it has."""
+        if self.model.recurrent is not None:
+            return self.model.recurrent.state_bytes
+        sizes = dict.fromkeys(((graph.rows, graph.context) for graph in self.graphs), 0) if self.is_serial else {}
+        for graph in self.graphs if self.is_serial else ():
+            sizes[graph.rows, graph.context] += sum(_bytes(item) for item in graph.inputs if _is_carried(item.name))
+        return max(sizes.values(), default=0)
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether a run of its graphs is of one sequence: window caches and states have no room for another one's."""
+        return any(_is_carried(item.name, SERIAL) for graph in self.graphs for item in graph.inputs)
+
+
+SERIAL = ("swa_key_", "swa_value_", "conv_state_", "recurrent_state_")
+CARRIED = (*SERIAL, "past_")
+
+
+def _is_carried(name: str, names: tuple[str, ...] = CARRIED) -> bool:
+    return name.startswith(names) and name.endswith("_in")
+
+
+def _bytes(tensor: TensorSpec) -> int:
+    return math.prod(dim for dim in tensor.shape if isinstance(dim, int)) * ITEM_BYTES.get(tensor.dtype, 1)
 
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "uint16": 2, "uint8": 1, "int8": 1, "int32": 4, "int64": 8}
@@ -303,16 +313,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 def _check_model(path: Path, manifest: Manifest) -> None:
     """What no bound of a single field can say."""
-    rope, head_dim = manifest.model.rope, manifest.model.head_dim
-    if rope.rotary_dim > head_dim or rope.rotary_dim % 2:
-        raise BundleError(
-            f"{path}: model.rope.rotary_dim must be even and at most head_dim ({head_dim}), it is {rope.rotary_dim}"
-        )
-    if len(rope.inverse_frequencies) != rope.rotary_dim // 2:
-        raise BundleError(
-            f"{path}: model.rope.inverse_frequencies must hold {rope.rotary_dim // 2} numbers, half of rotary_dim, "
-            f"it holds {len(rope.inverse_frequencies)}"
-        )
+    _check_attention(path, manifest.model)
     if manifest.kv_dtype not in ITEM_BYTES:
         raise BundleError(f"{path}: kv_dtype must be one of {', '.join(ITEM_BYTES)}, it is {manifest.kv_dtype!r}")
     if manifest.kv_bytes_per_token > MAX_CACHE_BYTES_PER_TOKEN:
@@ -323,6 +324,9 @@ def _check_model(path: Path, manifest: Manifest) -> None:
     recurrent = manifest.model.recurrent
     if recurrent is not None and (fault := recurrent.fault(manifest.model.layers)):
         raise BundleError(f"{path}: {fault}")
+    vision = manifest.vision
+    if vision is not None and (vision.native is None) != (vision.side > 0 and vision.tokens > 0):
+        raise BundleError(f"{path}: vision needs side and tokens, or native")
     if manifest.diffusion is not None and manifest.diffusion.mask_token >= manifest.model.vocab:
         raise BundleError(
             f"{path}: diffusion.mask_token ({manifest.diffusion.mask_token}) is not among {manifest.model.vocab} tokens"
@@ -330,6 +334,28 @@ def _check_model(path: Path, manifest: Manifest) -> None:
     for graph in manifest.graphs:
         if graph.rows is not None and graph.context is not None and graph.context < graph.rows:
             raise BundleError(f"{path}: graph {graph.name} has a context of {graph.context} for {graph.rows} rows")
+
+
+def _check_attention(path: Path, model: ModelSpec) -> None:
+    for kind, rope in model.ropes.items():
+        name = "model.rope" if kind is RotationKind.MODEL else "model.local_rope"
+        turned = [each for each in model.attention if each.rotation is kind]
+        most = min((model.heads_of(each).head_dim for each in turned), default=model.head_dim)
+        if rope.rotary_dim > most or rope.rotary_dim % 2:
+            raise BundleError(
+                f"{path}: {name}.rotary_dim must be even and at most head_dim ({most}), it is {rope.rotary_dim}"
+            )
+        if len(rope.inverse_frequencies) != rope.rotary_dim // 2:
+            raise BundleError(
+                f"{path}: {name}.inverse_frequencies must hold {rope.rotary_dim // 2} numbers, half of rotary_dim, "
+                f"it holds {len(rope.inverse_frequencies)}"
+            )
+        if rope.axes and len(rope.axes) != len(rope.inverse_frequencies):
+            raise BundleError(f"{path}: {name}.axes must hold {rope.rotary_dim // 2} numbers, or none")
+    if model.attention and len(model.attention) != model.layers:
+        raise BundleError(f"{path}: model.attention has {len(model.attention)} layers, the model has {model.layers}")
+    if model.local_rope is None and any(each.rotation is RotationKind.LOCAL for each in model.attention):
+        raise BundleError(f"{path}: a layer turns by model.local_rope, which is missing")
 
 
 def _check_names(folder: Path, manifest: Manifest) -> None:
@@ -346,8 +372,11 @@ def files_used(manifest: Manifest) -> tuple[str, ...]:
     text, binaries = manifest.text, manifest.npu.binaries if manifest.npu else ()
     template = (text.chat_template,) if text.chat_template is not None else ()
     prefix = manifest.forecast.file if manifest.forecast else ""
-    head = manifest.encoder.score_head if manifest.encoder else ""
-    arrays = filter(None, (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, prefix, head))
+    heads = (manifest.encoder.score_head, manifest.encoder.projection) if manifest.encoder else ()
+    tables = [table.file for table in (manifest.embedding, manifest.layer_embedding) if table is not None]
+    vision = manifest.vision.file if manifest.vision else ""
+    weights = (manifest.kv_scales, manifest.head_weight, manifest.conv_weights, manifest.head_basis)
+    arrays = filter(None, (*weights, prefix, *heads, vision, *tables))
     return (*(graph.file for graph in manifest.graphs), *binaries, text.tokenizer, *template, *arrays)
 
 
@@ -379,3 +408,24 @@ def describe_file(path: Path) -> FileEntry:
 def verify_hashes(folder: Path, manifest: Manifest) -> list[str]:
     """Names of the files whose sha256 is not the manifest's (slow: reads everything)."""
     return [name for name, entry in manifest.files.items() if describe_file(folder / name).sha256 != entry.sha256]
+
+
+def parity_text(figures: Mapping[str, float]) -> str:
+    """What graphs lose against the floats, in words; '' where it was not measured."""
+    if "cosine" in figures:
+        return f"cosine {figures['cosine']:.6f}, error {figures.get('relative_error', 0.0):.1e}"
+    return _loss_text(figures, "") + f", error {figures.get('relative_error', 0.0):.1e}" if figures else ""
+
+
+def kv_text(figures: Mapping[str, float]) -> str:
+    """What rounded caches lose against float ones, in words; '' where it was not measured."""
+    if "kv_cosine" in figures:
+        return f"cosine {figures['kv_cosine']:.6f}"
+    return _loss_text(figures, "kv_") if "kv_kl" in figures else ""
+
+
+def _loss_text(figures: Mapping[str, float], prefix: str) -> str:
+    """'top-1 99.1 %, KL 1.20e-02 (1.05e-02 to 1.37e-02)': bundles of earlier versions have no interval."""
+    top1, kl, low, high = (figures.get(f"{prefix}{name}") for name in ("top1", "kl", "kl_low", "kl_high"))
+    interval = "" if low is None or high is None else f" ({low:.2e} to {high:.2e})"
+    return f"top-1 {100 * (top1 or 0.0):.1f} %, KL {kl or 0.0:.2e}{interval}"

@@ -1,27 +1,105 @@
-"""Segmented bundles: which graphs there are, and the tensors of each.
+"""The tensors of a segmented bundle: of its linear graphs, its attention graphs, its adapters and recurrent layers.
 
-Part 1 of the L + 1 linear parts embeds and starts layer 0, part i + 1 finishes layer i - 1 and starts layer i, the
-last finishes and gives logits. Between two parts an attention graph runs once for each sequence.
-A layer without keys and values has a recurrent graph there instead.
-Legend: N = rows, Q = heads * head_dim, K = KV heads, D = head size.
-
-Two further graphs, which bundles may lack, compute attention over columns that sequences share, and under any mask.
+An adapter adds ((x a^T) * mask) b to y. J = ranks of all adapters that a step has rows of, side by side; the mask
+[1, N, J] says which of them are a row's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from engine.bundle.forms import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, Form, check_form
-from engine.bundle.kv_scales import ROUNDED
-from engine.bundle.lora_tensors import lora_forms
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, TensorSpec
-from engine.bundle.recurrent_forms import GATE_IN, GATE_OUT, RECURRENT, finished_forms, recurrent_forms, started_forms
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, Manifest
+from engine.bundle.model_spec import PLAIN_ATTENTION, LayerAttention, ModelSpec
+from engine.bundle.specs import LoraModule, RecurrentSpec
+from engine.bundle.tensors import FREE_COLUMNS, FREE_LOGIT_ROWS, FREE_ROWS, IDS, LOGITS, ROTARY, Form, check_forms
+from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
+from engine.bundle.weight_files import ROUNDED
 from engine.errors import BundleError
+
+FLOAT = "float32"
+EXPERTS = "experts"  # the numbers of those that each row of a layer chose
+A, B, MASK = "lora_a_", "lora_b_", "lora_mask_"
+LAYER_INPUTS = "layer_inputs"  # [rows, layers * numbers]: what each layer takes of a row beside the stream
+SINKS = "head_sink"  # [heads], from the start of a layer to its attention
+
+
+def ranks_axis(module: LoraModule) -> str:
+    """The name of the free axis J of one matrix."""
+    return f"lora_ranks_{module.name}"
+
+
+def lora_forms(modules: Iterable[LoraModule], rows: str) -> dict[str, Form]:
+    """Inputs of a graph whose layers these matrices are in."""
+    forms: dict[str, Form] = {}
+    for module in modules:
+        ranks = ranks_axis(module)
+        forms[A + module.name] = (FLOAT, (ranks, module.inputs))
+        forms[B + module.name] = (FLOAT, (ranks, module.outputs))
+        forms[MASK + module.name] = (FLOAT, (1, rows, ranks))
+    return forms
+
+
+def no_adapters(modules: Iterable[LoraModule], rows: int) -> dict[str, NDArray[np.generic]]:
+    """The inputs of a step of so many rows that all have no adapter: one rank of zeros."""
+    tensors: dict[str, NDArray[np.generic]] = {}
+    for module in modules:
+        tensors[A + module.name] = np.zeros((1, module.inputs), np.float32)
+        tensors[B + module.name] = np.zeros((1, module.outputs), np.float32)
+        tensors[MASK + module.name] = np.zeros((1, rows, 1), np.float32)
+    return tensors
+
+
+RECURRENT = "recurrent"
+CONV_IN, DECAY, BETA, OUT = "conv_in", "decay", "beta", "recurrent_out"
+GATE_IN, GATE_OUT = "gate_in", "gate_out"  # of what attention or recurrence gives, from the layer's start to its end
+CONV_WEIGHT, TAIL, MEMORY = "conv_weight", "conv_state", "state"
+TAIL_OUT, MEMORY_OUT = "conv_state_out", "state_out"
+
+
+def started_forms(spec: RecurrentSpec) -> dict[str, Form]:
+    """What the start of a layer gives: conv_in before the convolution, decay as a logarithm, the gate for the end."""
+    return _step_forms(spec) | {GATE_OUT: (FLOAT, (1, FREE_ROWS, spec.value_width))}
+
+
+def finished_forms(spec: RecurrentSpec, rows: str) -> dict[str, Form]:
+    """What the end of a layer takes."""
+    wide: Form = (FLOAT, (1, rows, spec.value_width))
+    return {OUT: wide, GATE_IN: wide}
+
+
+def recurrent_forms(spec: RecurrentSpec) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of the graph that takes rows of one sequence, and its state, one layer further."""
+    tail: Form = (FLOAT, (1, *spec.tail_shape))
+    memory: Form = (FLOAT, (1, *spec.memory_shape))
+    weight: Form = (FLOAT, (spec.channels, 1, spec.kernel))
+    inputs = _step_forms(spec) | {CONV_WEIGHT: weight, TAIL: tail}
+    outputs: dict[str, Form] = {OUT: (FLOAT, (1, FREE_ROWS, spec.value_width)), TAIL_OUT: tail}
+    if not spec.has_memory:
+        return inputs, outputs
+    return inputs | {MEMORY: memory}, outputs | {MEMORY_OUT: memory}
+
+
+def _step_forms(spec: RecurrentSpec) -> dict[str, Form]:
+    heads: Form = (FLOAT, (1, FREE_ROWS, spec.value_heads))
+    steps: dict[str, Form] = {CONV_IN: (FLOAT, (1, FREE_ROWS, spec.channels))}
+    return steps | {DECAY: heads, BETA: heads} if spec.has_memory else steps
+
 
 SHARED_DATA, LINEAR_DATA = "shared.data", "linear.data"  # embedding, norms and biases; the matrices
 ATTENTION, BASE_ATTENTION, MASKED_ATTENTION = "attention", "attention_base", "attention_masked"
-FLOAT, INTEGER = "float32", "int32"
+INTEGER = "int32"
 # The second is for int8 caches: the operator's kernel for them is fast for few rows, and slow for many.
 ATTENTION_CHUNK = "attention_chunk"
+_WINDOW = "_window_"
+
+
+def attention_name(graph: str, form: LayerAttention) -> str:
+    """The name of a graph for layers of that window and of those heads."""
+    heads = f"_heads_{form.kv_heads}_of_{form.head_dim}" if form.kv_heads or form.head_dim else ""
+    return f"{graph}{_WINDOW}{form.window}{heads}" if form.window else f"{graph}{heads}"
+
+
 IN_PLACE_ROWS = 8  # most rows of a sequence that the first computes; measured on two cores, at 16 heads on 8 of 128
 Forms = dict[str, Form]
 
@@ -30,21 +108,49 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     """Inputs and outputs of a linear part."""
     model, last = manifest.model, manifest.model.layers + 1
     rows = FREE_LOGIT_ROWS if part == last else FREE_ROWS
-    inputs: Forms = {"input_ids": (INTEGER, (1, rows))}
+    inputs: Forms = {IDS: (INTEGER, (1, rows))}
+    if part == 1 and manifest.vision is not None:
+        inputs |= {EMBEDS: (FLOAT, (1, rows, model.hidden)), EMBEDDED: (FLOAT, (1, rows, 1))}
     if part > 1:
         hidden: Form = (FLOAT, (1, rows, model.hidden))
-        inputs = {"hidden_in": hidden, **_mixed_forms(model, part - 2, rows)}
+        inputs = {"hidden_in": hidden, **_mixed_forms(model, part - 2, rows), **_layer_input_forms(model, rows)}
+        if manifest.vision is not None and part - 2 < manifest.vision.deepstack:
+            inputs[deepstack_name(part - 2)] = hidden
     takes = {True: part < last, False: part > 1}  # the start of a layer, the end of the one before
     inputs |= lora_forms((module for module in manifest.lora if takes[module.starts_layer]), rows)
+    chosen = _expert_forms(model, part - 2, rows)
     if part == last:
-        return inputs, {"logits": (FLOAT, (1, rows, manifest.row_outputs))}
-    outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.hidden))}
+        return inputs, {LOGITS: (FLOAT, (1, rows, manifest.row_outputs)), **chosen}
+    outputs: Forms = {"hidden_out": (FLOAT, (1, rows, model.hidden)), **chosen}
+    if part == 1:
+        outputs |= _layer_input_forms(model, rows)
     if part - 1 not in model.attention_layers:
         assert model.recurrent is not None
         return inputs, outputs | started_forms(model.recurrent)
-    for name in ("position_ids_cos", "position_ids_sin"):
-        inputs[name] = (FLOAT, (1, 1, rows, model.rope.rotary_dim // 2))
-    return inputs, outputs | _fresh_forms(manifest) | _gate_forms(model, GATE_OUT, rows)
+    rope = model.rope_of(part - 1)
+    for name in ROTARY:
+        if rope is not None:
+            inputs[name] = (FLOAT, (1, 1, rows, rope.rotary_dim // 2))
+    fresh = _fresh_forms(model, model.attention_of(part - 1))
+    if model.owner_of(part - 1) != part - 1:
+        fresh = {"query": fresh["query"]}
+    return inputs, outputs | fresh | _gate_forms(model, GATE_OUT, rows) | _sink_forms(model)
+
+
+def _layer_input_forms(model: ModelSpec, rows: str) -> Forms:
+    """Of what the first part gives and every other takes."""
+    width = model.layers * model.layer_inputs
+    return {LAYER_INPUTS: (FLOAT, (1, rows, width))} if width else {}
+
+
+def _sink_forms(model: ModelSpec) -> Forms:
+    return {SINKS: (FLOAT, (model.heads,))} if model.has_sinks else {}
+
+
+def _expert_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
+    """Of the graph that ends a layer, where that has experts."""
+    spec = model.experts
+    return {EXPERTS: ("int64", (1, rows, spec.chosen))} if spec and layer in spec.layers else {}
 
 
 def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
@@ -52,7 +158,8 @@ def _mixed_forms(model: ModelSpec, layer: int, rows: str) -> Forms:
     if layer not in model.attention_layers:
         assert model.recurrent is not None
         return finished_forms(model.recurrent, rows)
-    return {"attended": (FLOAT, (1, rows, model.heads * model.head_dim)), **_gate_forms(model, GATE_IN, rows)}
+    width = model.heads_of(model.attention_of(layer)).query_width
+    return {"attended": (FLOAT, (1, rows, width)), **_gate_forms(model, GATE_IN, rows)}
 
 
 def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:
@@ -60,17 +167,18 @@ def _gate_forms(model: ModelSpec, name: str, rows: str) -> Forms:
     return {name: (FLOAT, (1, rows, width))} if model.has_output_gate else {}
 
 
-def attention_forms(manifest: Manifest) -> tuple[Forms, Forms]:
-    """Inputs and outputs of the attention graph; seqlens_k counts past columns + rows - 1.
+def attention_forms(manifest: Manifest, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
+    """Inputs and outputs of the attention graph of such layers; seqlens_k counts past columns + rows - 1.
 
     It writes the fresh columns behind the past ones. int8 caches come with their scales.
     """
     model = manifest.model
-    cache: Form = (manifest.kv_dtype, (1, model.kv_heads, FREE_COLUMNS, model.head_dim))
+    heads = model.heads_of(form)
+    cache: Form = (manifest.kv_dtype, (1, heads.kv_heads, FREE_COLUMNS, heads.head_dim))
     lengths: Forms = {"seqlens_k": (INTEGER, (1,)), "total_sequence_length": (INTEGER, ())}
-    inputs = _fresh_forms(manifest) | {"past_key": cache, "past_value": cache} | lengths
-    inputs |= _scale_forms(manifest)
-    attended: Form = (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim))
+    inputs = _fresh_forms(model, form) | {"past_key": cache, "past_value": cache} | lengths
+    inputs |= _scale_forms(manifest) | _sink_forms(model)
+    attended: Form = (FLOAT, (1, FREE_ROWS, heads.query_width))
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
 
 
@@ -90,9 +198,9 @@ def base_forms(manifest: Manifest) -> tuple[Forms, Forms]:
     return inputs | _scale_forms(manifest), {"base_attended": wide, "base_weight": (FLOAT, (*heads, 1))}
 
 
-def chunk_forms(manifest: Manifest) -> tuple[Forms, Forms]:
+def chunk_forms(manifest: Manifest, form: LayerAttention = PLAIN_ATTENTION) -> tuple[Forms, Forms]:
     """Of the graph that gives the fresh columns of int8 caches as rows of codes instead of writing them."""
-    inputs, outputs = attention_forms(manifest)
+    inputs, outputs = attention_forms(manifest, form)
     codes: Form = (ROUNDED, (1, FREE_ROWS, manifest.model.kv_heads * manifest.model.head_dim))
     return inputs, {"attended": outputs["attended"], "key_codes": codes, "value_codes": codes}
 
@@ -105,27 +213,29 @@ def _scale_forms(manifest: Manifest) -> Forms:
     return {"key_scale": scale, "value_scale": scale}
 
 
-def _fresh_forms(manifest: Manifest) -> Forms:
-    model = manifest.model
-    key: Form = (FLOAT, (1, FREE_ROWS, model.kv_heads * model.head_dim))
-    return {"query": (FLOAT, (1, FREE_ROWS, model.heads * model.head_dim)), "key": key, "value": key}
+def _fresh_forms(model: ModelSpec, form: LayerAttention) -> Forms:
+    heads = model.heads_of(form)
+    key: Form = (FLOAT, (1, FREE_ROWS, heads.key_width))
+    return {"query": (FLOAT, (1, FREE_ROWS, heads.query_width)), "key": key, "value": key}
 
 
-ATTENTION_FORMS = {
-    ATTENTION: attention_forms,
-    ATTENTION_CHUNK: chunk_forms,
-    BASE_ATTENTION: base_forms,
-    MASKED_ATTENTION: masked_forms,
-}
+def _attention_graphs(manifest: Manifest) -> dict[str, tuple[Forms, Forms]]:
+    """Inputs and outputs of every attention graph that there may be, by name."""
+    found = {BASE_ATTENTION: base_forms(manifest), MASKED_ATTENTION: masked_forms(manifest)}
+    for form in manifest.model.layer_forms:
+        found[attention_name(ATTENTION, form)] = attention_forms(manifest, form)
+        found[attention_name(ATTENTION_CHUNK, form)] = chunk_forms(manifest, form)
+    return found
 
 
 def check_segments(manifest: Manifest) -> None:
     """BundleError names what is missing, or the graph and the tensor that is not as the model wants it."""
     parts = manifest.model.layers + 1
     _check_whole(manifest, parts)
+    attention = _attention_graphs(manifest)
     for spec in manifest.graphs:
         if spec.kind is GraphKind.ATTENTION:
-            inputs, outputs = ATTENTION_FORMS[spec.name](manifest)
+            inputs, outputs = attention[spec.name]
         elif spec.kind is GraphKind.RECURRENT and manifest.model.recurrent is not None:
             inputs, outputs = recurrent_forms(manifest.model.recurrent)
         elif spec.kind is GraphKind.LINEAR and spec.parts == parts and spec.part <= parts:
@@ -134,19 +244,19 @@ def check_segments(manifest: Manifest) -> None:
             raise BundleError(
                 f"graph {spec.name} is {spec.kind} {spec.part} of {spec.parts} among {parts} linear parts"
             )
-        _check_side(spec, "input", spec.inputs, inputs)
-        _check_side(spec, "output", spec.outputs, outputs)
+        check_forms(spec, inputs, outputs)
 
 
 def _check_whole(manifest: Manifest, parts: int) -> None:
     if manifest.kv_dtype not in (FLOAT, ROUNDED):
         raise BundleError(f"a bundle of segments has caches of {FLOAT} or {ROUNDED}, not of {manifest.kv_dtype}")
     names = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
-    wanted = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
+    kinds = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
+    wanted = sorted({attention_name(kind, form) for kind in kinds for form in manifest.model.layer_forms})
     if names not in (wanted, sorted([*wanted, BASE_ATTENTION, MASKED_ATTENTION])):
         raise BundleError(
-            f"a bundle of segments has one attention graph for all layers, by caches of {manifest.kv_dtype} "
-            f"{' and '.join(wanted)}; this one has {', '.join(names)}"
+            f"a bundle of segments has one attention graph for all layers of a window, by caches of "
+            f"{manifest.kv_dtype} {' and '.join(wanted)}; this one has {', '.join(names)}"
         )
     recurrent = [graph.name for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT]
     if recurrent != ([RECURRENT] if manifest.model.recurrent is not None else []):
@@ -157,11 +267,3 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
     for part in range(1, parts + 1):
         if part not in found:
             raise BundleError(f"the bundle has no linear graph {part} of {parts}")
-
-
-def _check_side(spec: GraphSpec, side: str, tensors: Sequence[TensorSpec], wanted: Forms) -> None:
-    names = [tensor.name for tensor in tensors]
-    if sorted(names) != sorted(wanted):
-        raise BundleError(f"graph {spec.name} has the {side}s {', '.join(names)}, it needs {', '.join(wanted)}")
-    for tensor in tensors:
-        check_form(spec, side, tensor, wanted[tensor.name])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from engine.bundle.encoder import encoder_rows
 from engine.bundle.fused import fused_shapes
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.errors import BundleError
@@ -11,7 +12,7 @@ FREE_PAST_STEP = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PassShape:
+class StepShape:
     """One runnable shape: `rows` fresh tokens (AR) beside `past` cached columns (P); the key axis is their sum (CL)."""
 
     rows: int
@@ -33,31 +34,38 @@ class ShapeTable:
     A free past is rounded up so that buffers are not re-laid for every token: to `past_step` columns, and above 1,024
     to a 16th of the next power of two, so that no more than an eighth of it is unused.
     prefill: further fixed shapes, which are KV-only: their graphs give keys and values and no logits.
-    segmented: every sequence has a cache of its own, so a pass costs what its rows and their own pasts cost; its past
-    is then how many columns its rows read, and a pool has no width.
-    slots: of fused graphs, how many sequences a pass decodes at most, beside one prompt that has the other rows; 0 =
+    segmented: every sequence has a cache of its own, and a pool has no width. The past of a step is then how many
+    cached columns its rows read together, as that is what it costs.
+    slots: of fused graphs, how many sequences a step decodes at most, beside one prompt that has the other rows; 0 =
     any row may be anybody's.
     unit: rows are shared out in multiples of it: the block length of a block-diffusion model.
-    recomputes: free shapes whose passes compute sequences whole, so that guesses behind a token cost next to nothing.
+    longest_text: of encoders, whose texts are computed whole and never kept, most rows of one; 0 = there is a cache.
+    recomputes: free shapes whose steps compute sequences whole, so that guesses behind a token cost next to nothing.
     """
 
-    fixed: tuple[PassShape, ...]
+    fixed: tuple[StepShape, ...]
     max_rows: int
     max_past: int
     past_step: int = FREE_PAST_STEP
-    prefill: tuple[PassShape, ...] = ()
+    prefill: tuple[StepShape, ...] = ()
     segmented: bool = False
     slots: int = 0
-    unit: int = field(default=1, repr=False)  # no pass takes longer for it
-    recomputes: bool = field(default=False, repr=False)  # passes of such shapes are not timed
+    unit: int = field(default=1, repr=False)  # no step takes longer for it
+    longest_text: int = field(default=0, repr=False)
+    recomputes: bool = field(default=False, repr=False)  # steps of such shapes are not timed
 
     @property
     def free(self) -> bool:
         """True when no fixed shapes are listed."""
         return not self.fixed
 
+    @property
+    def has_one_shape(self) -> bool:
+        """Whether every step has the same shape: then how a row is computed depends on no other."""
+        return len(self.fixed) == 1
+
     def round_past(self, columns: int) -> int:
-        """Smallest past that a pass over `columns` cached columns can use; 0 columns still take one step."""
+        """Smallest past that a step over `columns` cached columns can use; 0 columns still take one step."""
         if not self.free:
             fitting = [shape.past for shape in self.fixed if shape.past >= columns]
             return min(fitting) if fitting else self.max_past
@@ -76,35 +84,40 @@ class ShapeTable:
         rows = min(sequences * self.unit, max(shape.rows for shape in wide))
         return max(shape.past for shape in wide if shape.rows >= rows)
 
-    def candidates(self, columns: int) -> tuple[PassShape, ...]:
+    def candidates(self, columns: int) -> tuple[StepShape, ...]:
         """Fixed shapes able to hold `columns`, fewest rows first and, for equal rows, the narrowest past only."""
         return _narrowest(self.fixed, columns)
 
-    def prefill_candidates(self, columns: int) -> tuple[PassShape, ...]:
+    def prefill_candidates(self, columns: int) -> tuple[StepShape, ...]:
         """The same of the shapes without logits."""
         return _narrowest(self.prefill, columns)
 
 
-def _narrowest(shapes: Iterable[PassShape], columns: int) -> tuple[PassShape, ...]:
-    found: dict[int, PassShape] = {}
+def _narrowest(shapes: Iterable[StepShape], columns: int) -> tuple[StepShape, ...]:
+    found: dict[int, StepShape] = {}
     for shape in sorted(shapes):
         if shape.past >= columns:
             found.setdefault(shape.rows, shape)
     return tuple(found.values())
 
 
-def shape_of(graph: GraphSpec) -> PassShape | None:
+def shape_of(graph: GraphSpec) -> StepShape | None:
     """The fixed shape of a graph, None when it is free."""
     if graph.rows is None or graph.context is None:
         return None
-    return PassShape(graph.rows, graph.context - graph.rows)
+    return StepShape(graph.rows, graph.context - graph.rows)
 
 
 def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
-    """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape pass."""
+    """Shapes of a bundle; BundleError when it has none. `max_rows` bounds a free-shape step."""
+    if manifest.encoder is not None:
+        texts = tuple(StepShape(rows, 0) for rows in encoder_rows(manifest))
+        return ShapeTable(texts, texts[-1].rows, 0, longest_text=manifest.max_context)
+    if manifest.speech is not None:
+        return ShapeTable((), max_rows, manifest.max_context, segmented=True)
     spec = manifest.fused
     if spec is not None and manifest.diffusion is not None:
-        raise BundleError("fused graphs decode one token of a sequence a pass, so they cannot denoise blocks")
+        raise BundleError("fused graphs decode one token of a sequence a step, so they cannot denoise blocks")
     if spec is not None:
         return slot_table([shape.rows for shape in fused_shapes(spec)], spec.past, spec.decode_slots)
     shapes = _every_shape(manifest, max_rows)
@@ -138,8 +151,10 @@ def _every_shape(manifest: Manifest, max_rows: int) -> ShapeTable:
     prefill = tuple(sorted(shape for shape in kv_only - shapes if shape is not None))
     if None in shapes and fixed:
         raise BundleError("the bundle mixes free and fixed graphs")
-    if manifest.reads_whole_context:  # which of their rows a pass brings is free: the others are computed all the same
+    if manifest.reads_whole_context:  # which of their rows a step brings is free: the others are computed all the same
         return ShapeTable((), max_rows, manifest.max_context, segmented=True, recomputes=True)
+    if fixed and manifest.is_serial:  # a step takes a run for each sequence
+        return ShapeTable((), min(max_rows, max(s.rows for s in fixed)), manifest.max_context, segmented=True)
     if fixed:
         return ShapeTable(fixed, max(s.rows for s in fixed), max(s.past for s in fixed), prefill=prefill)
     most = -(-manifest.max_context // FREE_PAST_STEP) * FREE_PAST_STEP
@@ -148,18 +163,18 @@ def _every_shape(manifest: Manifest, max_rows: int) -> ShapeTable:
 
 def slot_table(rows: Iterable[int], past: int, slots: int) -> ShapeTable:
     """Shapes of fused graphs of so many rows. Every sequence has a cache of its own, and all graphs the same past."""
-    fixed = tuple(PassShape(count, past) for count in sorted(rows))
+    fixed = tuple(StepShape(count, past) for count in sorted(rows))
     return ShapeTable(fixed, fixed[-1].rows, past, segmented=True, slots=slots)
 
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
-    """One shape for every pass: the fewest rows >= `rows` and `unit` (else the most) at the widest past they have.
+    """One shape for every step: the fewest rows >= `rows` and `unit` (else the most) at the widest past they have.
 
     Shapes of equal context have the wider past the fewer rows they have: a few columns are worth less than rows.
     """
     rows = max(rows, shapes.unit)
     if shapes.free:
-        only = PassShape(min(rows, shapes.max_rows), shapes.max_past)
+        only = StepShape(min(rows, shapes.max_rows), shapes.max_past)
     else:
         widest = max(shape.past for shape in shapes.fixed)
         wide = [shape for shape in shapes.fixed if 2 * shape.past >= widest]

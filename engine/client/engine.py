@@ -14,32 +14,38 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine import messages
+from engine.bundle.answer_format import Markers
 from engine.bundle.manifest import Manifest
 from engine.client.admission import AdmissionControl
-from engine.client.info import EngineInfo, engine_info
-from engine.client.lifecycle import EngineState
-from engine.client.limits import ClientLimits
-from engine.client.pass_feed import PassWatch
+from engine.client.chat_prompts import ChatPrompts
+from engine.client.devices import DeviceGroup
+from engine.client.info import ClientLimits, EngineInfo, EngineState, engine_info
+from engine.client.pooling import PooledInput
+from engine.client.prompt_embeds import check_embeds, decode_embeds, width_for
 from engine.client.recovery import check_delivered
-from engine.client.request_timings import TimingsRecord, TimingsSummary
-from engine.client.supervisor import Patience, Supervisor
-from engine.client.token_stream import StopRules, TokenStream
-from engine.client.watchdog import HangBounds
-from engine.client.worker_process import worker_command
+from engine.client.step_feed import StepWatch
+from engine.client.token_stream import StopRules, TimingsRecord, TimingsSummary, TokenStream
+from engine.client.workers import CHECK_TEXT, CHECKED_TOKENS, open_workers
 from engine.config import EngineConfig
-from engine.embeddings.npy import decode_embeds
-from engine.embeddings.support import check_embeds, width_for
 from engine.errors import Busy, ContextLengthExceeded, EngineFailure, HexserveError, InvalidRequest
 from engine.grammar.compiler_pool import GrammarCompilerPool, compiler_command
 from engine.grammar.spec import GrammarSpec
-from engine.logs.names import server_log
-from engine.pooling.prompts import PooledInput
-from engine.request import Delivered, PromptEmbeds, Request, RequestTimings, ThinkingBudget, TokenEvent
-from engine.text.answer_probing import load_described
-from engine.text.facts import TextFacts
-from engine.text.prompt import ChatPrompt, PromptMaker
-from engine.text.rendering import decode_rendered, encode_request
-from engine.text.template_pool import TemplatePool
+from engine.logs.handler import server_log
+from engine.request import (
+    Delivered,
+    ImagePrompt,
+    PromptEmbeds,
+    Request,
+    RequestTimings,
+    ThinkingBudget,
+    TokenEvent,
+    ids_of,
+)
+from engine.speech.audio_pool import AudioPool
+from engine.speech.cutting import Recording
+from engine.text.answer_finding import load_described
+from engine.text.prompt import PromptMaker
+from engine.text.rendering import TextFacts
 
 __all__ = ["ClientLimits", "Engine", "EngineInfo", "EngineState", "TokenStream"]
 
@@ -65,14 +71,7 @@ class Engine:
         self._label = label
         self._config = config
         self._limits = limits
-        self._supervisor = Supervisor(
-            command or worker_command(config, label),
-            self._deliver,
-            self._fail,
-            Patience(polite_s=max(Patience().polite_s, config.save_s)),
-            hang_bounds=HangBounds(config.pass_timeout_s, config.load_timeout_s),
-            label=label,
-        )
+        self._supervisor = open_workers(config, command, label, self._deliver, self._fail)
         self._admission = AdmissionControl(limits.max_queued, limits.max_queued_tokens)
         self._streams: dict[str, TokenStream] = {}
         self._submitted = 0
@@ -81,8 +80,9 @@ class Engine:
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="hexserve-text")
         self._turn = asyncio.Lock()
         self._prompts: PromptMaker | None = None
-        self._templates: TemplatePool | None = None
+        self._chats: ChatPrompts | None = None
         self._compiler_pool: GrammarCompilerPool | None = None
+        self._audio = AudioPool(label)  # starts no process before it is asked
         self._info: EngineInfo | None = None
 
     async def start(self) -> None:
@@ -99,7 +99,7 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self._info = engine_info(manifest, ready, self._config, self._limits.denoising)
+        self._info = engine_info(manifest, ready, self._config)
 
     async def _load(self, folder: Path, manifest: Manifest) -> messages.Ready:
         """The worker opens its graphs while the text side is loaded; if that fails, its error is the one to hear."""
@@ -112,13 +112,16 @@ class Engine:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             raise
-        return await starting
+        ready = await starting
+        if isinstance(self._supervisor, DeviceGroup):
+            ids = await self.tokenize(CHECK_TEXT, add_special=True)
+            await self._supervisor.check(ids[:CHECKED_TOKENS])
+        return ready
 
     async def _load_text(self, folder: Path, manifest: Manifest) -> None:
         self._prompts = await self._in_thread(lambda: _load_prompts(folder, manifest, self._log))
-        if self._prompts.template_source is not None:
-            self._templates = TemplatePool(self._prompts.template_source, self._limits.templates, label=self._label)
-            await self._templates.start()
+        self._chats = ChatPrompts(self._prompts, manifest.vision, self._limits.templates, self._label, self._in_thread)
+        await self._chats.start()
         if manifest.text.stop_ids:  # without an end token nothing could end a complete answer
             self._compiler_pool = GrammarCompilerPool(
                 compiler_command(folder, manifest), self._limits.grammars, self._label
@@ -134,13 +137,15 @@ class Engine:
             except TimeoutError:
                 self._log.warning("%d requests did not finish within %.1f s of draining", len(self._streams), drain_s)
         was_running = self.state is not EngineState.STOPPED
-        if self._templates is not None:
-            await self._templates.close()
+        if self._chats is not None:
+            await self._chats.close()
         await self._supervisor.close()
+        await self._audio.close()
         if self._compiler_pool is not None:
             await self._compiler_pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._prompts = None  # large, and an engine is part of a circle: it would wait for the garbage collector
+        # Large, and an engine is part of a circle: they would wait for the garbage collector.
+        self._prompts = self._chats = None
         if was_running and self._info is not None and self._timings_record.summary().prompt_ms.samples:
             self._log.info("%s", self._timings_record.summary().line())
 
@@ -178,9 +183,9 @@ class Engine:
         """Means over the last finished requests."""
         return self._timings_record.summary()
 
-    def watch_passes(self) -> PassWatch:
-        """Every pass from now on; whoever asked ends it. Busy when too many watch."""
-        return self._supervisor.passes.open()
+    def watch_steps(self) -> StepWatch:
+        """Every step from now on; whoever asked ends it. Busy when too many watch."""
+        return self._supervisor.steps.open()
 
     def worker_pid(self) -> int | None:
         """Process id of the worker, None while there is none."""
@@ -192,25 +197,19 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
         keep: int | None = None,
-    ) -> tuple[int, ...]:
+    ) -> tuple[int, ...] | ImagePrompt:
         """Render the chat template and tokenise; of a longer prompt only the last `keep` tokens are used.
 
-        Raises InvalidRequest (template's own complaint, too slow, empty prompt, unknown option) and
-        ContextLengthExceeded.
+        An image is a part of a content with "type": "image", its "url" and perhaps "detail" and the "param" to name.
+        Raises InvalidRequest (template's own complaint, too slow, empty prompt, unknown option, an image that cannot
+        be read) and ContextLengthExceeded.
         """
-        maker, limit = self._text(), self.info.max_context
-
-        def asked() -> tuple[ChatPrompt, bytes]:
-            prompt = maker.chat(messages, tools, options or {}, limit, keep)
-            return prompt, encode_request(prompt.request)
-
-        def answered() -> tuple[int, ...]:
-            return self.check_ids(maker.chat_ids(prompt, decode_rendered(answer)), "messages")
-
-        prompt, question = await self._in_thread(asked)
-        assert self._templates is not None  # otherwise `chat` has refused
-        answer = await self._templates.render(question)
-        return await self._in_thread(answered)
+        limit = self.info.max_context
+        self._text()
+        assert self._chats is not None
+        prompt = await self._chats.prompt(messages, tools, options or {}, limit, keep)
+        self.check_ids(ids_of(prompt), "messages")
+        return prompt
 
     async def text_prompt(self, text: str, keep: int | None = None) -> tuple[int, ...]:
         """Tokenise a plain prompt, in a thread; special tokens written in it count as such, BOS is never doubled."""
@@ -222,6 +221,10 @@ class Engine:
         info = self.info
         width = width_for(info.manifest, param)
         return await self._in_thread(lambda: decode_embeds(encoded, width, info.max_context, param))
+
+    async def hear(self, data: bytes, finds_speech: bool) -> Recording:
+        """The sound of a file, decoded in a process of its own; InvalidRequest naming 'file'."""
+        return await self._audio.hear(data, finds_speech)
 
     async def pooled_prompt(self, given: PooledInput) -> tuple[int, ...]:
         """Tokens of what becomes a vector or a score; InvalidRequest or ContextLengthExceeded naming its field."""
@@ -302,8 +305,11 @@ class Engine:
         include_stop: bool = False,
         skip_special: bool = True,
         delivered: Delivered | None = None,
+        once: Markers | None = None,
     ) -> TokenStream:
         """Queue a request and return its stream, which goes on behind `delivered` if another server began the answer.
+
+        once: the text ends where what these markers enclose comes a second time in the same words.
 
         Raises Busy when the queue is full or the engine takes nothing, ContextLengthExceeded when prompt plus
         max_tokens cannot fit, EngineFailure when the engine is dead.
@@ -326,7 +332,8 @@ class Engine:
         if request.params.grammar is not None:  # a complete answer must be able to end
             ends = tuple(dict.fromkeys((*request.params.stop_token_ids, *info.manifest.text.stop_ids)))
             request = replace(request, params=replace(request.params, stop_token_ids=ends))
-        rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids)
+        tags = None if once is None else (once.opening, once.closing)
+        rules = StopRules(stop, include_stop, skip_special, info.manifest.text.stop_ids, tags)
         stream = TokenStream(request, self._text().tokenizer, rules, self._limits.stream_buffer, self._ended)
         self._streams[request.id] = stream
         if delivered is None or stream.resume(delivered):
@@ -396,7 +403,7 @@ class Engine:
 
 
 def _load_prompts(folder: Path, manifest: Manifest, log: logging.Logger) -> PromptMaker:
-    maker, vocab = PromptMaker.load(folder, manifest.text), manifest.model.vocab
+    maker, vocab = PromptMaker.load(folder, manifest.text, manifest.vision is not None), manifest.model.vocab
     if maker.tokenizer.vocabulary > vocab:  # often a padding token that a fine-tune added and nobody sends
         text = "the tokenizer has ids up to %d, the model only up to %d: prompts with a larger one are refused"
         log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)

@@ -2,14 +2,15 @@
 
 import hashlib
 import importlib.metadata
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 import msgspec
 
 from engine.bundle.manifest import Manifest
 from engine.config import EngineConfig
+from engine.grammar.compiler_pool import GrammarCompilerLimits
+from engine.isolation.helper_pool import HelperLimits
 from engine.messages import Ready
 
 
@@ -40,20 +41,14 @@ class EngineInfo:
         return tuple(self.ready.adapters)
 
 
-NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 # Places and verbosity change no answer.
-FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file", "kv_file_mb")
+FREE_SETTINGS = ("bundle", "draft", "log_level", "cost_cache", "lora", "kv_file")
 
 
-def engine_info(
-    manifest: Manifest, ready: Ready, config: EngineConfig, denoising: Mapping[str, object] = NO_DEFAULTS
-) -> EngineInfo:
-    """Put together what is served; the fingerprint changes when the bundle, the settings or this software do.
-
-    denoising: what requests get that do not say how their blocks are denoised.
-    """
+def engine_info(manifest: Manifest, ready: Ready, config: EngineConfig) -> EngineInfo:
+    """Put together what is served; the fingerprint changes when the bundle, the settings or this software do."""
     settings = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
-    further = filter(None, (ready.adapters, dict(denoising) if manifest.diffusion is not None else {}))
+    further = (ready.adapters,) if ready.adapters else ()
     seen = msgspec.json.encode((msgspec.to_builtins(manifest), settings, *further))
     try:
         version = importlib.metadata.version("hexserve")
@@ -69,3 +64,56 @@ def engine_info(
         ready=ready,
         manifest=manifest,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Bounds on what is taken in.
+
+    max_queued: unfinished requests at once, waiting and running. max_queued_tokens: prompt tokens whose request has no
+    token yet, 0 = off. stream_buffer: deltas a reader may lag behind before its stream is dropped. grammars: how large
+    and how slow the form of an answer may be. templates: how slow a chat template may be.
+    """
+
+    max_queued: int = 256
+    max_queued_tokens: int = 0
+    stream_buffer: int = 1024
+    grammars: GrammarCompilerLimits = field(default_factory=GrammarCompilerLimits)
+    templates: HelperLimits = field(default_factory=HelperLimits)
+
+
+class EngineState(StrEnum):
+    """Where the engine is in its life."""
+
+    LOADING = "loading"  # the first worker has not reported Ready yet
+    READY = "ready"
+    RESTARTING = "restarting"  # a worker died; requests wait and go on with the next one
+    DRAINING = "draining"  # nothing new is taken, what runs may finish
+    STOPPED = "stopped"
+    DEAD = "dead"  # restarting would not help
+
+
+LEGAL_MOVES: dict[EngineState, frozenset[EngineState]] = {
+    EngineState.LOADING: frozenset({EngineState.READY, EngineState.STOPPED, EngineState.DEAD}),
+    EngineState.READY: frozenset({EngineState.RESTARTING, EngineState.DRAINING, EngineState.STOPPED, EngineState.DEAD}),
+    EngineState.RESTARTING: frozenset({EngineState.READY, EngineState.DRAINING, EngineState.STOPPED, EngineState.DEAD}),
+    EngineState.DRAINING: frozenset({EngineState.STOPPED, EngineState.DEAD}),
+    EngineState.DEAD: frozenset({EngineState.STOPPED}),
+    EngineState.STOPPED: frozenset(),
+}
+
+
+class Lifecycle:
+    """Holds the current state; the supervisor is the only one that moves it."""
+
+    def __init__(self) -> None:
+        self.state = EngineState.LOADING
+
+    def move(self, target: EngineState) -> None:
+        """Go to `target`. A move that the table does not have is a bug of ours."""
+        assert target in LEGAL_MOVES[self.state], f"illegal move from {self.state} to {target}"
+        self.state = target
+
+    def may(self, target: EngineState) -> bool:
+        """True when the table has the move from the current state."""
+        return target in LEGAL_MOVES[self.state]

@@ -12,10 +12,17 @@ FORGIVEN_AFTER_TOKENS = 64
 
 @dataclass(slots=True)
 class PendingRequest:
-    """Progress of one unfinished request, as the server process knows it. `is_sent` is about the current worker."""
+    """Progress of one unfinished request, as the server process knows it. `is_sent` is about the current worker.
+
+    caches: file of what another device computed of it, "" = none, or it is used up; writing it took `caches_ms`.
+    was_moved: whether it began there.
+    """
 
     request: Request
     emitted: list[int] = field(default_factory=list)
+    caches: str = ""
+    caches_ms: float = 0.0
+    was_moved: bool = False
     deaths: int = 0
     is_sent: bool = False
     has_progressed: bool = False  # with the current worker
@@ -70,5 +77,6 @@ def charge_death(pendings: Iterable[PendingRequest]) -> list[PendingRequest]:
         pending.deaths += 1
         pending.tokens_since_death = 0
     for pending in unfinished:
+        pending.caches = "" if pending.is_sent else pending.caches
         pending.is_sent = pending.has_progressed = False
     return [pending for pending in charged if pending.deaths >= MOST_DEATHS]

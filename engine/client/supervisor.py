@@ -1,34 +1,36 @@
 """Keeps a worker alive. Owns the worker process and every unfinished request.
 
 When the worker dies the next one gets all unfinished requests again, with the tokens already delivered; streams go
-on as if nothing had happened. A worker that hangs (`engine/client/watchdog.py`) is killed, and has died. Which request
-a death is charged to is decided in `engine/client/recovery.py`.
+on as if nothing had happened. A worker that hangs is killed, which counts as its death. `engine/client/recovery.py`
+decides which request a death is charged to.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
-from engine.client.lifecycle import EngineState, Lifecycle
-from engine.client.pass_feed import PassFeed
+from engine.client.info import EngineState, Lifecycle
 from engine.client.recovery import MOST_DEATHS, PendingRequest, charge_death, next_to_send
-from engine.client.watchdog import USUAL_BOUNDS, HangBounds, Watchdog
-from engine.client.worker_process import WorkerProcess
+from engine.client.step_feed import StepFeed
+from engine.client.worker_process import USUAL_BOUNDS, HangBounds, Watchdog, WorkerProcess
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, HexserveError, InvalidRequest, WorkerDied
-from engine.logs.names import server_log
+from engine.logs.handler import server_log
 from engine.messages import (
     Abort,
     Failed,
     Fatal,
+    HandedOver,
+    HandOver,
     Heartbeat,
-    PassRecord,
     Ping,
     Ready,
     Report,
     Stats,
+    StepRecord,
     Submit,
     Tokens,
     Watch,
@@ -55,8 +57,20 @@ class Patience:
     start_attempts: int = 3
 
 
+def keep_all(pendings: Sequence[PendingRequest]) -> None:
+    """Nobody else goes on with them."""
+
+
+def ignore(pending: PendingRequest) -> None:
+    """Nobody takes it over."""
+
+
 class Supervisor:
-    """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise."""
+    """All methods belong to one event loop. `deliver` and `fail` are plain calls on it and must not raise.
+
+    on_loss: hears of the unfinished requests of a worker that died, and may `take` some before the next one gets them.
+    on_handed: gets a request that was handed over.
+    """
 
     def __init__(
         self,
@@ -68,8 +82,11 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         label: str = "",
+        on_loss: Callable[[Sequence[PendingRequest]], None] = keep_all,
+        on_handed: Callable[[PendingRequest], None] = ignore,
     ) -> None:
         self._log = server_log(label)
+        self._on_loss, self._on_handed = on_loss, on_handed
         self._command = tuple(command)
         self._deliver = deliver
         self._fail = fail
@@ -87,7 +104,7 @@ class Supervisor:
         self._fatal: Fatal | None = None
         self._past_stats, self._stats = Stats(), Stats()
         self._deaths_in_a_row = 0  # since a token was delivered
-        self.passes = PassFeed(self._tell_watched)
+        self.steps = StepFeed(self.tell_watched)
         self.restarts = 0
         self.death_reason = ""
 
@@ -127,8 +144,25 @@ class Supervisor:
 
     def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
         """Take a request; it is sent at once, or when the next worker is ready. emitted: its tokens of before."""
-        self._pending[request.id] = PendingRequest(request, list(emitted))
+        self.adopt(PendingRequest(request, list(emitted)))
+
+    def adopt(self, pending: PendingRequest) -> None:
+        """Take over a request that another worker has begun."""
+        self._pending[pending.request.id] = pending
         self._send_pending()
+
+    def take(self, request_id: str) -> PendingRequest | None:
+        """Give a request up as if it had never been here; the worker, if it has it, is not told."""
+        return self._pending.pop(request_id, None)
+
+    def hand_over(self, request_id: str, caches: str) -> None:
+        """Have the worker write what it has computed of a request and forget it; `on_handed` then gets the request."""
+        if self._worker is not None and (pending := self._pending.get(request_id)) is not None and pending.is_sent:
+            self._worker.send(HandOver(request_id, caches))
+
+    def progress(self, request_id: str) -> PendingRequest | None:
+        """How far an unfinished request is."""
+        return self._pending.get(request_id)
 
     def abort(self, request_id: str) -> None:
         """Forget a request, here and in the worker; unknown ids are ignored."""
@@ -152,7 +186,7 @@ class Supervisor:
             await asyncio.wait([self._task])
         failure = EngineFailure(CLOSING)
         self._fail_all(failure)
-        self.passes.close()
+        self.steps.close()
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_exception(failure)
 
@@ -232,6 +266,7 @@ class Supervisor:
             self.restarts += 1
         if self._lifecycle.may(EngineState.RESTARTING):
             self._lifecycle.move(EngineState.RESTARTING)
+        self._on_loss(list(self._pending.values()))
 
     def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         """A bug of ours must not leave callers waiting for a worker that nobody starts."""
@@ -271,11 +306,13 @@ class Supervisor:
                 if self._pending.pop(request_id, None) is not None:
                     self._fail(request_id, InvalidRequest(message) if kind == "invalid" else EngineFailure(message))
                     self._send_pending()
+            case HandedOver():
+                self._on_handed_over(report)
             case Heartbeat():
                 if self._watchdog is not None:
                     self._watchdog.heard(report)
-            case PassRecord():
-                self.passes.give(report)
+            case StepRecord():
+                self.steps.give(report)
             case Ready():
                 self._on_ready(report)
             case Fatal():
@@ -292,9 +329,19 @@ class Supervisor:
         self._log.info("worker ready: %s on %s", ready.bundle, ready.device)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(ready)
-        if self.passes.is_watched:
-            self._tell_watched(True)
+        if self.steps.is_watched:
+            self.tell_watched(True)
         self._send_pending()
+
+    def _on_handed_over(self, report: HandedOver) -> None:
+        pending = self._pending.pop(report.id, None)
+        if pending is None:  # it has ended or was aborted meanwhile
+            Path(report.caches).unlink(missing_ok=True)
+            return
+        pending.caches, pending.caches_ms = report.caches if report.blocks else "", report.ms
+        pending.is_sent = pending.has_progressed = False
+        pending.was_moved = True
+        self._on_handed(pending)
 
     def _on_event(self, event: TokenEvent) -> None:
         pending = self._pending.get(event.id)
@@ -307,11 +354,13 @@ class Supervisor:
             del self._pending[event.id]
         if was_suspect:
             self._send_pending()
-        if event.timings is not None and pending.deaths:  # this worker timed the last part only
+        if pending.was_moved:  # what it found cached here, the other device has computed
+            event = replace(event, cached_tokens=0)
+        if event.timings is not None and (pending.deaths or pending.was_moved):  # this worker timed the last part only
             event = replace(event, timings=None)
         self._deliver(event)
 
-    def _tell_watched(self, is_on: bool) -> None:
+    def tell_watched(self, is_on: bool) -> None:
         """A worker that is not ready yet is told when it is."""
         if self._worker is not None and self._ready is not None:
             self._worker.send(Watch(is_on))
@@ -321,7 +370,7 @@ class Supervisor:
             return
         for pending in next_to_send(self._pending.values()):
             pending.is_sent = True
-            self._worker.send(Submit(pending.request, tuple(pending.emitted)))
+            self._worker.send(Submit(pending.request, tuple(pending.emitted), pending.caches))
 
 
 def add_stats(past: Stats, current: Stats, with_gauges: bool = True) -> Stats:

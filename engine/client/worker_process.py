@@ -11,14 +11,104 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.framing import FrameSplitter
-from engine.messages import Command, Report, Shutdown, decode_report, frame
-from engine.processes import child_environment, module_command, own_group
+from engine.isolation.framing import FrameSplitter
+from engine.messages import Command, Heartbeat, Report, Shutdown, decode_report, frame
+from engine.processes import child_environment, graph_memory, module_command, own_group
+
+STEP_FACTOR = 20.0  # a step may take so many times what it should
+UNKNOWN_FACTOR = 10.0  # nobody knows what the step should take: so many times the least bound
+RELOAD_FACTOR, RELOAD_FLOOR_S = 10.0, 120.0  # a replacement's time to load, measured by its predecessors'
+LONGEST_PERIOD_S = 3.0
+PERIODS_PER_BOUND = 10
+
+
+@dataclass(frozen=True, slots=True)
+class HangBounds:
+    """Seconds after which a worker counts as hung; 0 = never.
+
+    pass_s: without an answer, or in one step; a step that is expected to be long may take more.
+    load_s: from its start until it is ready.
+    """
+
+    step_s: float = 30.0
+    load_s: float = 1800.0
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between two looks at the worker."""
+        return min(LONGEST_PERIOD_S, self.step_s / PERIODS_PER_BOUND) if self.step_s else LONGEST_PERIOD_S
+
+    def reload_s(self, slowest_load_s: float) -> float:
+        """The bound on loading for a worker after one that took `slowest_load_s`: streams wait for this one."""
+        return min(self.load_s, max(RELOAD_FLOOR_S, RELOAD_FACTOR * slowest_load_s))
+
+
+USUAL_BOUNDS = HangBounds()
+
+
+class Watchdog:
+    """Watches one worker from its start.
+
+    A step from one tick to the next counts for two periods at most: where this process was itself stopped, asleep or
+    busy for longer, the worker could not be heard or was stopped as well.
+    """
+
+    def __init__(self, bounds: HangBounds, load_s: float, now_s: float) -> None:
+        self._bounds = bounds
+        self._load_bound_s = load_s
+        self._then_s = now_s
+        self._is_ready = False
+        self._is_asked = False
+        self._last = Heartbeat(False, 0, 0.0)
+        self._silent_s = self._stuck_s = 0.0
+        self.load_s = 0.0  # seconds it has loaded, or took to
+
+    def ready(self) -> None:
+        """It has loaded; from now on it answers pings."""
+        self._is_ready = True
+
+    def heard(self, beat: Heartbeat) -> None:
+        """It answered. Only a new step, or nothing to do, shows that the steps end."""
+        if not beat.is_busy or beat.steps != self._last.steps:
+            self._stuck_s = 0.0
+        self._last = beat
+        self._is_asked = False
+        self._silent_s = 0.0
+
+    def tick(self, now_s: float) -> str | None:
+        """What is wrong with the worker at `now_s` (monotonic seconds), to be read after 'the worker'; None if well."""
+        step_s = min(now_s - self._then_s, 2 * self._bounds.period_s)
+        self._then_s = now_s
+        if not self._is_ready:
+            self.load_s += step_s
+            is_late = 0 < self._load_bound_s <= self.load_s
+            return f"was not ready after {self._load_bound_s:g} s" if is_late else None
+        if not self._bounds.step_s:
+            return None
+        self._silent_s += step_s if self._is_asked else 0.0
+        self._stuck_s += step_s if self._last.is_busy else 0.0
+        if self._silent_s >= self._bounds.step_s:
+            return f"did not answer for {self._silent_s:.0f} s"
+        if self._stuck_s >= self._step_bound_s():
+            return f"has been in one step for {self._stuck_s:.0f} s"
+        return None
+
+    def take_ping(self) -> bool:
+        """True when a Ping is to be sent now: one at a time, so that a worker that does not read gathers none."""
+        is_due = self._is_ready and bool(self._bounds.step_s) and not self._is_asked
+        self._is_asked = self._is_asked or is_due
+        return is_due
+
+    def _step_bound_s(self) -> float:
+        least_s, expected_ms = self._bounds.step_s, self._last.expected_ms
+        return max(least_s, STEP_FACTOR * expected_ms / 1000) if expected_ms else UNKNOWN_FACTOR * least_s
+
 
 STDIN, STDOUT = 0, 1
 GIVE_UP_S = 3.0  # after a kill: a process may wait in the kernel for its driver, where no signal reaches it
@@ -61,7 +151,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None,
-            env=child_environment(),
+            env=child_environment(graph_memory(os.environ)),
             **own_group(),
         )
         return worker

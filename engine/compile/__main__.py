@@ -15,8 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
-from engine.compile.arguments_json import decode_arguments
-from engine.compile.console import run_compiler
+from engine.compile.console import decode_arguments, run_compiler
 from engine.sources.resolve import END_WITH_INPUT
 
 WRONG_ARGUMENTS = 2

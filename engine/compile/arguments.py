@@ -1,22 +1,20 @@
 """The arguments of one compilation, as one frozen record.
 
-Imported by the command line: nothing here may load another package. `checks.py` tells which combinations make sense.
+Imported by the command line: nothing here may load numpy or more. `plan.py` tells which combinations make sense.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from engine.bundle.task import ModelTask
-from engine.demo.location import SHIPPED
-from engine.files.names import GGUF_SUFFIX
+from engine.bundle.specs import ModelTask
+from engine.files import GGUF_SUFFIX
 from engine.isolation.memory import usable_memory
-from engine.models.encoders.recognition import is_encoder_folder
-from engine.models.float_size import float_bytes, generator_quant, quant_by_size
+from engine.models.config_fields import generator_quant, quant_by_size
+from engine.models.stored_codes import float_bytes, stored_codes_of
 
 BLOCKS = (32, 128)
 DEFAULT_PART_MB = 2000
-DEMO_PARITY_TOKENS = 800
 
 
 class Target(StrEnum):
@@ -33,12 +31,12 @@ class Target(StrEnum):
 
 
 class Quant(StrEnum):
-    """Methods of quantisation by the name of their file in `engine/compile/quantization`."""
+    """Methods of quantisation by the name of their file in `engine/compile/quantisation/methods`."""
 
     FP32 = "fp32"  # CPU only, as are the next three
     INT8 = "int8"
     INT4 = "int4"
-    KEEP = "keep"  # blocks as a GGUF file has them
+    KEEP = "keep"  # blocks as a file has them
     FP16 = "fp16"  # NPU only: everything in half precision
     W4 = "w4"  # NPU only: int4 blocks, half-precision activations
     W8A16 = "w8a16"  # integer graphs: int8 weights, 16-bit activations, 8-bit KV
@@ -51,6 +49,7 @@ class Split(StrEnum):
     NONE = "none"
     LMHEAD = "lmhead"
     LUT_LMHEAD = "lut+lmhead"
+    HOST_LMHEAD = "host+lmhead"  # NPU only: the host looks tokens up, as in GenieX bundles
 
 
 class Layout(StrEnum):
@@ -142,28 +141,49 @@ class CompileArguments:
         return self.target is not Target.CPU
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSource:
-    """What a source on the command line stands for. name: of the model, "" = the folder's."""
-
-    folder: Path
-    name: str
-    parity_tokens: int
-
-
-def named_source(text: str) -> NamedSource:
-    """A checkpoint's folder, or a shipped model by its name: those are small enough for a check on much text."""
-    if text in SHIPPED:
-        return NamedSource(SHIPPED[text](), text, DEMO_PARITY_TOKENS)
-    return NamedSource(Path(text).expanduser(), "", 0)
-
-
 def default_quant(target: Target, source: Path) -> Quant:
     """The method when --quant is left out."""
+    from engine.models.encoders import is_encoder_folder  # noqa: PLC0415 (loads numpy)
+
     if is_encoder_folder(source):
         return Quant(quant_by_size(float_bytes(source), Quant.INT8)) if target is Target.CPU else Quant.FP16
     if target is not Target.CPU:
         return Quant.W4
-    if source.suffix == GGUF_SUFFIX:
+    stored = stored_codes_of(source)
+    if source.suffix == GGUF_SUFFIX or (stored is not None and stored.is_carried):
         return Quant.KEEP
     return Quant(generator_quant(float_bytes(source), usable_memory()))
+
+
+class Backend(StrEnum):
+    """Which operators the graph is made of."""
+
+    CPU = "cpu"  # onnxruntime's fused ones
+    PORTABLE = "portable"  # plain arithmetic of the ONNX standard, for any runtime
+    NPU = "npu"  # half precision, in the forms that Qualcomm's HTP computes well
+
+
+# The methods of storing weights that each takes, the default first.
+QUANTS: dict[Backend, tuple[Quant, ...]] = {
+    Backend.CPU: (Quant.FP32, Quant.INT8, Quant.INT4),
+    Backend.PORTABLE: (Quant.FP32,),
+    Backend.NPU: (Quant.FP16, Quant.W4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportArguments:
+    """One export of `source` into the new folder `output`.
+
+    block: rows of a sequence in a pass, 0 = as config.json says, else 4. context: columns of the cache. quant: None =
+    the backend's first. shared_masks: the masks' first dimension is 1 instead of the number of layers.
+    """
+
+    source: Path
+    output: Path
+    context: int
+    block: int = 0
+    batch: int = 1
+    backend: Backend = Backend.CPU
+    quant: Quant | None = None
+    shared_masks: bool = False

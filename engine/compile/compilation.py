@@ -1,27 +1,38 @@
-"""The record that the stages of a compilation read and fill in, and the facts of one kind of bundle."""
+"""The record that the stages of a compilation read and fill in, the facts of one kind of bundle, and its manifest."""
 
+import importlib.metadata
+import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.bundle.encoding import Encoding
-from engine.bundle.manifest import FileEntry, GraphSpec, NpuSpec, TextSpec
-from engine.bundle.pooling import PoolingSpec, RerankSpec
-from engine.bundle.quality_spec import QualitySpec
-from engine.bundle.variant import PassShape
-from engine.compile.arguments import CompileArguments, Layout
-from engine.compile.checkpoint import Checkpoint
-from engine.compile.encoders.packed import PackedEncoder
-from engine.compile.fused.plan import plan_fused
-from engine.compile.graphs import GraphPlan, plan_graphs
-from engine.compile.layout import layout_of
-from engine.compile.lowering import Lowering
-from engine.compile.packed import PackedPart
-from engine.compile.parts import PartPlan
+from engine.bundle.manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    GraphSpec,
+    Manifest,
+    NpuSpec,
+    TextSpec,
+    kv_text,
+    parity_text,
+)
+from engine.bundle.specs import ModelTask, PoolingSpec, QualitySpec, RerankSpec, TableSpec
+from engine.bundle.tensors import Encoding
+from engine.bundle.variant import StepShape
+from engine.bundle.vision import VisionSpec
+from engine.bundle.weight_files import CONV_WEIGHTS, EMBEDDING_FILE, HEAD_BASIS, KV_SCALES
+from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
+from engine.compile.graphs.layers import Lowering, lora_modules
+from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_graphs
+from engine.compile.plan import fused_spec, kv_type, layout_of, plan_fused
 from engine.compile.progress import ProgressSink
-from engine.compile.source import Source
-from engine.compile.task import SentenceFiles
-from engine.compile.weight_file import WeightFile
+from engine.compile.quantisation.packed import PackedEncoder, PackedPart
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.sources.source import Source
+from engine.compile.sources.task import SentenceFiles
+from engine.files import GGUF_SUFFIX
 from engine.models.network import Network
 
 Stage = Callable[["Compilation"], None]
@@ -51,6 +62,7 @@ class Compilation:
     packed: by part; packed_encoder: instead, of an encoder. graphs: of the bundle; onnx_graphs: what its context
     binaries were made from. files: entries of the manifest. encodings: of activations, by their key in the bundle.
     sentence_files: what says how vectors are made. quality: how 4-bit codes were chosen, None = rounded to nearest.
+    wide: tensors that get 8 bits all the same. vision: None for a model that reads no images.
     is_rotated: whether the stream is. original, original_network: as the source has them, whatever stages make of it.
     """
 
@@ -60,11 +72,11 @@ class Compilation:
     source: Source
     checkpoint: Checkpoint
     network: Network
-    shapes: tuple[PassShape, ...]
+    shapes: tuple[StepShape, ...]
     parts: tuple[PartPlan, ...]
     folder: Path
     packed: list[PackedPart] = field(default_factory=list)
-    packed_encoder: PackedEncoder | None = None
+    packed_encoder: PackedEncoder | PackedPart | None = None
     graphs: list[GraphSpec] = field(default_factory=list)
     files: dict[str, FileEntry] = field(default_factory=dict)
     text: TextSpec | None = None
@@ -76,6 +88,8 @@ class Compilation:
     pooling: PoolingSpec | None = None
     rerank: RerankSpec | None = None
     quality: QualitySpec | None = None
+    wide: frozenset[str] = frozenset()
+    vision: VisionSpec | None = None
     is_rotated: bool = False
     original: Checkpoint = field(init=False)
     original_network: Network = field(init=False)
@@ -98,3 +112,82 @@ class Compilation:
         if layout_of(self.arguments) is Layout.FUSED:
             return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
         return [plan for part in self.parts for plan in plan_graphs(part, self.shapes)]
+
+
+def describe(work: Compilation) -> Manifest:
+    """The manifest of what has been made so far."""
+    arguments = work.arguments
+    is_segmented = layout_of(arguments) is Layout.SEGMENTS
+    assert work.text is not None
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=arguments.name or model_name(arguments.source),
+        target=arguments.target.value,
+        quant=arguments.quant.value,
+        split=split_text(arguments),
+        created=int(time.time()),
+        model=work.network.spec,
+        graphs=tuple(work.graphs),
+        kv_dtype=kv_type(arguments).value if is_segmented else work.pipeline.kv_dtype,
+        max_context=work.network.compiled_context,
+        text=work.text,
+        files=work.files,
+        versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
+        parity=work.parity,
+        source=model_name(arguments.source),
+        npu=work.npu,
+        fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
+        kv_scales=KV_SCALES if KV_SCALES in work.files else "",
+        lora=lora_modules(work.network) if arguments.lora else (),
+        embedding=TableSpec(EMBEDDING_FILE, "float32", work.network.spec.hidden)
+        if EMBEDDING_FILE in work.files
+        else None,
+        conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
+        head_basis=HEAD_BASIS if HEAD_BASIS in work.files else "",
+        diffusion=work.network.details.diffusion,
+        task=arguments.task or ModelTask.GENERATE,
+        pooling=work.pooling,
+        rerank=work.rerank,
+        quality=work.quality,
+        encoder=work.network.encoder.spec if work.network.encoder else None,
+        vision=work.vision,
+    )
+
+
+def model_name(source: Path) -> str:
+    """A folder's name, or a GGUF file's without its suffix; a link to one has a better name than what it links to."""
+    return source.stem if source.suffix == GGUF_SUFFIX else source.resolve().name
+
+
+def split_text(arguments: CompileArguments) -> str:
+    """Where the network is cut into graphs, in one word."""
+    layout = layout_of(arguments)
+    if layout is not Layout.POOL:
+        return layout.value
+    return (arguments.split or DEFAULT_SPLIT).value
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what made the bundle; hexserve is '0' when run from a tree that is not installed."""
+    names = ("hexserve", "onnx", "onnxruntime", "numpy")
+    return {name: _version(name) for name in names} | {"python": platform.python_version()}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def summary(manifest: Manifest) -> str:
+    """One line for the end."""
+    size = sum(entry.bytes for entry in manifest.files.values())
+    where = manifest.npu.parity_on if manifest.npu else "CPU"
+    made = f"{manifest.name}: {len(manifest.graphs)} graphs, {size / 1e6:.1f} MB; against float: "
+    if not manifest.parity:
+        return made + where
+    figures = parity_text(manifest.parity)
+    if kv := kv_text(manifest.parity):
+        figures += f"; {manifest.kv_dtype} caches against float ones: {kv}"
+    return f"{made}{figures} ({manifest.parity['tokens']:.0f} tokens, {where})"

@@ -1,13 +1,15 @@
-"""One compilation with its progress on stderr, ended by the exit code that a shell expects."""
+"""The compiler from a shell: its arguments as JSON, its progress on stderr, the exit code that a shell expects."""
 
 import sys
+from dataclasses import fields
+from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.memory import peak_memory, peak_text
 from engine.compile.pipeline import compile_bundle
-from engine.compile.progress import RichProgress
+from engine.compile.progress import RichProgress, peak_memory, peak_text
 from engine.errors import BundleError, CompileError
 
 FAILED, INTERRUPTED = 1, 130
@@ -27,3 +29,29 @@ def run_compiler(arguments: CompileArguments) -> int:
         print("interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def encode_arguments(arguments: CompileArguments) -> str:
+    """As JSON, for the compiler's own process."""
+    return msgspec.json.encode(arguments, enc_hook=_path_text).decode()
+
+
+def decode_arguments(text: str) -> CompileArguments:
+    """The inverse of `encode_arguments`; fields with a default may be left out. Raises msgspec.DecodeError."""
+    values = msgspec.json.decode(text, type=dict[str, object])
+    unknown = sorted(values.keys() - {field.name for field in fields(CompileArguments)})
+    if unknown:
+        raise msgspec.ValidationError(f"unknown field {unknown[0]}")
+    return msgspec.convert(values, CompileArguments, dec_hook=_path_of)
+
+
+def _path_text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent")
+
+
+def _path_of(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"{kind.__name__} cannot be received")

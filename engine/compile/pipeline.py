@@ -1,48 +1,58 @@
 """The compiler: five ordered lists of stages, one for each kind of bundle, and the driver that runs one of them."""
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.bundle.manifest import Manifest, save_manifest
-from engine.bundle.variant import PassShape
+from engine.bundle.variant import StepShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout
-from engine.compile.baseline import baseline_warning
-from engine.compile.calibrated.balance import balance_stage
-from engine.compile.calibrated.settle import settle_quality
-from engine.compile.calibrated.stages import choose_codes_stage, drop_codes_stage
-from engine.compile.checks import check_arguments, fixed_shapes, longest_sequence
-from engine.compile.compilation import Compilation, Pipeline
-from engine.compile.description import describe, summary
-from engine.compile.encoders.pipeline import compile_encoder
-from engine.compile.fused.plan import compiled_context, whole_part
-from engine.compile.fused.stages import fused_stages
-from engine.compile.hybrid import settle_hybrid
-from engine.compile.layout import layout_of, settle_layout
-from engine.compile.lowering import FUSED, NPU
-from engine.compile.npu.half_weights import HalfWeightFile
-from engine.compile.npu.split import plan_binaries
-from engine.compile.npu.stages import SOURCES, binaries_stage, genie_stage, quality_stage
-from engine.compile.parity_text import enough_tokens
-from engine.compile.parts import PartPlan, plan_parts
+from engine.compile.check.baseline import baseline_warning
+from engine.compile.check.parity_text import enough_tokens
+from engine.compile.compilation import Compilation, Pipeline, describe, summary
+from engine.compile.graphs.integer_graphs import calibration_stage, integer_graphs_stage
+from engine.compile.graphs.layers import FUSED, NPU
+from engine.compile.graphs.pool import PartPlan, plan_parts
+from engine.compile.graphs.segments import conv_weights_stage
+from engine.compile.graphs.vision import vision_stage
+from engine.compile.plan import (
+    check_arguments,
+    check_layers,
+    check_recurrent,
+    compiled_context,
+    fixed_shapes,
+    layout_of,
+    longest_sequence,
+    resolve_caches,
+    resolve_layout,
+    whole_part,
+)
 from engine.compile.progress import ProgressSink
-from engine.compile.qdq.stages import calibration_stage, integer_graphs_stage
-from engine.compile.quantization.method import Activations
-from engine.compile.quantization.table import method_of, with_kept_floats
-from engine.compile.segments.losses import segment_losses_stage
-from engine.compile.segments.recurrent import conv_weights_stage
-from engine.compile.segments.stages import (
+from engine.compile.quantisation.choose.matrices import codes_told
+from engine.compile.quantisation.choose.quality import resolve_quality
+from engine.compile.quantisation.choose.quality_stages import balance_stage, choose_codes_stage, drop_codes_stage
+from engine.compile.quantisation.methods.method import Activations
+from engine.compile.quantisation.methods.table import method_of, with_kept_floats
+from engine.compile.quantisation.weight_file import HalfWeightFile
+from engine.compile.sources.source import Source, is_model_file, open_source
+from engine.compile.sources.speech.source import is_speech_folder
+from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
+from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
+from engine.compile.targets.cpu import (
     attention_graphs_stage,
     linear_graphs_stage,
+    segment_losses_stage,
     segment_weights_stage,
     whole_network,
 )
-from engine.compile.source import open_source
-from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
-from engine.compile.task import SentenceFiles, check_task, names_in, settle_task
+from engine.compile.targets.encoder import compile_encoder
+from engine.compile.targets.fused_bundle import fused_stages
+from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries, quality_stage
+from engine.compile.targets.speech import compile_speech
 from engine.isolation.memory import usable_memory
-from engine.models.encoders.recognition import is_encoder_folder
+from engine.models.encoders import architecture_of, is_encoder_folder
 from engine.models.family import read_network
 from engine.models.network import Network
+from engine.models.stored_codes import read_stored_codes
 from engine.sources.publish import staged_folder
 
 WEIGHTS = (balance_stage, choose_codes_stage, weights_stage, drop_codes_stage)
@@ -56,6 +66,7 @@ CPU_FLOAT = Pipeline(
 CPU_SEGMENTS = Pipeline(
     stages=(
         text_stage,
+        vision_stage,
         conv_weights_stage,
         balance_stage,
         choose_codes_stage,
@@ -124,31 +135,67 @@ PIPELINES = {
 }
 
 
-def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
-    """Compile a Hugging Face folder or a GGUF file into a bundle folder and return its manifest.
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """Everything that is decided before a file is written.
 
-    Raises UnsupportedModel or CompileError; then nothing is left at the output.
+    arguments: no option is left open but the type of int8 caches, which is measured. shapes: () = free ones.
     """
-    if is_encoder_folder(arguments.source):
-        return compile_encoder(arguments, progress)
+
+    arguments: CompileArguments
+    source: Source
+    network: Network
+    files: SentenceFiles
+    pipeline: Pipeline
+    shapes: tuple[StepShape, ...]
+    parts: tuple[PartPlan, ...]
+
+
+def resolve(arguments: CompileArguments, progress: ProgressSink) -> CompilePlan:
+    """Check the options and resolve each that was left open, once and in the order in which they need each other.
+
+    Raises UnsupportedModel, or CompileError naming the option.
+    """
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
     source = open_source(arguments.source)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
     network = read_network(source.config, requested_context(arguments, shapes))
-    arguments = settle_hybrid(settle_layout(arguments, network.spec.head_dim), network)
+    arguments = resolve_caches(resolve_layout(arguments, network.odd_head_dim), network)
+    check_recurrent(arguments, network)
+    check_layers(arguments, network)
     files = SentenceFiles.read(arguments.source)
-    arguments = settle_task(arguments, source.config, files)
+    arguments = resolve_task(arguments, source.config, files)
     check_task(arguments, source.config, network)
-    arguments = settle_quality(arguments, source, network, progress)
+    arguments = resolve_quality(arguments, source, network, progress)
     arguments = replace(arguments, parity_tokens=arguments.parity_tokens or enough_tokens(network.spec.parameters))
+    parts = plan_parts_for(arguments, network)
+    return CompilePlan(arguments, source, network, files, pipeline_of(arguments), shapes, parts)
+
+
+def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
+    """Compile a Hugging Face folder or a GGUF file into a bundle folder and return its manifest.
+
+    Raises UnsupportedModel or CompileError; then nothing is left at the output.
+    """
+    if is_encoder_folder(arguments.source) or is_model_file(arguments.source):
+        source = open_source(arguments.source)
+        if architecture_of(source.config) is not None:
+            return compile_encoder(arguments, source, progress)
+    if is_speech_folder(arguments.source):
+        return compile_speech(arguments, progress)
+    plan = resolve(arguments, progress)
+    arguments, pipeline = plan.arguments, plan.pipeline
     with ExitStack() as stack:
-        checkpoint = stack.enter_context(source.tensors())
+        checkpoint = stack.enter_context(plan.source.tensors())
         folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
-        pipeline = pipeline_of(arguments)
-        parts, network = plan_parts_for(arguments, network), names_in(checkpoint, network)
-        work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
-        work.sentence_files = files
+        network = names_in(checkpoint, plan.network)
+        if (stored := read_stored_codes(plan.source.config)) is not None:
+            progress.note(codes_told(stored.format, checkpoint, network, arguments))
+        work = Compilation(
+            arguments, progress, pipeline, plan.source, checkpoint, network, plan.shapes, plan.parts, folder
+        )
+        work.sentence_files = plan.files
         for stage in pipeline.stages:
             stage(work)
         manifest = describe(work)
@@ -181,7 +228,7 @@ def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartP
     return plan_parts(arguments.split or DEFAULT_SPLIT, network.spec.layers)
 
 
-def requested_context(arguments: CompileArguments, shapes: tuple[PassShape, ...]) -> int:
+def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]) -> int:
     """Most tokens of one sequence that the options allow, 0 = no bound of theirs.
 
     A fixed bundle holds P columns and the last token needs none, hence the widest past plus one; one without a past

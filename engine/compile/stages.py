@@ -7,21 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import describe_file
-from engine.bundle.task import ModelTask
-from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.baseline import baseline_figures
-from engine.compile.checkpoint import Checkpoint
-from engine.compile.checks import longest_sequence
-from engine.compile.compilation import Compilation
-from engine.compile.description import describe
-from engine.compile.graphs import write_graph
-from engine.compile.parity import Parity, bundle_logits, compare_logits
-from engine.compile.parity_text import parity_texts
-from engine.compile.quantization.table import is_exact
-from engine.compile.reference import reference_hidden, reference_logits
-from engine.compile.task import judge_of, pooling_of
-from engine.compile.text_files import load_tokenizer
-from engine.compile.weights import WeightPacker
+from engine.bundle.specs import ModelTask
+from engine.bundle.weight_files import EMBEDDING_FILE
+from engine.compile.arguments import CompileArguments, Quant, Split
+from engine.compile.calibration.forward import reference_hidden, reference_logits
+from engine.compile.check.baseline import baseline_figures
+from engine.compile.check.parity import Parity, bundle_logits, compare_logits
+from engine.compile.check.parity_text import parity_texts
+from engine.compile.compilation import Compilation, describe
+from engine.compile.graphs.pool import write_graph
+from engine.compile.plan import longest_sequence
+from engine.compile.quantisation.methods.table import is_exact
+from engine.compile.quantisation.packer import WeightPacker
+from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.sources.task import judge_of, pooling_of
+from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Network
 
@@ -40,18 +40,34 @@ def text_stage(work: Compilation) -> None:
     work.progress.advance(1)
 
 
+EMBEDDING_ROWS = 4096  # of the table at once
+
+
 def weights_stage(work: Compilation) -> None:
     """Quantise and write the weights of every part."""
     work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
     work.graph_folder.mkdir(exist_ok=True)
-    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
+    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance, work.wide)
     with overflow_refused(work.arguments.quant):
         for part in work.parts:
             with work.pipeline.weight_file(work.graph_folder, part.data_file) as file:
                 work.packed.append(packer.pack(part, file, file))
             if work.keeps_graphs:
                 work.files[part.data_file] = file.entry
+    if work.arguments.split is Split.HOST_LMHEAD:
+        write_embedding(work)
     check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
+
+
+def write_embedding(work: Compilation) -> None:
+    """Write the table that the host looks tokens up in, float32 as in GenieX bundles."""
+    name, vocab = f"{work.network.details.names.embedding}.weight", work.network.spec.vocab
+    factor = np.float32(work.network.details.multipliers.embedding)
+    with (work.folder / EMBEDDING_FILE).open("wb") as file:
+        for start in range(0, vocab, EMBEDDING_ROWS):
+            rows = work.checkpoint.rows(name, start, min(start + EMBEDDING_ROWS, vocab))
+            file.write((rows * factor).astype("<f4").tobytes())
+    work.files[EMBEDDING_FILE] = describe_file(work.folder / EMBEDDING_FILE)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The embedded demo model: its corpus, vocabulary, network, training and evaluation."""
+"""The embedded models: weights, cards, and the texts that they are calibrated and checked with."""

@@ -7,21 +7,44 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.bundle.manifest import load_manifest
-from engine.doctor.check import Check, CheckStatus
-from engine.doctor.chips import X_ELITE, chip_of
 from engine.doctor.machine import environment, machine_facts, versions
-from engine.doctor.machine_checks import machine_checks
-from engine.doctor.small_graph import example, expected, small_graph
+from engine.doctor.machine_checks import X_ELITE, Check, CheckStatus, chip_of, machine_checks
 from engine.errors import BundleError
-from engine.graphs.onnx_qnn import HtpTarget, device_name
-from engine.graphs.onnx_qnn_probe import STEPS, ProbeStep
-from engine.graphs.onnx_qnn_trial import check_bundle, read_binaries
 from engine.processes import child_environment, module_command
-from engine.qnn.failures import explain
-from engine.qnn.library import MISSING, library_folder, package_version
-from engine.qnn.reader import runtime_version
+from engine.runtime.qnn.environment import MISSING, explain, library_folder, package_version
+from engine.runtime.qnn.probe import STEPS, ProbeStep
+from engine.runtime.qnn.provider import HtpTarget, device_name
+from engine.runtime.qnn.reader import runtime_version
+from engine.runtime.qnn.trial import check_bundle, read_binaries
+
+ROWS, WIDTH = 8, 32
+
+
+def small_graph() -> bytes:
+    """An ONNX file: x [1, 8, 32] float16 -> y of the same shape, softmax(x W) with `weights`."""
+    return Path(__file__).with_name("small.onnx").read_bytes()
+
+
+def weights() -> NDArray[np.float16]:
+    """W [32, 32]."""
+    return np.sin(np.arange(WIDTH * WIDTH, dtype=np.float32)).reshape(WIDTH, WIDTH).astype(np.float16)
+
+
+def example() -> NDArray[np.float16]:
+    """An input [1, 8, 32]."""
+    return np.cos(np.arange(ROWS * WIDTH, dtype=np.float32)).reshape(1, ROWS, WIDTH).astype(np.float16)
+
+
+def expected() -> NDArray[np.float32]:
+    """What y must be for `example`, by its definition."""
+    scores = example().astype(np.float32) @ weights().astype(np.float32)
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    result: NDArray[np.float32] = powers / powers.sum(axis=-1, keepdims=True)
+    return result
+
 
 CLOSE = 0.01  # half precision on another unit; the largest probability is 1
 PROBE_TIMEOUT_S = 300.0
@@ -31,7 +54,7 @@ _SAID = 4000
 
 
 def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
-    """All checks. probe: what tries the providers, () = `python -m engine.graphs.onnx_qnn_probe`."""
+    """All checks. probe: what tries the providers, () = `python -m engine.runtime.qnn.probe`."""
     found = versions()
     yield Check("versions", CheckStatus.PASS, ", ".join(f"{name} {value}" for name, value in found.items() if value))
     if environment():
@@ -45,7 +68,7 @@ def examine(bundle: Path | None, probe: Sequence[str] = ()) -> Iterator[Check]:
     yield libraries
     is_npu_well = not any(check.status is CheckStatus.FAIL for check in checks)
     steps = STEPS if is_npu_well and libraries.status is CheckStatus.PASS else STEPS[:1]
-    yield from try_providers(probe or module_command("engine.graphs.onnx_qnn_probe"), steps, chip_of(facts.chip))
+    yield from try_providers(probe or module_command("engine.runtime.qnn.probe"), steps, chip_of(facts.chip))
     if not is_npu_well:
         yield Check("NPU", CheckStatus.SKIP, "not tried: it would fail for the reason above")
     if bundle is not None:

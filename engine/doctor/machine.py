@@ -10,11 +10,51 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.doctor.facts import Accelerator, DeviceNode, MachineFacts
+import msgspec
+
 from engine.errors import BundleError
-from engine.qnn.environment import FOLDER_VARIABLE
-from engine.qnn.environment import VARIABLES as QNN_VARIABLES
-from engine.qnn.library import library_folder
+from engine.runtime.qnn.environment import FOLDER_VARIABLE, library_folder
+from engine.runtime.qnn.environment import VARIABLES as QNN_VARIABLES
+
+
+class DeviceNode(msgspec.Struct, frozen=True):
+    """A device file of Linux. mode: as `ls` writes it; may_open: read and write, by this user."""
+
+    path: str
+    mode: str = ""
+    owner: str = ""
+    group: str = ""
+    may_open: bool = True
+
+
+class Accelerator(msgspec.Struct, frozen=True):
+    """A compute accelerator of Windows' device manager."""
+
+    description: str
+    version: str
+
+
+class MachineFacts(msgspec.Struct, frozen=True):
+    """system, machine: of this Python, as `sys.platform` and `platform.machine()`; native_machine: of the system.
+
+    kernel: `platform.release()`. nodes: fastrpc's and the DMA heap, Linux only. accelerators: Windows only.
+    library_folder: where the QNN libraries lie, '' without any; library_files: their names.
+    library_variable: what set the folder, '' for the package's own. adsp_files: libraries for the NPU in the folders of
+    ADSP_LIBRARY_PATH.
+    """
+
+    system: str
+    machine: str
+    native_machine: str
+    kernel: str = ""
+    chip: str = ""
+    nodes: tuple[DeviceNode, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
+    library_folder: str = ""
+    library_files: tuple[str, ...] = ()
+    library_variable: str = ""
+    adsp_files: tuple[str, ...] = ()
+
 
 PACKAGES = ("hexserve", "onnxruntime", "onnxruntime-qnn", "numpy", "tokenizers", "onnx")
 VARIABLES = ("ADSP_LIBRARY_PATH", *QNN_VARIABLES, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")

@@ -2,11 +2,68 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 
-from engine.doctor.check import Check, CheckStatus
-from engine.doctor.chips import X_ELITE, chip_of, is_snapdragon, is_too_old
-from engine.doctor.facts import Accelerator, DeviceNode, MachineFacts
-from engine.graphs.onnx_qnn import is_device
+from engine.doctor.machine import Accelerator, DeviceNode, MachineFacts
+from engine.runtime.qnn.provider import HtpTarget, is_device
+
+
+class CheckStatus(StrEnum):
+    """How a check ended."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. advice: what to do about a failure, '' when nothing is known.
+
+    said: the last of what the libraries wrote before they failed; for the file only.
+    """
+
+    name: str
+    status: CheckStatus
+    text: str
+    advice: str = ""
+    said: str = ""
+
+
+X_ELITE = HtpTarget(60, 73)
+X2_ELITE = HtpTarget(88, 81)
+# The part of the chip's name that tells its generation; the first match counts. Chips: soc_model, Hexagon version.
+# X1P42100 and X126100 are smaller dies of the same generation, with the same Hexagon; the names of Linux' device trees
+# are hamoa and purwa for the first generation, glymur and mahua for the second.
+CHIPS = (
+    (("x2e", "x2 elite", "x2p", "x2 plus", "sc8480", "glymur", "mahua"), X2_ELITE),
+    (("x1e", "x elite", "x1p", "x plus", "x126", "sc8380", "sc8340", "hamoa", "purwa"), X_ELITE),
+    (("sm8850",), HtpTarget(87, 81)),
+    (("sm8750",), HtpTarget(69, 79)),
+    (("sm8650",), HtpTarget(57, 75)),
+    (("sm8550", "qcs8550"), HtpTarget(43, 73)),
+)
+# Laptops of before; their Hexagon is older than v73, for which nothing here is made.
+TOO_OLD = re.compile(r"snapdragon.*\b(?:7c|8c|8cx)\b|microsoft\W+(?:r\W+)?sq\d|\bsc(?:7180|7280|8180|8280)")
+MAKERS = ("snapdragon", "qualcomm", "oryon", "qcom")
+
+
+def chip_of(name: str) -> HtpTarget | None:
+    """The chip behind a processor's name, None when it is none that is known."""
+    lowered = name.lower()
+    return next((chip for marks, chip in CHIPS if any(mark in lowered for mark in marks)), None)
+
+
+def is_too_old(name: str) -> bool:
+    """Whether this is a Snapdragon of a generation that nothing here is made for."""
+    return chip_of(name) is None and TOO_OLD.search(name.lower()) is not None
+
+
+def is_snapdragon(name: str) -> bool:
+    """Whether the name is one of Qualcomm's, known or not."""
+    return chip_of(name) is not None or is_too_old(name) or any(mark in name.lower() for mark in MAKERS)
+
 
 DRIVER = "NPU driver"
 # What Microsoft's list of execution providers asks for on X Elite and X Plus; drivers of later chips are newer anyway.
@@ -101,7 +158,7 @@ def node_check(nodes: tuple[DeviceNode, ...]) -> Check:
         text = f"no fastrpc node of the compute DSP (found: {listed})"
         advice = (
             "take a kernel with the fastrpc driver and the firmware of the compute DSP (linux-firmware, or your "
-            "board's), give the nodes to the container if this is one; see docs/npu.md"
+            "board's), give the nodes to the container if this is one; see docs/how-to/npu.md"
         )
         return Check(DRIVER, CheckStatus.FAIL, text, advice)
     if not any(node.may_open for node in compute):

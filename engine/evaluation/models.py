@@ -1,4 +1,4 @@
-"""What gives logits: a bundle, on what it was compiled for, or a checkpoint by the float definition of its network."""
+"""What an evaluation reads: facts of a bundle, the text in its tokens, and logits of whole texts."""
 
 import importlib.util
 import tempfile
@@ -10,19 +10,125 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import MANIFEST_FILE, Manifest
-from engine.bundle.variant import shape_table
-from engine.compile.fused.parity import decoded_logits
-from engine.compile.parity import Opener, Session, bundle_logits, widest_shape
-from engine.compile.segments.parity import CHUNK_ROWS, segment_logits
+from engine.bundle.manifest import MANIFEST_FILE, Manifest, TextSpec, load_manifest
+from engine.bundle.specs import ModelTask
+from engine.bundle.variant import ShapeTable, StepShape, shape_table
+from engine.compile.check.parity import Opener, Session, bundle_logits, widest_shape
+from engine.compile.check.segment_run import CHUNK_ROWS, segment_logits
+from engine.compile.plan import longest_sequence
+from engine.compile.targets.fused_bundle import decoded_logits
 from engine.errors import BundleError
-from engine.evaluation.facts import bundle_facts
-from engine.evaluation.pool_logits import PoolReader, is_chained
-from engine.evaluation.vocabulary import TokenVocabulary
-from engine.files.opening import is_regular, shown
-from engine.graphs.fused.runtime import FusedRuntime
-from engine.graphs.onnx_provider import checked_provider
-from engine.graphs.onnx_sessions import Provider
+from engine.files import FileRefused, is_regular, read_text, shown
+from engine.processes import install_command
+from engine.runtime.fused import FusedRuntime
+from engine.runtime.interface import PackedBatch, RowLayout
+from engine.runtime.pooled import OnnxRuntime
+from engine.runtime.qnn.trial import checked_provider
+from engine.runtime.sessions import Provider
+from engine.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFacts:
+    """form: how its weights are stored and how their codes were chosen. size: bytes on disk. longest: most tokens.
+
+    A form without a level was rounded to nearest, or has nothing to choose.
+    """
+
+    manifest: Manifest
+    form: str
+    size: int
+    longest: int
+
+
+def bundle_facts(name: str, folder: Path) -> BundleFacts:
+    """Of a bundle that predicts next tokens; BundleError for another. name: what the caller calls it."""
+    manifest = load_manifest(folder)
+    if reason := _unfit(manifest):
+        raise BundleError(f"{name} {reason}")
+    size = sum(entry.bytes for entry in manifest.files.values())
+    level = f" {manifest.quality.level}" if manifest.quality else ""
+    return BundleFacts(manifest, f"{manifest.quant}{level}", size, _longest(manifest))
+
+
+def _unfit(manifest: Manifest) -> str:
+    """Why a bundle has no perplexity, '' when it has one."""
+    if manifest.encoder is not None:
+        return "is a text encoder: it predicts no next token"
+    if manifest.task is ModelTask.EMBED:
+        return "makes embeddings: it predicts no next token"
+    if manifest.diffusion is not None:
+        return "denoises blocks: it predicts no next token"
+    return ""
+
+
+def _longest(manifest: Manifest) -> int:
+    if manifest.fused is not None:
+        return min(manifest.max_context, manifest.fused.columns)
+    shape = None if manifest.is_segmented else widest_shape(manifest)
+    return min(manifest.max_context, longest_sequence((shape,))) if shape else manifest.max_context
+
+
+MOST_TEXT_BYTES = 64 * 1024 * 1024
+CHARS_PER_TOKEN = 16  # more than any language has; what of a file is tokenised at first
+
+
+class TokenVocabulary:
+    """How a model reads text. size: ids in its logits. bos: what every window begins with, () where it wants none."""
+
+    def __init__(self, folder: Path, spec: TextSpec, size: int) -> None:
+        self.size = size
+        self._tokenizer = Tokenizer.load(folder, spec)
+        self.bos = self._tokenizer.with_bos(())
+
+    def tokens(self, text: str, most: int) -> tuple[int, ...]:
+        """The first `most` tokens of a text, 0 = all. Special tokens that are written out count as such."""
+        if most:
+            found = self._tokenizer.encode(text[: most * CHARS_PER_TOKEN], allow_special=True)
+            if len(found) > most:
+                return found[:most]
+        found = self._tokenizer.encode(text, allow_special=True)
+        return found[:most] if most else found
+
+
+def evaluated_text(file: Path) -> str:
+    """The whole text; BundleError when it cannot be read or is not UTF-8."""
+    try:
+        return read_text(file, MOST_TEXT_BYTES)
+    except FileRefused as error:
+        raise BundleError(f"--text {file} cannot be used: {error}") from None
+    except OSError as error:
+        raise BundleError(f"--text {file} cannot be read: {shown(error)}") from None
+
+
+class PoolReader:
+    """One text at a time in the first columns of the pool, in passes of one fixed shape with a past."""
+
+    def __init__(self, folder: Path, manifest: Manifest, shape: StepShape, provider: Provider) -> None:
+        self._shape = shape
+        self._runtime = OnnxRuntime(folder, manifest, ShapeTable((shape,), shape.rows, shape.past), 1, provider)
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Of every token [tokens, vocab], at most one more than there are columns."""
+        found = []
+        for start in range(0, len(tokens), self._shape.rows):
+            part = tokens[start : start + self._shape.rows]
+            batch = self._batch(part, start)
+            found.append(self._runtime.run(batch).decoded().copy())
+            kept = min(len(part), self._shape.past - start)  # nothing reads the last token's keys and values
+            first = self._shape.rows - len(part)
+            self._runtime.keep(0, first + np.arange(kept), start + np.arange(kept))
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        """Let the graphs go."""
+        self._runtime.close()
+
+    def _batch(self, part: Sequence[int], past: int) -> PackedBatch:
+        layout = RowLayout(self._shape, len(part))
+        layout.add(part, past, (0,) if past else (), past, logits=range(len(part)))
+        return layout.batch(block_size=self._shape.past)
+
 
 Float32 = NDArray[np.float32]
 DEFINITION = "float32"
@@ -81,15 +187,15 @@ def open_reference(name: str, source: Path, context: int, memory: Path | None, s
     if not is_there:
         raise BundleError(f"--against {name} does not exist")
     if importlib.util.find_spec("safetensors") is None or importlib.util.find_spec("ml_dtypes") is None:
-        raise BundleError("--against a checkpoint needs more packages: pip install 'hexserve[compile]'")
+        raise BundleError(f"--against a checkpoint needs more packages: {install_command('compile')}")
     return _open_checkpoint(name, source, context, stack)
 
 
 def _open_checkpoint(name: str, source: Path, context: int, stack: ExitStack) -> EvaluatedModel:
     # A bundle against a bundle needs none of the compiler's packages.
-    from engine.compile.reference import reference_logits  # noqa: PLC0415
-    from engine.compile.source import open_source  # noqa: PLC0415
-    from engine.compile.task import names_in  # noqa: PLC0415
+    from engine.compile.calibration.forward import reference_logits  # noqa: PLC0415
+    from engine.compile.sources.source import open_source  # noqa: PLC0415
+    from engine.compile.sources.task import names_in  # noqa: PLC0415
     from engine.models.family import read_network  # noqa: PLC0415
 
     opened = open_source(source)
@@ -127,7 +233,7 @@ def _logits(
     if manifest.is_segmented:
         return lambda tokens: segment_logits(folder, manifest, [tokens], CHUNK_ROWS, opener=opener)
     shape = widest_shape(manifest)
-    if shape is not None and shape.past and not is_chained(manifest, shape):
+    if shape is not None and shape.past:
         reader = PoolReader(folder, manifest, shape, provider)
         stack.callback(reader.close)
         return reader.logits

@@ -1,4 +1,4 @@
-"""Logits as a client is served: a text goes through the engine of the worker, with its scheduler, passes and caches."""
+"""Logits as a client is served: a text goes through the engine of the worker, its scheduler and its caches."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,16 +12,12 @@ from engine.bundle.manifest import Manifest
 from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
 from engine.errors import EngineFailure
-from engine.evaluation.facts import bundle_facts
-from engine.evaluation.models import EvaluatedModel
-from engine.evaluation.vocabulary import TokenVocabulary
-from engine.graphs.batch import PackedBatch
-from engine.graphs.logits import Logits
-from engine.graphs.runtime import Runtime
+from engine.evaluation.models import EvaluatedModel, TokenVocabulary, bundle_facts
 from engine.request import Request, SamplingParams
+from engine.runtime.interface import Logits, PackedBatch, Runtime
 from engine.worker.assembly import assemble, open_onnx
-from engine.worker.spinning import OFF
-from engine.worker.work_loop import WorkLoop
+from engine.worker.settings import OFF
+from engine.worker.step import EngineLoop
 
 Float32 = NDArray[np.float32]
 SERVED = "served"
@@ -76,7 +72,7 @@ def open_served(name: str, folder: Path, cost_cache: str, stack: ExitStack) -> E
     )
 
 
-def _through(loop: WorkLoop, tap: LogitsTap, vocab: int) -> Callable[[Sequence[int]], Float32]:
+def _through(loop: EngineLoop, tap: LogitsTap, vocab: int) -> Callable[[Sequence[int]], Float32]:
     asked = Request("", (), SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=0))
     count = 0
 
@@ -89,7 +85,6 @@ def _through(loop: WorkLoop, tap: LogitsTap, vocab: int) -> Callable[[Sequence[i
             failures = loop.step().failures
             if failures:
                 raise EngineFailure(f"the engine gave a text up: {failures[0].message}")
-        loop.finish_writes()
         return tap.rows
 
     return logits

@@ -1,24 +1,101 @@
-"""genie_config.json: what a server needs of it, and the dialogs it cannot serve.
+"""genie_config.json and Genie's other JSON files, read field by field."""
 
-Keys: Qualcomm's public Genie documentation (80-63442-10). Keys not named here are ignored.
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import BundleError
-from engine.files.content import brief
-from engine.files.opening import is_regular
-from engine.genie.json_fields import Fields, load_fields
+from engine.files import JSON_BYTES, brief, is_regular, read_json, shown
+
+
+class Fields:
+    """One JSON object. `where` names it in messages, as in 'genie_config.json: dialog.engine'."""
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self.values = values
+        self._where = where
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there and not null."""
+        return self.values.get(key) is not None
+
+    def group(self, key: str) -> "Fields":
+        """An object; an absent one is empty."""
+        value = self.values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise BundleError(f"{self._name(key)} must be an object, it is {brief(value)}")
+        return Fields(value, self._name(key))
+
+    def text(self, key: str, default: str) -> str:
+        """A string."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise BundleError(f"{self._name(key)} must be a string, it is {brief(value)}")
+        return value
+
+    def integer(self, key: str, low: int, high: int, default: int) -> int:
+        """An integer from low to high."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise BundleError(f"{self._name(key)} must be an integer from {low} to {high}, it is {brief(value)}")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """An integer or a list of them, none negative; () when absent. -1, which means none, is left out."""
+        value = self.values.get(key)
+        every: list[object] = value if isinstance(value, list) else [] if value is None else [value]
+        items = [item for item in every if isinstance(item, int) and not isinstance(item, bool) and item >= -1]
+        if len(items) < len(every):
+            raise BundleError(f"{self._name(key)} must be an integer or a list of them, it is {brief(value)}")
+        return tuple(item for item in items if item >= 0)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; () when absent."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or any(not isinstance(item, str) for item in value):
+            raise BundleError(f"{self._name(key)} must be a list of strings")
+        return tuple(value)
+
+    def _name(self, key: str) -> str:
+        return f"{self._where}{key}" if self._where.endswith(" ") else f"{self._where}.{key}"
+
+
+def load_fields(path: Path, limit: int = JSON_BYTES) -> Fields:
+    """The JSON object in a file; BundleError when it cannot be read or is not one."""
+    try:
+        value = read_json(path, limit)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+    if not isinstance(value, dict):
+        raise BundleError(f"{path} must hold a JSON object")
+    return Fields(value, f"{path.name}: ")
+
+
+def load_optional(path: Path) -> Fields:
+    """The same, empty when there is no such file."""
+    return load_fields(path) if path.exists() else Fields({}, f"{path.name}: ")
+
 
 CONFIG_FILE = "genie_config.json"
 MAX_TOKENS = 1 << 24
 MAX_VOCAB = 1 << 24
 
+TEXT_KEYS = ("dialog", "text-generator")  # the second in a pipeline's configuration, with the same content
 SELF_SPECULATION = "ssd-q1"
 SERVED_DIALOGS = ("basic", SELF_SPECULATION)
 NO_BOS = -1
 DEPRECATED_KV_MODES = ("SHIFT_CONCAT", "POINTER_SHIFT")
+NOTHING = Fields({}, f"{CONFIG_FILE}: dialog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +103,8 @@ class GenieConfig:
     """The relevant part. context_tokens, vocabulary: 0 = not told. position: dialog.engine.model.positional-encoding.
 
     binaries: paths as written, in the order the parts run. rope_theta: from the back end's section, 0 = not there.
-    forecast: dialog.ssd-q1 of a dialog that speculates by itself.
+    forecast: dialog.ssd-q1 of a dialog that speculates by itself. embedding, layer_embedding: dialog.embedding
+    and dialog.perlayer-embedding. local_position, window: of layers whose caches are windows, 0 = not told.
     """
 
     binaries: tuple[str, ...]
@@ -38,7 +116,11 @@ class GenieConfig:
     stop_sequences: tuple[str, ...]
     position: Fields
     rope_theta: float
+    local_position: Fields = NOTHING
+    window: int = 0
+    layer_embedding: Fields = NOTHING
     forecast: Fields | None = None
+    embedding: Fields = NOTHING
 
 
 def is_genie_folder(folder: Path) -> bool:
@@ -49,9 +131,10 @@ def is_genie_folder(folder: Path) -> bool:
 def read_config(folder: Path) -> GenieConfig:
     """Read genie_config.json; BundleError names the key that is wrong or not supported."""
     document = load_fields(folder / CONFIG_FILE)
-    if not document.has("dialog"):
+    kind_of = next((key for key in TEXT_KEYS if document.has(key)), None)
+    if kind_of is None:
         raise BundleError(f"{CONFIG_FILE} has no 'dialog': only text dialogs can be served, not {_kinds(document)}")
-    dialog = document.group("dialog")
+    dialog = document.group(kind_of)
     kind = dialog.text("type", "basic")
     if kind not in SERVED_DIALOGS:
         raise BundleError(f"{CONFIG_FILE}: dialogs of type {brief(kind)} are not supported (supported: basic, ssd-q1)")
@@ -60,6 +143,7 @@ def read_config(folder: Path) -> GenieConfig:
     engine, context = dialog.group("engine"), dialog.group("context")
     _check_engine(engine)
     model = engine.group("model")
+    position, local = _positions(model)
     back_end = engine.group("backend").group("QnnHtp")
     bos = context.integer("bos-token", NO_BOS, MAX_VOCAB, NO_BOS)
     return GenieConfig(
@@ -70,10 +154,43 @@ def read_config(folder: Path) -> GenieConfig:
         eos_ids=tuple(sorted({*context.integers("eos-token"), *context.integers("eot-token")})),
         tokenizer=dialog.group("tokenizer").text("path", "tokenizer.json"),
         stop_sequences=dialog.texts("stop-sequence"),
-        position=model.group("positional-encoding"),
+        position=position,
+        local_position=local,
+        window=_window(engine),
+        layer_embedding=dialog.group("perlayer-embedding"),
         rope_theta=_theta(back_end),
+        embedding=dialog.group("embedding"),
         forecast=dialog.group(SELF_SPECULATION) if kind == SELF_SPECULATION else None,
     )
+
+
+WINDOW_PREFIX = "swa_"  # of the tensors of layers that see a window
+
+
+def _positions(model: Fields) -> tuple[Fields, Fields]:
+    """(of all layers, of those that see a window): GenieX has two keys, Genie from 2.48 on a list with prefixes."""
+    told = model.values.get("positional-encoding")
+    if not isinstance(told, list):
+        return model.group("positional-encoding"), model.group("local-positional-encoding")
+    each = [Fields(item, f"{CONFIG_FILE}: positional-encoding") for item in told if isinstance(item, Mapping)]
+    local = [item for item in each if item.text("prefix", "") == WINDOW_PREFIX]
+    others = [item for item in each if item not in local]
+    if len(each) != len(told) or len(local) > 1 or len(others) != 1:
+        raise BundleError(f"{CONFIG_FILE}: positional-encoding must have one entry, or two, one with prefix swa_")
+    return others[0], local[0] if local else NOTHING
+
+
+def _window(engine: Fields) -> int:
+    """How far back rows of window caches see, as `cache-groups` tells it; 0 = it does not."""
+    groups = engine.values.get("cache-groups")
+    for item in groups if isinstance(groups, list) else ():
+        group = Fields(item if isinstance(item, Mapping) else {}, f"{CONFIG_FILE}: dialog.engine.cache-groups")
+        if group.text("prefix", "") == WINDOW_PREFIX:
+            kind = group.group("longcontext").text("type", "sliding-window")
+            if kind != "sliding-window":
+                raise BundleError(f"{CONFIG_FILE}: cache-groups: longcontext {brief(kind)} is not supported")
+            return group.group("longcontext").group("sliding-window").integer("window-size", 1, MAX_TOKENS, 0)
+    return 0
 
 
 def _check_engine(engine: Fields) -> None:

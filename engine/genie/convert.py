@@ -16,12 +16,11 @@ import msgspec
 
 from engine.bundle.manifest import FORMAT_VERSION, FileEntry, describe_file, save_manifest
 from engine.errors import BundleError
-from engine.genie.chat_template import TEMPLATE_FILE
 from engine.genie.read import GenieBundle
-from engine.genie.text import TOKENIZER_FILE
-from engine.qnn.binary import BinaryInfo
-from engine.qnn.ep_context import write_wrapper
-from engine.qnn.reader import describe_binary, runtime_version
+from engine.genie.text import TEMPLATE_FILE, TOKENIZER_FILE
+from engine.runtime.qnn.binary import BinaryInfo
+from engine.runtime.qnn.ep_context import write_wrapper
+from engine.runtime.qnn.reader import describe_binary, runtime_version
 
 SPARE_BYTES = 64 * 1024 * 1024
 

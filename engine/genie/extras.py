@@ -1,13 +1,19 @@
 """hexserve.json of a Genie folder: what hexserve is told beside genie_config.json, whose keys are Genie's own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import BundleError
-from engine.files.content import brief
-from engine.files.names import confined
-from engine.files.opening import is_regular, shown
-from engine.genie.json_fields import load_optional
+import msgspec
+
+from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.specs import ForecastSpec
+from engine.bundle.weight_files import read_forecast_prefix
+from engine.errors import BundleError, CompileError
+from engine.files import brief, confined, is_regular, shown
+from engine.genie.config import CONFIG_FILE, SELF_SPECULATION, Fields, GenieConfig, load_optional
+from engine.models.config_fields import ConfigFields
+from engine.models.rotary import MAX_POSITIONS, RopeReading, read_rope
 
 EXTRAS_FILE = "hexserve.json"
 CHAINED, APART = "chained", "apart"
@@ -47,3 +53,141 @@ def _file(folder: Path, name: str) -> Path:
     except OSError as error:
         raise BundleError(f"{EXTRAS_FILE}: lm_head_weight: {shown(error)}") from error
     return path
+
+
+PREFIX_FILE = "kv-cache.primary.qnn-htp"
+OWN_FILE = "forecast_prefix.bin"
+MOST_COLUMNS = 1024
+MOST_LEVELS, MOST_BRANCHES = 8, 16
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastSource:
+    """What goes into the manifest, and the file in the folder."""
+
+    spec: ForecastSpec
+    path: Path
+
+
+def read_forecast(folder: Path, config: GenieConfig, model: ModelSpec, kv_dtype: str) -> ForecastSource | None:
+    """None where the dialog does not speculate by itself, or the folder lacks the prefix: it then is an ordinary one.
+
+    BundleError names the key or the file that is wrong.
+    """
+    settings = config.forecast
+    if settings is None or not settings.has("forecast-prefix-name"):
+        return None
+    name = f"{settings.text('forecast-prefix-name', '')}/{PREFIX_FILE}"
+    try:
+        path = confined(folder, name)
+    except OSError as error:
+        raise BundleError(f"{CONFIG_FILE}: dialog.{SELF_SPECULATION}.forecast-prefix-name: {shown(error)}") from error
+    if not is_regular(path):
+        return None
+    branches = settings.integers("branches") or (3,)  # as libGenie takes them where there are none
+    if len(branches) > MOST_LEVELS or not all(1 <= width <= MOST_BRANCHES for width in branches):
+        raise BundleError(
+            f"{CONFIG_FILE}: dialog.{SELF_SPECULATION}.branches must be up to {MOST_LEVELS} numbers from 1 to "
+            f"{MOST_BRANCHES}, they are {list(branches)[:MOST_LEVELS]}"
+        )
+    columns = settings.integer("forecast-prefix", 1, MOST_COLUMNS, 16)
+    read_forecast_prefix(folder, ForecastSpec(name, columns, 0, branches), model, kv_dtype)
+    return ForecastSource(ForecastSpec(OWN_FILE, columns, config.vocabulary or model.vocab, branches), path)
+
+
+# Kinds whose text-only form is plain rotation: image positions are what they add.
+PLAIN_KINDS = ("default", "partial", "qwen2vl-mrope", "qwen3vl-mrope")
+SCALED_KINDS = ("llama3", "longrope", "linear")
+OF_TENSORS = ("partial_rotary_factor", "rope_theta", "type")  # told by them, or read elsewhere
+PROPORTIONAL = "proportional"  # the first frequencies of a whole table, the others do not turn
+MODEL_FILE = "config.json"
+RENAMED = {
+    "factor": "factor",
+    "low-freq-factor": "low_freq_factor",
+    "high-freq-factor": "high_freq_factor",
+    "original-max-position-embeddings": "original_max_position_embeddings",
+    "short-factor": "short_factor",
+    "long-factor": "long_factor",
+    "attention-factor": "attention_factor",
+}
+
+
+def genie_rope(config: GenieConfig, model: Fields, rotary_dim: int, context_tokens: int) -> RopeSpec:
+    """The table for graphs whose cos and sin have rotary_dim / 2 columns.
+
+    model: config.json, possibly empty. context_tokens: widest compiled context, which decides a longrope table.
+    Raises BundleError when no place tells the rotation, or for a kind that is not supported.
+    """
+    longest = model.integer("max_position_embeddings", 1, MAX_POSITIONS, config.context_tokens or context_tokens)
+    position = config.position
+    if position.text("type", "rope") != "rope":
+        raise BundleError(f"{CONFIG_FILE}: positional encoding {position.text('type', '')!r} is not supported")
+    theta = position.values.get("rope-theta") or config.rope_theta or _model_theta(model)
+    if not theta:
+        raise BundleError(
+            f"{CONFIG_FILE} tells no rotation: neither positional-encoding nor QnnHtp has a rope-theta, "
+            "and config.json has no rope_theta"
+        )
+    # Where Genie is told theta alone, as of longrope models, the scaling stands in config.json only.
+    is_told = position.has("rope-scaling")
+    scaling, file = (_genie_scaling(position), CONFIG_FILE) if is_told else (_model_scaling(model), MODEL_FILE)
+    values = {
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "original_max_position_embeddings": model.values.get("original_max_position_embeddings"),
+    }
+    if scaling.get("rope_type") == "longrope" and not model.has("max_position_embeddings"):
+        _check_stretch(scaling)
+    try:
+        rope = read_rope(ConfigFields(values, file), RopeReading(rotary_dim, longest, context_tokens))
+    except CompileError as error:
+        raise BundleError(str(error)) from error
+    if position.group("rope-scaling").text("rope-type", "") != PROPORTIONAL:
+        return rope
+    share = position.group("rope-scaling").values.get("partial-rotary-factor")
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        raise BundleError(f"{CONFIG_FILE}: rope-scaling of type {PROPORTIONAL} needs a partial-rotary-factor up to 1")
+    turning = int(rotary_dim * share) // 2
+    frequencies = tuple(value if i < turning else 0.0 for i, value in enumerate(rope.inverse_frequencies))
+    return msgspec.structs.replace(rope, inverse_frequencies=frequencies)
+
+
+def _genie_scaling(position: Fields) -> dict[str, object]:
+    """What rope-scaling says, in the keys of a Hugging Face config; {} for plain rotation."""
+    scaling = position.group("rope-scaling")
+    renamed = {new: scaling.values[old] for old, new in RENAMED.items() if scaling.has(old)}
+    if renamed and not scaling.has("rope-type"):
+        raise BundleError(f"{CONFIG_FILE}: rope-scaling has {', '.join(scaling.values)} but no rope-type")
+    kind = scaling.text("rope-type", "default")
+    if kind in (*PLAIN_KINDS, PROPORTIONAL):
+        return {}
+    if kind not in SCALED_KINDS:
+        raise BundleError(f"{CONFIG_FILE}: rotary scaling {kind!r} is not supported")
+    return {"rope_type": kind, **renamed}
+
+
+def _model_scaling(model: Fields) -> dict[str, object]:
+    """What config.json says; not the share of a head that turns, which the tensors tell, and not theta."""
+    parameters = _model_parameters(model)
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    told = RENAMED.values() if kind in (*SCALED_KINDS, "su") else parameters  # others have keys of their own
+    numbers = {key: value for key, value in parameters.items() if key in told and key not in OF_TENSORS}
+    return {} if kind in PLAIN_KINDS else {**numbers, "rope_type": "longrope" if kind == "su" else kind}
+
+
+def _model_parameters(model: Fields) -> Mapping[str, object]:
+    parameters = model.values.get("rope_parameters") or model.values.get("rope_scaling")
+    return parameters if isinstance(parameters, Mapping) else {}
+
+
+def _model_theta(model: Fields) -> object:
+    return model.values.get("rope_theta") or _model_parameters(model).get("rope_theta")
+
+
+def _check_stretch(scaling: Mapping[str, object]) -> None:
+    """Longrope's factor on cos and sin follows from how far the model was stretched, which must be told somewhere."""
+    if not {"factor", "attention_factor"} & scaling.keys():
+        raise BundleError(
+            f"{CONFIG_FILE}: rope-scaling of type longrope has no factor, and {MODEL_FILE} has no "
+            "max_position_embeddings to tell it from"
+        )

@@ -10,15 +10,19 @@ from dataclasses import dataclass
 
 from engine.bundle.manifest import GRAPH_NAME, GraphKind, TensorSpec
 from engine.errors import BundleError
-from engine.genie.tensors import Meaning, Role, classify, meaning
-from engine.qnn.binary import BinaryGraph, BinaryTensor
+from engine.genie.roles import CACHES, CARRIED, STATES, WINDOWS, Meaning, Role, classify, meaning
+from engine.runtime.qnn.binary import BinaryGraph, BinaryTensor
 
 REALS = ("uint8", "uint16", "float16", "float32")
 TYPES = {
     Role.IDS: ("int32",),
     Role.CACHE_INDEX: ("int32", "uint32"),
     Role.MASK: ("uint8", "uint16", "float16", "float32"),
-    **dict.fromkeys((Role.COS, Role.SIN, Role.KEY, Role.VALUE, Role.LOGITS, Role.HIDDEN, Role.WEIGHT), REALS),
+    **dict.fromkeys((Role.EMBEDS, Role.COS, Role.SIN, Role.KEY, Role.VALUE), REALS),
+    **dict.fromkeys((Role.LOGITS, Role.HIDDEN, Role.WEIGHT), REALS),
+    **dict.fromkeys((Role.LAYER_EMBEDS, Role.WINDOW_MASK, Role.WINDOW_COS, Role.WINDOW_SIN), REALS),
+    **dict.fromkeys((*CARRIED.values(), Role.IMAGE_FEATURES), REALS),
+    Role.IMAGE_ROWS: (*REALS, "bool"),
 }
 INTEGERS = {"uint8": 255, "uint16": 65535}
 MAX_SCALE = 1e30
@@ -49,7 +53,12 @@ class Part:
     @property
     def layers(self) -> tuple[int, ...]:
         """The absolute layers it computes, ascending."""
-        return tuple(sorted({slot.meaning.layer for slot in self.outputs if slot.meaning.role is Role.KEY}))
+        return tuple(sorted({slot.meaning.layer for slot in self.outputs if slot.meaning.layer >= 0}))
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether it holds one sequence: what is carried in windows and states has no room for another one's."""
+        return any(slot.meaning.role in CARRIED.values() for slot in self.inputs)
 
     @property
     def is_scatter(self) -> bool:
@@ -103,13 +112,16 @@ def _read(graph: BinaryGraph, binary: str, vocabulary: int) -> Part:
     _check_inputs(inputs, kind, rows)
     _check_outputs(results)
     past = None if context is None else context if _is_scatter(inputs) else context - rows
+    window = _window_columns(inputs, rows)
     part = Part(
         graph=graph.name,
         binary=binary,
         kind=kind,
         rows=rows,
         context=context,
-        inputs=tuple(_slot(tensor, role, rows, context, past) for tensor, role in inputs),
+        inputs=tuple(
+            _slot(tensor, role, rows, context, window if role.role in WINDOWS else past) for tensor, role in inputs
+        ),
         outputs=tuple(_slot(tensor, role, rows, context, rows) for tensor, role in results),
     )
     _check_caches(part)
@@ -120,6 +132,19 @@ def _logits_name(tensor: BinaryTensor, vocabulary: int) -> str:
     """Some exports name the logits after their last operator; their width tells."""
     is_wide = vocabulary > 0 and tensor.shape[-1:] == (vocabulary,)
     return Role.LOGITS.value if is_wide else tensor.name
+
+
+def _window_columns(inputs: Sequence[tuple[BinaryTensor, Meaning]], rows: int) -> int | None:
+    """Columns of a window: what its mask has besides the rows of a run."""
+    roles = {role.role for _, role in inputs}
+    mask = next((tensor for tensor, role in inputs if role.role is Role.WINDOW_MASK), None)
+    if mask is None and roles & set(WINDOWS):
+        raise BundleError(f"input {Role.WINDOW_MASK.value} is missing")
+    if mask is not None and not {Role.WINDOW_COS, Role.WINDOW_SIN} <= roles:
+        raise BundleError(f"input {Role.WINDOW_COS.value} or {Role.WINDOW_SIN.value} is missing")
+    if roles & set(CARRIED.values()) and Role.CACHE_INDEX in roles:
+        raise BundleError("tensor cache_index beside windows or states is not known here")
+    return mask.shape[-1] - rows if mask is not None else None
 
 
 def _find(slots: Sequence[Slot], wanted: Meaning) -> Slot | None:
@@ -155,7 +180,7 @@ def _check_tensor(tensor: BinaryTensor, role: Meaning) -> None:
         if not 0 <= -encoding.offsets[0] <= INTEGERS[tensor.dtype]:
             raise BundleError(f"tensor {tensor.name} cannot hold 0 (offset {encoding.offsets[0]})")
         depth = -encoding.offsets[0] * encoding.scales[0]
-        if role.role is Role.MASK and depth < MASK_DEPTH:
+        if role.role in (Role.MASK, Role.WINDOW_MASK) and depth < MASK_DEPTH:
             raise BundleError(f"tensor {tensor.name} reaches down to -{depth:.3g} only, too little to mask with")
 
 
@@ -183,8 +208,9 @@ def _hidden(inputs: Sequence[tuple[BinaryTensor, Meaning]]) -> BinaryTensor | No
 
 def _check_inputs(inputs: Sequence[tuple[BinaryTensor, Meaning]], kind: GraphKind, rows: int) -> None:
     names = {role.role: tensor for tensor, role in inputs}
-    hidden = None if Role.IDS in names else _hidden(inputs)
-    if hidden is None and Role.IDS not in names:
+    starts = Role.IDS in names or Role.EMBEDS in names
+    hidden = None if starts else _hidden(inputs)
+    if hidden is None and not starts:
         raise BundleError("it takes neither token ids nor a hidden state")
     for tensor, role in inputs:
         is_hidden = tensor is hidden and tensor.shape[-2] == rows
@@ -199,7 +225,7 @@ def _check_rows(names: Mapping[Role, BinaryTensor]) -> None:
     """What describes the rows: mask and rotation beside past keys and values, and never one without the other."""
     mask, cos, sin = (names.get(role) for role in (Role.MASK, Role.COS, Role.SIN))
     has_past = Role.KEY in names or Role.VALUE in names
-    if mask is not None and not has_past and mask.shape[-2] != mask.shape[-1]:
+    if mask is not None and not (set(names) & {*CACHES, *STATES}) and mask.shape[-2] != mask.shape[-1]:
         raise BundleError(
             f"tensor {mask.name} is {list(mask.shape)} and there are no past keys and values: a graph that keeps "
             "nothing needs a row for every column (AR == CL)"
@@ -239,15 +265,21 @@ def _contract_shape(
             wanted = (1, rows)
         case Role.MASK:
             wanted = (1, 1, rows, context or 0)
-        case Role.COS | Role.SIN:
+        case Role.WINDOW_MASK:
             wanted = (1, 1, rows, last)
-        case Role.HIDDEN | Role.LOGITS:
+        case Role.COS | Role.SIN | Role.WINDOW_COS | Role.WINDOW_SIN:
+            wanted = (1, 1, rows, last)
+        case Role.EMBEDS | Role.HIDDEN | Role.LOGITS:
             wanted = (1, rows, last)
         case Role.CACHE_INDEX:
             wanted = (last,)
-        case Role.WEIGHT:
+        case Role.LAYER_EMBEDS:
+            if shape[:1] != (1,) or rows not in shape[1:2]:
+                raise BundleError(f"tensor {tensor.name} has shape {list(shape)}; [1, {rows}, ...] is expected")
             return shape
-        case Role.KEY | Role.VALUE:
+        case Role.WEIGHT | Role.CONV_STATE | Role.RECURRENT_STATE | Role.IMAGE_ROWS | Role.IMAGE_FEATURES:
+            return shape
+        case Role.KEY | Role.VALUE | Role.WINDOW_KEY | Role.WINDOW_VALUE:
             return _cache_shape(tensor, role, columns)
     if math.prod(wanted) != math.prod(shape) or [d for d in wanted if d != 1] != [d for d in shape if d != 1]:
         raise BundleError(f"tensor {tensor.name} has shape {list(shape)}; {list(wanted)} is expected")
@@ -261,10 +293,11 @@ def _cache_shape(tensor: BinaryTensor, role: Meaning, columns: int | None) -> tu
     heads = shape[0] * shape[1]
     if role.head >= 0 and heads != 1:
         raise BundleError(f"tensor {tensor.name} has shape {list(shape)}: several heads under the name of one")
-    size, found = (shape[2], shape[3]) if role.role is Role.KEY else (shape[3], shape[2])
+    is_key = role.role in (Role.KEY, Role.WINDOW_KEY)
+    size, found = (shape[2], shape[3]) if is_key else (shape[3], shape[2])
     if found != columns:
         raise BundleError(f"tensor {tensor.name} has {found} columns in {list(shape)}; {columns} are expected")
-    return (heads, 1, size, found) if role.role is Role.KEY else (heads, 1, found, size)
+    return (heads, 1, size, found) if is_key else (heads, 1, found, size)
 
 
 def _check_caches(part: Part) -> None:

@@ -5,28 +5,29 @@ Formats: `config` (genie_config.json), `parts` (tensors), `text` (tokenizer, tem
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, ModelSpec, NpuSpec, TensorSpec
+import msgspec
+
+from engine.bundle.manifest import FORMAT_VERSION, GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec
+from engine.bundle.model_spec import ModelSpec
 from engine.errors import BundleError
-from engine.files.names import confined
-from engine.files.opening import is_regular, shown
-from engine.genie.chat_template import read_metadata
-from engine.genie.config import CONFIG_FILE, GenieConfig, read_config
-from engine.genie.extras import EXTRAS_FILE, GenieExtras, read_extras
-from engine.genie.forecast import ForecastSource, read_forecast
-from engine.genie.json_fields import Fields, load_optional
+from engine.files import confined, is_regular, shown
+from engine.genie.config import CONFIG_FILE, Fields, GenieConfig, load_optional, read_config
+from engine.genie.extras import EXTRAS_FILE, ForecastSource, GenieExtras, genie_rope, read_extras, read_forecast
 from engine.genie.parts import Part, Slot, read_part
-from engine.genie.rotary import genie_rope
-from engine.genie.tensors import Role
-from engine.genie.text import GenieText, read_text
+from engine.genie.roles import Role
+from engine.genie.tables import read_embedding, read_layer_embedding
+from engine.genie.text import GenieText, read_genie_text, read_metadata
+from engine.genie.told import sample_ids, tell_contradictions
 from engine.genie.variants import Variant, cache_inputs, find_variants
-from engine.qnn.binary import BinaryInfo
-from engine.qnn.ep_context import ContextNode
-from engine.qnn.reader import check_age
+from engine.genie.windows import read_window, tell_images
+from engine.runtime.qnn.binary import BinaryInfo
+from engine.runtime.qnn.ep_context import ContextNode
+from engine.runtime.qnn.reader import check_age
 
 IDS_TYPE = "int32"  # what is kept of a token where graphs keep neither key nor value
 HIDDEN = "hidden_states"  # where the binaries have no common name for it
@@ -75,12 +76,19 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     extras = read_extras(folder)
     _check_weights(parts, extras)
     variants = find_variants(parts)
-    text = read_text(folder, config)
+    text = read_genie_text(folder, config)
     wrappers = [wrapper for variant in variants for wrapper in _wrappers(variant, infos, extras.are_parts_apart)]
     first, chip = variants[0], read_chip(folder)
     shape, caches = _model(config, model, variants), () if first.reads_whole_context else cache_inputs(first)
-    kv_dtype = caches[0].spec.dtype if caches else IDS_TYPE
-    forecast = read_forecast(folder, config, shape, kv_dtype) if caches else None
+    keys = [slot for slot in caches if slot.meaning.role is Role.KEY] or caches
+    kv_dtype = keys[0].spec.dtype if keys else IDS_TYPE
+    forecast = read_forecast(folder, config, shape, kv_dtype) if caches and not first.is_serial else None
+    window, local_rope = read_window(config, model, first)
+    shape = msgspec.structs.replace(shape, local_rope=local_rope)
+    tell_images(folder)
+    tell_contradictions(folder, infos)
+    embedding = read_embedding(folder, config.embedding) if _takes(parts, Role.EMBEDS) else None
+    layers = read_layer_embedding(folder, config.layer_embedding) if _takes(parts, Role.LAYER_EMBEDS) else None
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=folder.resolve().name,
@@ -96,20 +104,31 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         files={},
         versions={"qnn": next(iter(infos.values())).build_id},
         source="genie",
-        npu=NpuSpec(
-            soc_model=chip[0],
-            htp_arch=chip[1],
-            binaries={name: tuple(graph.name for graph in info.graphs) for name, info in infos.items()},
-            chains={
-                wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers
-            },
-            sdk=next(iter(infos.values())).build_id,
-        ),
+        npu=_npu(chip, infos, wrappers),
         head_weight=extras.lm_head_weight.name if extras.lm_head_weight else "",
         forecast=forecast.spec if forecast is not None else None,
+        embedding=embedding.spec if embedding is not None else None,
+        layer_embedding=layers.spec if layers is not None else None,
+        window=window,
+        sample_ids=tuple(token for token in sample_ids(folder, text.spec) if token < shape.vocab),
     )
-    weight = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
-    return GenieBundle(manifest, tuple(wrappers), binaries | weight, text, forecast)
+    files = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
+    files |= {table.spec.file: table.path for table in (embedding, layers) if table is not None}
+    return GenieBundle(manifest, tuple(wrappers), binaries | files, text, forecast)
+
+
+def _npu(chip: tuple[int, int], infos: Mapping[str, BinaryInfo], wrappers: Sequence[Wrapper]) -> NpuSpec:
+    return NpuSpec(
+        soc_model=chip[0],
+        htp_arch=chip[1],
+        binaries={name: tuple(graph.name for graph in info.graphs) for name, info in infos.items()},
+        chains={wrapper.graph.name: tuple((node.binary, node.graph) for node in wrapper.nodes) for wrapper in wrappers},
+        sdk=next(iter(infos.values())).build_id,
+    )
+
+
+def _takes(parts: Iterable[Part], role: Role) -> bool:
+    return any(part.input_of(role) is not None for part in parts)
 
 
 def _check_weights(parts: Iterable[Part], extras: GenieExtras) -> None:
@@ -294,7 +313,8 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
     logits = chain[-1].output_of(Role.LOGITS)
     assert cos is not None
     assert logits is not None
-    hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role is Role.HIDDEN]
+    wide = (Role.EMBEDS, Role.HIDDEN)
+    hidden = [slot.spec for part in chain for slot in part.inputs if slot.meaning.role in wide]
     widest = max(variant.context for variant in variants)
     rotary = int(cos.spec.shape[-1]) * 2
     layers, kv_heads, head_dim = _cache_sizes(first, model, rotary)
@@ -317,6 +337,8 @@ def _model(config: GenieConfig, model: Fields, variants: tuple[Variant, ...]) ->
 
 def _cache_sizes(variant: Variant, model: Fields, rotary: int) -> tuple[int, int, int]:
     """Layers, key heads and head size: of the caches; where there are none, as far as config.json tells."""
+    if variant.is_serial:
+        return _serial_sizes(variant, model)
     keys = [slot.spec for slot in cache_inputs(variant) if slot.meaning.role is Role.KEY]
     if not keys:
         heads = model.integer("num_key_value_heads", 1, 4096, 1)
@@ -324,6 +346,18 @@ def _cache_sizes(variant: Variant, model: Fields, rotary: int) -> tuple[int, int
     layers = len([layer for part in variant.body for layer in part.layers])
     heads_each, head_dim = _dims(keys[0], 0, 2)
     return layers, heads_each * len(keys) // layers, head_dim
+
+
+def _serial_sizes(variant: Variant, model: Fields) -> tuple[int, int, int]:
+    """The same where layers keep different things: of the first keys, windows only where there are no others."""
+    caches = cache_inputs(variant)
+    layers = max(slot.meaning.layer for slot in caches) + 1
+    keys = [slot for role in (Role.KEY, Role.WINDOW_KEY) for slot in caches if slot.meaning.role is role]
+    if not keys:
+        raise BundleError("no layer of the bundle has keys and values: models of states alone are not supported")
+    heads, head_dim = _dims(keys[0].spec, 0, 2)
+    first = [slot for slot in keys if replace(slot.meaning, head=0) == replace(keys[0].meaning, head=0)]
+    return max(layers, model.integer("num_hidden_layers", 1, 1024, layers)), heads * len(first), head_dim
 
 
 def _dims(spec: TensorSpec, *axes: int) -> tuple[int, ...]:

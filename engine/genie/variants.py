@@ -7,7 +7,7 @@ from itertools import pairwise
 from engine.bundle.manifest import GraphKind, TensorSpec
 from engine.errors import BundleError
 from engine.genie.parts import Part, Slot
-from engine.genie.tensors import Role
+from engine.genie.roles import STATES, Role
 
 WITH_RESULT = (GraphKind.DECODER, GraphKind.DEFAULT)
 WITH_LAYERS = (*WITH_RESULT, GraphKind.DECODER_PREFILL)
@@ -26,6 +26,11 @@ class Variant:
     def is_kv_only(self) -> bool:
         """Whether keys and values are all it gives: no logits, and nothing that a head could take."""
         return self.body[-1].kind is GraphKind.DECODER_PREFILL
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether its graphs hold one sequence."""
+        return any(part.is_serial for part in self.body)
 
     @property
     def reads_whole_context(self) -> bool:
@@ -84,7 +89,7 @@ def _variant(parts: Sequence[Part], rows: int, context: int) -> Variant:
     first, last = layers[0], layers[-1]
     name = f"variant ar{rows}_cl{context}"
     body = layers
-    if first.input_of(Role.IDS) is None:
+    if first.input_of(Role.IDS) is None and first.input_of(Role.EMBEDS) is None:
         body = [
             _one(same, GraphKind.LUT, context, f"{name}: no part turns token ids into the first hidden state"),
             *body,
@@ -115,7 +120,8 @@ def _check_chain(variant: Variant, name: str) -> None:
         raise BundleError(f"{name}: layer {missing[0]} is in no graph (are all parts in ctx-bins?)")
     if variant.reads_whole_context:
         _check_numbers(variant, name)
-    _check_heads(variant, name)
+    if not variant.is_serial:
+        _check_heads(variant, name)
     with_layers = [part for part in variant.body if part.layers]
     for part in with_layers:
         if part.is_scatter != with_layers[0].is_scatter:
@@ -125,7 +131,7 @@ def _check_chain(variant: Variant, name: str) -> None:
     for before, after in pairwise(chain):
         given, taken = _only(before.outputs, before.graph), after.input_of(Role.HIDDEN)
         if taken is None:
-            raise BundleError(f"{name}: graph {after.graph} takes token ids in the middle of the chain")
+            raise BundleError(f"{name}: graph {after.graph} takes tokens in the middle of the chain")
         if _form(given.spec) != _form(taken.spec):
             raise BundleError(
                 f"{name}: tensor {given.name} of {before.graph} does not fit {taken.name} of {after.graph}: "
@@ -191,7 +197,7 @@ def _check_alike(variants: Sequence[Variant]) -> None:
         if {slot.name for slot in slots} != set(seen):
             raise BundleError(f"variant {variant} has other layers than {variants[0]}")
     kinds = {slot.spec.dtype for variant in variants for slot in cache_inputs(variant)}
-    if len(kinds) > 1:
+    if len(kinds) > 1 and not variants[0].is_serial:
         raise BundleError(f"the caches have several types ({', '.join(sorted(kinds))}); one is expected")
 
 
@@ -209,8 +215,10 @@ def _cache_form(slot: Slot) -> tuple[object, ...]:
 
 
 def _heads(slot: Slot) -> tuple[object, object]:
-    """Heads of a cache and the size of one."""
-    return slot.spec.shape[0], slot.spec.shape[2 if slot.meaning.role is Role.KEY else 3]
+    """Heads of a cache and the size of one; of a state its shape."""
+    if slot.meaning.role in STATES:
+        return slot.spec.shape, None
+    return slot.spec.shape[0], slot.spec.shape[2 if slot.meaning.role in (Role.KEY, Role.WINDOW_KEY) else 3]
 
 
 def _text(spec: TensorSpec) -> str:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, RopeSpec, TensorSpec
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.model_spec import RopeSpec
+from engine.bundle.specs import TableSpec
 from engine.errors import BundleError
-from engine.genie.config import CONFIG_FILE, NO_BOS
-from engine.genie.json_fields import load_fields
-from engine.genie.rotary import SCALED_KINDS
+from engine.genie.config import CONFIG_FILE, NO_BOS, load_fields
+from engine.genie.extras import SCALED_KINDS
 from engine.genie.text import token_ids
-from engine.qnn.rename import padded, rename_graphs
+from engine.runtime.qnn.binary import padded, rename_graphs
 
 BACK_END_FILE = "htp_backend_ext_config.json"
 METADATA_FILE = "metadata.json"
@@ -154,6 +155,7 @@ def genie_config(
             },
             "sampler": {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95},
             "tokenizer": {"version": 1, "path": text.tokenizer},
+            **_embedding(manifest.embedding),
             "engine": {
                 "version": 1,
                 "n-threads": 3,
@@ -167,6 +169,14 @@ def genie_config(
             },
         }
     }
+
+
+def _embedding(table: TableSpec | None) -> dict[str, object]:
+    """The section that names the table of graphs that take embeddings, as qai-hub-models 0.65 has it."""
+    if table is None:
+        return {}
+    told = {"version": 1, "type": "lut", "lut-path": table.file, "size": table.width, "datatype": table.dtype}
+    return {"embedding": told}
 
 
 def _rotation(rope: RopeSpec, config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
@@ -207,7 +217,7 @@ def metadata(manifest: Manifest) -> dict[str, object]:
     return {
         "model_id": manifest.name,
         "model_name": manifest.name,
-        "runtime": "genie",
+        "runtime": "genie" if manifest.embedding is None else "geniex_qairt",
         "precision": manifest.quant,
         "tool_versions": {"qairt": manifest.npu.sdk, **manifest.versions},
         "model_files": {

@@ -1,13 +1,182 @@
 """Tool calls as a grammar in Lark's notation, from how a model writes them. Syntax: llguidance's docs/syntax.md."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
-from engine.bundle.answer_format import JsonArguments, LiteralArguments, TaggedArguments
-from engine.grammar.call_rules import CallRules, JsonOptions
-from engine.grammar.literal_rules import LiteralRules
-from engine.grammar.literals import ANYTHING, Literals, Unusable, escaped, loaded
-from engine.grammar.spec import CalledTool, ToolCalls
-from engine.grammar.tagged_rules import TaggedRules
+from engine.bundle.answer_format import KEY, CallFormat, JsonArguments, LiteralArguments, TaggedArguments
+from engine.grammar.call_rules import (
+    ANY_KEY,
+    ANYTHING,
+    CallRules,
+    JsonOptions,
+    LiteralRules,
+    Literals,
+    Parameters,
+    Unusable,
+    check_enforceable,
+    escaped,
+    loaded,
+    loose,
+    texts_of,
+)
+from engine.grammar.spec import CalledTool, ToolCalls, Types, resolved, types_of
+
+DEEPEST = 8
+
+
+class TaggedRules:
+    """Arguments one after the other, strings as they are."""
+
+    def __init__(
+        self,
+        grammar: CallRules,
+        call: CallFormat,
+        form: TaggedArguments,
+        tool: CalledTool,
+        schema: Mapping[str, Any],
+        prefix: str,
+    ) -> None:
+        self._grammar, self._form, self._tool, self._schema = grammar, form, tool, schema
+        self._end, self._prefix = call.end, prefix
+        self._parameters = Parameters(schema, grammar.is_sorted)
+
+    def rule(self) -> str:
+        """From behind the name to the end of the call."""
+        first = f"{self._prefix}_0"
+        if not self._parameters.names:
+            self._unknown(first)
+        for number in range(len(self._parameters.names)):
+            self._next(number)
+        options = [f"{self._grammar.literal(self._form.before)} {first}"]
+        if self._parameters.may_end(0):
+            options.append(self._grammar.literal(self._end))
+        return f"({' | '.join(options)})"
+
+    def _next(self, start: int) -> None:
+        """The rule for a key and all that follows, where parameters from `start` on may come."""
+        options = []
+        for number in self._parameters.following(start):
+            name = self._parameters.names[number]
+            schema = self._parameters.schemas[name]
+            types = types_of(schema, self._schema)
+            assign = self._assign(types)
+            options.append(
+                f"{json.dumps(name)} {self._grammar.literal(assign)} {self._value(name, schema, types, number + 1)}"
+            )
+        self._grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
+
+    def _unknown(self, name: str) -> None:
+        """Any keys with any text."""
+        key = f"{ANY_KEY} {self._grammar.literal(self._form.assign.get('string', ''))}"
+        self._grammar.rule(name, f"{key} {self._text(KEY, name, may_end=True)}")
+
+    def _assign(self, types: Types | None) -> str:
+        own = next((kind for kind in self._form.assign if types is not None and kind in types), "string")
+        return self._form.assign.get("string" if types is None or "string" in types else own, "")
+
+    def _value(self, name: str, schema: Any, types: Types | None, following: int) -> str:
+        grammar, form = self._grammar, self._form
+        is_last = following >= len(self._parameters.names)
+        rest = "" if is_last else f"{self._prefix}_{following}"
+        may_end = self._parameters.may_end(following)
+        texts = texts_of(resolved(schema, self._schema))
+        if texts is not None:
+            value = f"({' | '.join(map(json.dumps, texts))})"
+        elif types is None or "string" in types:
+            check_enforceable(schema, self._tool, name)
+            return self._text(name, rest, may_end)
+        elif form.item and types & {"object", "array"}:
+            value = self._element(schema, form.after.replace(KEY, name), 0)
+        elif types == frozenset(("boolean",)) and form.words != ("true", "false"):
+            value = f"({' | '.join(map(json.dumps, (*form.words, 'true', 'false')))})"
+        else:
+            value = grammar.json_value(schema, self._schema, self._tool.is_lenient)
+        is_nested = texts is None and bool(form.item) and bool(types and types & {"object", "array"})
+        after = "" if is_nested else grammar.literal(form.after, name)
+        options = [f"{grammar.literal(form.before)} {rest}"] if rest else []
+        options += [grammar.literal(self._end)] if may_end else []
+        return f"{value} {after} ({' | '.join(options)})"
+
+    def _text(self, name: str, rest: str, may_end: bool) -> str:
+        """A string and what follows: it ends where another argument or the end of the call follows its closing tag."""
+        after = self._form.after.replace(KEY, name) if name != KEY else self._form.after
+        more, last = after + self._form.before, after + self._end
+        one, other = (self._grammar.literals.split(text.lstrip())[0] for text in (more, last))
+        is_told = not one[0].startswith(other[0].rstrip()) and not other[0].startswith(one[0].rstrip())
+        if one[1] is not None or not is_told:
+            return self._closed_text(after, rest, may_end)
+        options = [f"{self._up_to(more, last)} {rest}"] if rest else []
+        options += [self._up_to(last, more)] if may_end else []
+        return f"({' | '.join(options)})"
+
+    def _up_to(self, literal: str, other: str) -> str:
+        """Text that `literal` ends, without `other` in it."""
+        rule, split = self._grammar.new_name("text"), self._grammar.literals.split
+        own, others = (split(text.lstrip())[0][0].rstrip() for text in (literal, other))
+        spaces = literal[: len(literal) - len(literal.lstrip())]
+        rest = literal.lstrip()[len(own) :]
+        self._grammar.rule(f"{rule}[lazy]", f"/(?s:.*){loose(spaces + own)}/ & ~/(?s:.*){loose(others)}(?s:.*)/")
+        return f"{rule} {self._grammar.literal(rest)}"
+
+    def _closed_text(self, after: str, rest: str, may_end: bool) -> str:
+        """The same where control tokens follow: text ends at the first of them, or at the closing tag."""
+        grammar, rule = self._grammar, self._grammar.new_name("text")
+        beginning, number = grammar.literals.split(after.lstrip())[0]
+        behind = after.lstrip()
+        if number is None:
+            beginning = beginning.rstrip()
+            behind = behind[len(beginning) :]
+            grammar.rule(f"{rule}[lazy]", f"/(?s:.*){loose(after[: len(after) - len(after.lstrip())] + beginning)}/")
+        else:
+            grammar.rule(rule, ANYTHING)
+        options = [f"{grammar.literal(behind + self._form.before)} {rest}"] if rest else []
+        options += [grammar.literal(behind + self._end)] if may_end else []
+        return f"{rule} ({' | '.join(options)})"
+
+    def _element(self, schema: Any, closing: str, depth: int) -> str:
+        """The content of nested tags, and what closes it."""
+        grammar = self._grammar
+        known = resolved(schema, self._schema)
+        types = types_of(known, self._schema)
+        known = known if isinstance(known, Mapping) else {}
+        end = grammar.literal(closing)
+        if depth < DEEPEST and types is not None and "array" in types:
+            return f"({self._tag(self._form.item, known.get('items'), depth)})* {end}"
+        if depth < DEEPEST and isinstance(known.get("properties"), Mapping):
+            required = known.get("required") or ()
+            tags = [
+                self._tag(name, inner, depth) + ("" if name in required else "?")
+                for name, inner in known["properties"].items()
+            ]
+            return f"{' '.join(tags)} {end}"
+        if types is None or types & {"string", "object"}:
+            text = self._element_text(closing)
+            is_text = types is None or "string" in types
+            tags_end = "" if types is not None and "object" not in types else f"({self._any_tag()})* {end}"
+            return f"({' | '.join(filter(None, (text if is_text else '', tags_end)))})"
+        return f"{grammar.json_value(schema, self._schema, self._tool.is_lenient)} {end}"
+
+    def _element_text(self, closing: str) -> str:
+        """Text up to what closes its tag."""
+        rule = self._grammar.new_name("element")
+        if self._grammar.literals.split(closing)[0][1] is not None:
+            self._grammar.rule(rule, ANYTHING)
+            return f"{rule} {self._grammar.literal(closing)}"
+        self._grammar.rule(f"{rule}[lazy]", f"/(?s:.*){escaped(closing)}/")
+        return rule
+
+    def _any_tag(self) -> str:
+        """A tag of any name with text in it; that the names at its ends agree is not enforced."""
+        before, _, behind = self._form.after.partition(KEY)
+        name = f"{self._grammar.literal(self._form.before)} {ANY_KEY}"
+        inside = f"{name} {self._grammar.literal(self._form.assign.get('string', ''))} {self._element_text(before)}"
+        return f"{inside} {ANY_KEY} {self._grammar.literal(behind)}"
+
+    def _tag(self, name: str, schema: Any, depth: int) -> str:
+        before, assign = (self._grammar.literal(text) for text in (self._form.before, self._form.assign["string"]))
+        closing = self._form.after.replace(KEY, name)
+        return f"({before} {json.dumps(name)} {assign} {self._element(schema, closing, depth + 1)})"
 
 
 class CallGrammar:

@@ -6,9 +6,61 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from engine.bundle.answer_format import ID, KEY, NAME, NUMBER
-from engine.grammar.literals import Literals, Unusable, escaped
-from engine.grammar.spec import CalledTool
+from engine.bundle.answer_format import ID, KEY, NAME, NUMBER, LiteralArguments
+from engine.grammar.spec import CalledTool, resolved, types_of
+
+ANYTHING = "/(?s:.*)/"
+
+
+class Unusable(ValueError):
+    """The form cannot be made into a grammar; the message says why."""
+
+
+class Literals:
+    """Cuts texts where control tokens stand. controls: their ids by their texts."""
+
+    def __init__(self, controls: Mapping[str, int]) -> None:
+        self._controls = controls
+        ordered = sorted((text for text in controls if text), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def control(self, text: str) -> int | None:
+        """The id of a text that is one control token."""
+        return self._controls.get(text)
+
+    def split(self, text: str) -> list[tuple[str, int | None]]:
+        """The parts of a text, each with its id if it is a control token."""
+        parts: list[tuple[str, int | None]] = []
+        start = 0
+        for found in self._pattern.finditer(text) if self._pattern is not None else ():
+            if found.start() > start:
+                parts.append((text[start : found.start()], None))
+            parts.append((found[0], self._controls[found[0]]))
+            start = found.end()
+        return [*parts, (text[start:], None)] if start < len(text) or not parts else parts
+
+    def sequence(self, text: str) -> str:
+        """A text as Lark writes it."""
+        parts = self.split(text)
+        return " ".join(json.dumps(part) if number is None else f"<[{number}]>" for part, number in parts)
+
+    def has_control(self, text: str) -> bool:
+        """Whether a control token is part of a text."""
+        return any(number is not None for _, number in self.split(text))
+
+
+def escaped(text: str) -> str:
+    """A pattern of Lark's that only this text matches."""
+    return re.escape(text).replace("/", r"\/")
+
+
+def loaded(text: str, what: str) -> Any:
+    """The value of a JSON text; Unusable names it."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{what} is not JSON: {error}") from None
+
 
 _PLACES = re.compile(f"({ID}|{NAME}|{NUMBER}|{KEY})")
 _ANY_ID, _ANY_NUMBER = "/[A-Za-z0-9_-]{1,40}/", "/[0-9]{1,3}/"
@@ -115,3 +167,113 @@ def check_enforceable(schema: Any, tool: CalledTool, name: str) -> None:
 def loose(text: str) -> str:
     """A pattern of a literal in which any white space may stand where it has some."""
     return r"\s*".join(escaped(part) for part in re.split(r"\s+", text))
+
+
+DEEPEST = 8
+
+
+class LiteralRules:
+    """Arguments as literals."""
+
+    def __init__(
+        self, grammar: CallRules, form: LiteralArguments, tool: CalledTool, schema: Mapping[str, Any], prefix: str
+    ) -> None:
+        self._grammar, self._form, self._tool, self._schema, self._prefix = grammar, form, tool, schema, prefix
+        self._parameters = Parameters(schema, grammar.is_sorted)
+
+    def rule(self) -> str:
+        """All arguments, without what is around them."""
+        grammar, between = self._grammar, self._grammar.literal(self._form.between)
+        if not self._parameters.names:
+            pair = f"{ANY_KEY} {grammar.literal(self._form.assign)} {self._any(0)}"
+            return f"({pair} ({between} {pair})*)?"
+        for start in range(len(self._parameters.names)):
+            options = []
+            for number in self._parameters.following(start):
+                name = self._parameters.names[number]
+                value = self._value(self._parameters.schemas[name], 0, self._form.is_raw)
+                following = number + 1
+                more = f"{between} {self._prefix}_{following}" if following < len(self._parameters.names) else ""
+                if more and self._parameters.may_end(following):
+                    more = f"({more})?"
+                options.append(f"{json.dumps(name)} {grammar.literal(self._form.assign)} {value} {more}")
+            grammar.rule(f"{self._prefix}_{start}", " | ".join(options))
+        return f"{self._prefix}_0" + ("?" if self._parameters.may_end(0) else "")
+
+    @property
+    def _is_python(self) -> bool:
+        return self._form.quote in ("'", '"')
+
+    def _value(self, schema: Any, depth: int, is_raw: bool = False) -> str:
+        known = resolved(schema, self._schema)
+        types = types_of(known, self._schema)
+        texts = texts_of(known)
+        if texts is not None:
+            quote = self._form.quote
+            shown = [text if not self._is_python else repr(text)[1:-1] for text in texts]
+            marks = self._grammar.literal(quote)
+            return f"({' | '.join(f'{marks} {json.dumps(text)} {marks}' for text in shown)})"
+        if types is None or depth > DEEPEST or not isinstance(known, Mapping):
+            return self._any(depth)
+        return f"({' | '.join(self._of_type(kind, known, depth, is_raw) for kind in sorted(types))})"
+
+    def _of_type(self, kind: str, schema: Mapping[str, Any], depth: int, is_raw: bool) -> str:
+        if kind == "string":
+            check_enforceable(schema, self._tool, "")
+            return self._string(is_raw)
+        if kind == "boolean":
+            return '("True" | "False")' if self._is_python else '("true" | "false")'
+        if kind == "null":
+            return '"None"' if self._is_python else '("null" | "None")'
+        if kind == "array":
+            item = self._value(schema.get("items", {}), depth + 1)
+            return f'"[" ({item} ("," /[ ]?/ {item})*)? "]"'
+        if kind == "object" and not self._is_python:
+            return self._object(schema, depth)
+        return self._grammar.json_value({**schema, "type": kind}, self._schema, self._tool.is_lenient)
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> str:
+        properties, required = schema.get("properties"), schema.get("required") or ()
+        if not isinstance(properties, Mapping) or not properties:
+            pair = f'{ANY_KEY} ":" {self._any(depth + 1)}'
+            return f'"{{" ({pair} ("," {pair})*)? "}}"'
+        parameters = Parameters({"properties": properties, "required": list(required)}, self._grammar.is_sorted)
+        prefix = self._grammar.new_name("object")
+        for start in range(len(parameters.names)):
+            options = []
+            for number in parameters.following(start):
+                name, following = parameters.names[number], number + 1
+                more = f'"," {prefix}_{following}' if following < len(parameters.names) else ""
+                if more and parameters.may_end(following):
+                    more = f"({more})?"
+                value = self._value(properties[name], depth + 1)
+                options.append(f"{json.dumps(name + ':')} {value} {more}")
+            self._grammar.rule(f"{prefix}_{start}", " | ".join(options))
+        return f'"{{" {prefix}_0{"?" if parameters.may_end(0) else ""} "}}"'
+
+    def _any(self, depth: int) -> str:
+        """Any value; of containers, some levels."""
+        if depth > 2:
+            return f"({self._string(is_raw=False)} | {self._scalar()})"
+        item = self._any(depth + 1)
+        pair = f'{ANY_KEY if not self._is_python else self._string(is_raw=False)} ":" /[ ]?/ {item}'
+        listed = f'"[" ({item} ("," /[ ]?/ {item})*)? "]"'
+        return (
+            f'({self._string(is_raw=False)} | {self._scalar()} | {listed} | "{{" ({pair} ("," /[ ]?/ {pair})*)? "}}")'
+        )
+
+    def _scalar(self) -> str:
+        words = '"True" | "False" | "None"' if self._is_python else '"true" | "false" | "null"'
+        return f"/-?(0|[1-9][0-9]*)(\\.[0-9]+)?/ | {words}"
+
+    def _string(self, is_raw: bool) -> str:
+        if not self._is_python:
+            quote = self._form.quote
+            if self._grammar.literals.control(quote) is not None:
+                return f"{self._grammar.literal(quote)} {ANYTHING} {self._grammar.literal(quote)}"
+            rule = self._grammar.new_name("text")
+            self._grammar.rule(f"{rule}[lazy]", f"/(?s:.*){escaped(quote)}/")
+            return f"{self._grammar.literal(quote)} {rule}"
+        if is_raw:  # a quote in it is followed by what cannot follow an argument
+            return r"""(/'([^']|'\s*[^\s,)'])*'/ | /"([^"]|"\s*[^\s,)"])*"/)"""
+        return r"""(/'([^'\\\n]|\\.)*'/ | /"([^"\\\n]|\\.)*"/)"""

@@ -4,18 +4,145 @@ An empty frame says that it is up. The first frame it reads is a `CompilerOpenin
 by why the tokenizer cannot be used; each later one is a `GrammarSpec`, compiled in its time or the end of the process.
 """
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, grammar_from
 
-from engine.grammar.literals import Literals, Unusable
+from engine.grammar.call_grammar import CallGrammar
+from engine.grammar.call_rules import ANYTHING, Literals, Unusable, escaped, loaded
 from engine.grammar.matching import GrammarFailed, checked, control_tokens, load_tokenizer, new_matcher
-from engine.grammar.source import serialised, unforced
-from engine.grammar.spec import Compiled, GrammarSpec, decode_opening, decode_spec, encode_compiled
+from engine.grammar.spec import (
+    Cfg,
+    Choice,
+    Compiled,
+    Form,
+    GrammarSpec,
+    JsonSchema,
+    Regex,
+    TextForm,
+    ToolCalls,
+    decode_opening,
+    decode_spec,
+    encode_compiled,
+)
 from engine.isolation.inside import HelperFrames, bound_memory, ending_after
+
+# Syntax of Lark and of %json: llguidance's docs/syntax.md.
+# Bounded: with any amount allowed a model can write line breaks until max_tokens. Enough for deep indentation.
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
+
+
+def serialised(spec: GrammarSpec, literals: Literals) -> str:
+    """The grammar of a form. literals: knows the control tokens.
+
+    Unusable when it cannot be read; whether llguidance accepts it is not known yet.
+    """
+    body = _form(spec.form, spec.wrap, literals)
+    return _after(body, spec, literals) if spec.after else body
+
+
+def unforced(grammar: str, controls: Sequence[str]) -> str:
+    """The same grammar, spelled freely where it holds the text of a control token.
+
+    llguidance tokenises text that can only go on in one way, takes such a text for the token, and fails on it.
+    """
+    plain = grammar.replace("\\", "")
+    if not any(text in plain or json.dumps(text)[1:-1].replace("\\", "") in plain for text in controls):
+        return grammar
+    grammars = json.loads(grammar)["grammars"]
+    if not grammars[0].get("lark_grammar"):
+        grammars[0]["name"] = "body"
+        grammars.insert(0, {"name": "top", "lark_grammar": "start: @body"})
+    grammars[0]["lark_grammar"] = '%llguidance {"no_forcing": true}\n' + grammars[0]["lark_grammar"]
+    return json.dumps({"grammars": grammars})
+
+
+def _form(form: Form, wrap: tuple[str, str], literals: Literals) -> str:
+    if isinstance(form, ToolCalls):
+        calls = _lark(CallGrammar(form, literals, _options).text())
+        return calls if form.otherwise is None else _either(calls, _form(form.otherwise, wrap, literals))
+    return _wrapped(_text_form(form), wrap, literals)
+
+
+def _text_form(form: TextForm) -> str:
+    match form:
+        case JsonSchema():
+            return _json_schema(form)
+        case Regex():
+            return LLMatcher.grammar_from_regex(form.pattern)
+        case Choice():
+            texts = " | ".join(json.dumps(option) for option in dict.fromkeys(form.options))
+            return _lark(f"start: CHOICE\nCHOICE: {texts}")
+        case Cfg():
+            return _cfg(form.text)
+
+
+def _json_schema(form: JsonSchema) -> str:
+    schema = loaded(form.schema, "the schema")
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise Unusable("the schema must be an object")
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema | _options(form.is_lenient, form.whitespace)))
+
+
+def _options(is_lenient: bool, whitespace: str | None = None) -> dict[str, Any]:
+    """Whatever the caller wrote under x-guidance is replaced."""
+    flexible = {"whitespace_flexible": False} if whitespace == "" else {"whitespace_pattern": whitespace or WHITESPACE}
+    return {"x-guidance": flexible | {"lenient": is_lenient}}
+
+
+def _cfg(text: str) -> str:
+    try:
+        return _lark(grammar_from("gbnf", text) if "::=" in text else text)
+    except ValueError as error:
+        raise Unusable(str(error)) from None
+
+
+def _lark(text: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+def _either(one: str, other: str) -> str:
+    """The first or the second, told by how the answer begins."""
+    firsts, seconds = json.loads(one)["grammars"], json.loads(other)["grammars"]
+    firsts[0]["name"], seconds[0]["name"] = "one", "other"
+    return json.dumps({"grammars": [{"name": "top", "lark_grammar": "start: @one | @other"}, *firsts, *seconds]})
+
+
+def _wrapped(body: str, wrap: tuple[str, str], literals: Literals) -> str:
+    """The body, with or without what a model writes around a text."""
+    if not any(wrap):
+        return body
+    opening, closing = (f"({literals.sequence(text)})?" if text else "" for text in wrap)
+    return _topped(body, f"start: {opening} @wrapped {closing}", "wrapped")
+
+
+def _after(body: str, spec: GrammarSpec, literals: Literals) -> str:
+    """Anything up to a marker and white space, then the body. With an `opening` all before the body is optional."""
+    beginning, number = literals.split(spec.after)[0]
+    if number is not None:
+        said = f"said: {ANYTHING} {literals.sequence(spec.after)}"
+    else:
+        rest = literals.sequence(spec.after[len(beginning) :]) if len(beginning) < len(spec.after) else ""
+        said = f"said_text[lazy]: /(?s:.*){escaped(beginning)}/\nsaid: said_text {rest}"
+    thoughts = r"said /\s{0,4}/" + (f" {literals.sequence(spec.restart)}" if spec.restart else "")
+    if spec.opening:
+        thoughts = f"({literals.sequence(spec.opening)} {thoughts})?"
+    return _topped(body, f"start: {thoughts} @body\n{said}", "body")
+
+
+def _topped(body: str, top: str, name: str) -> str:
+    """A grammar over another, which it calls by a name."""
+    grammars = json.loads(body)["grammars"]
+    grammars[0]["name"] = name
+    return json.dumps({"grammars": [{"name": f"{name}_top", "lark_grammar": top}, *grammars]})
+
 
 MEMORY_BYTES = 6 * 1024**3  # of address space; a grammar of the largest size allowed takes a small part
 

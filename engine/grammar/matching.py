@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from engine.files.opening import TOKENIZER_BYTES, read_text
+from engine.files import TOKENIZER_BYTES, read_text
 
 # Fuel is llguidance's own unit of work. Speeds it states: 50k/ms for the initial one, 14k/ms and 20k/ms for a step.
 INITIAL_FUEL = 20_000_000

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from engine.framing import framed, read_frame
+from engine.isolation.framing import framed, read_frame
 
 
 class HelperFrames:

@@ -8,6 +8,24 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+SERVER, WORKER = "hexserve", "hexserve.worker"
+
+
+def labelled(logger: str, model: str) -> str:
+    """`hexserve[qwen3]`; the logger alone for the only model of a server, which has no label."""
+    return f"{logger}[{model}]" if model else logger
+
+
+def server_log(model: str) -> logging.Logger:
+    """Of the server process."""
+    return logging.getLogger(labelled(SERVER, model))
+
+
+def worker_format(model: str) -> str:
+    """Of a worker process, which has one model: every logger in it gets the label."""
+    return f"%(asctime)s %(levelname)s {labelled('%(name)s', model.replace('%', '%%'))}: %(message)s"
+
+
 PENDING_BYTES = 1024 * 1024  # a second of the busiest access log
 PIECE_BYTES = 64 * 1024  # of one write
 FLUSH_S = 1.0  # an unread pipe delays the end by no more

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from engine.errors import CompileError
-from engine.files.content import brief
+from engine.files import brief
 
 
 class ConfigFields:
@@ -82,3 +82,25 @@ class ConfigFields:
 
 def _between(value: int | float, low: float, high: float) -> bool:
     return low <= value <= high  # false for NaN; an integer may be too large for a float
+
+
+LARGEST_IN_FLOAT = 2 << 30  # bytes
+INT8_SHARE = 1.125 / 4  # a byte and the 32nd part of a float32 scale for each float32 weight
+MEMORY_SHARE, FLOAT_SHARE = 0.5, 0.25
+
+
+def quant_by_size(float_bytes: int, rounded: str) -> str:
+    """The method unless asked otherwise: `fp32` for small models, else `rounded`. float_bytes: weights as float32."""
+    return "fp32" if float_bytes <= LARGEST_IN_FLOAT else rounded
+
+
+def generator_quant(float_bytes: int, machine: int) -> str:
+    """The method unless asked otherwise for a model that generates: `int8`, which loses next to nothing, where it
+    leaves half of the memory free, else `int4`. machine: its memory in bytes, 0 = not known."""
+    stored = float_bytes * INT8_SHARE
+    return "int8" if not machine or stored <= MEMORY_SHARE * machine else "int4"
+
+
+def keeps_floats(float_bytes: int, machine: int) -> bool:
+    """Whether a file of floats (0 bytes = it is none) stays in float32: nothing is rounded where memory is plenty."""
+    return float_bytes > 0 and (not machine or float_bytes <= FLOAT_SHARE * machine)

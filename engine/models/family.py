@@ -1,28 +1,39 @@
-"""The table of families, and the step from config.json to a `Network`."""
+"""Model families: what each reads of its config.json, and the table of them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
-from engine.bundle.manifest import ModelSpec
+from engine.bundle.model_spec import PLAIN_ATTENTION, ModelSpec, RotationKind
 from engine.errors import CompileError, UnsupportedModel
-from engine.files.content import brief
+from engine.files import brief
 from engine.models.config_fields import ConfigFields
-from engine.models.llama import LLAMA
-from engine.models.mistral import MISTRAL
-from engine.models.network import Family, FamilyDetails, Network
-from engine.models.phi3 import PHI3
-from engine.models.qwen2 import QWEN2
-from engine.models.qwen3 import QWEN3
+from engine.models.dense_families import DENSE
+from engine.models.expert_families import WITH_EXPERTS
+from engine.models.gemma4 import GEMMA4, GEMMA4_NESTED
+from engine.models.gpt_oss import GPT_OSS
+from engine.models.latent_families import WITH_LATENTS
+from engine.models.layer_kinds import sliding_layers
+from engine.models.lfm2 import LFM2
+from engine.models.network import Activation, Family, FamilyDetails, Network
+from engine.models.parameters import parameters_of
+from engine.models.post_norm_families import POST_NORM
 from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
-from engine.models.rotary import MAX_POSITIONS, read_rope
-from engine.models.sdar import SDAR
+from engine.models.rotary import FULL, MAX_POSITIONS, SLIDING, RopeReading, read_rope
+from engine.models.vision import VISION, deepstack_layers, reads_images
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, QWEN3_5, QWEN3_5_NESTED, SDAR)
+# The table of families, and the step from config.json to a Network.
+
+_OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED)
+_ALL = (*DENSE, *POST_NORM, *WITH_EXPERTS, *_OTHERS, *WITH_LATENTS, *VISION)
 FAMILIES = {family.architecture: family for family in _ALL}
 
-_ACTIVATIONS = ("silu", "swish")  # two names of one function
-_FULL_ATTENTION = ("full_attention", "sliding_attention")  # the second is checked as a window
+_ACTIVATIONS = {
+    Activation.GATED_SILU: ("silu", "swish"),
+    Activation.GATED_GELU: ("gelu",),
+    Activation.GATED_GELU_TANH: ("gelu_pytorch_tanh", "gelu_new"),
+}
 
 
 def read_network(values: Mapping[str, object], max_context: int = 0) -> Network:
@@ -31,24 +42,34 @@ def read_network(values: Mapping[str, object], max_context: int = 0) -> Network:
     max_context: most tokens one sequence may have in the bundle, 0 = what the checkpoint was made for.
     Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged config.
     """
-    config = ConfigFields(values)
-    family = _family_of(config)
+    return network_of(values, _family_of(ConfigFields(values)), max_context)
+
+
+def network_of(values: Mapping[str, object], family: Family, max_context: int = 0) -> Network:
+    """As `read_network`, of a family that is known."""
     config = _text_config(values, family)
-    _refuse_unsupported(config, family)
     max_position = config.integer("max_position_embeddings", 1, MAX_POSITIONS)
     compiled_context = min(max_context, max_position) if max_context else max_position
     details = family.read_details(config)
-    if details.sliding_window is not None and details.sliding_window < compiled_context:
-        raise UnsupportedModel(
-            f"a sliding window of {details.sliding_window} tokens is active in a context of {compiled_context}; "
-            f"compile with a context of at most {details.sliding_window}"
-        )
-    spec = _geometry(config, family, max_position, compiled_context)
+    _refuse_unsupported(config, family, details)
+    spec = _with_layers(_geometry(config, family, details, max_position, compiled_context), details, compiled_context)
+    if details.local_theta:
+        rope = RopeReading(spec.head_dim, max_position, compiled_context, theta=details.local_theta, kind=SLIDING)
+        spec = msgspec.structs.replace(spec, local_rope=read_rope(config, rope))
     if family.read_recurrent is not None:
         recurrent = family.read_recurrent(config, spec.layers)
         spec = msgspec.structs.replace(spec, recurrent=recurrent, has_output_gate=details.has_output_gate)
-    epsilon = config.number("rms_norm_eps", 1e-12, 1.0, 1e-6)
-    return Network(_with_parameters(spec, details), details, epsilon, max_position, compiled_context)
+    spec = msgspec.structs.replace(spec, has_sinks=bool(details.names.sinks))
+    if details.experts is not None:
+        spec = msgspec.structs.replace(spec, experts=details.experts.spec)
+    epsilon = config.number("rms_norm_eps", 1e-12, 1.0, config.number("norm_eps", 1e-12, 1.0, family.default_epsilon))
+    if details.layer_inputs is not None:
+        spec = msgspec.structs.replace(spec, layer_inputs=details.layer_inputs.size)
+    sees, deep = reads_images(values), deepstack_layers(values)
+    if deep >= spec.layers:
+        raise UnsupportedModel(f"config.json: {deep} layers of DeepStack are not below {spec.layers} of the text")
+    network = Network(spec, details, epsilon, max_position, compiled_context, reads_images=sees, deepstack=deep)
+    return replace(network, spec=msgspec.structs.replace(spec, parameters=parameters_of(network)))
 
 
 def _family_of(config: ConfigFields) -> Family:
@@ -69,23 +90,46 @@ def _text_config(values: Mapping[str, object], family: Family) -> ConfigFields:
     nested = values.get(family.text_group) if family.text_group else None
     if not isinstance(nested, Mapping):
         return ConfigFields(values)
-    outer = {key: values[key] for key in ("tie_word_embeddings", "quantization_config") if key in values}
-    return ConfigFields(outer | {key: value for key, value in nested.items() if value is not None})
+    found = {key: value for key, value in nested.items() if value is not None}
+    tied = values.get("tie_word_embeddings")
+    # Newer files say so around the text model, whose own word is then the default of its class.
+    return ConfigFields(found | ({"tie_word_embeddings": tied} if tied or "tie_word_embeddings" not in found else {}))
 
 
-def _refuse_unsupported(config: ConfigFields, family: Family) -> None:
-    activation = config.text("hidden_act", "silu")
-    if activation not in _ACTIVATIONS:
-        raise UnsupportedModel(f"activation {brief(activation)} is not supported (supported: silu)")
-    if config.raw("quantization_config") is not None:
-        raise UnsupportedModel("a checkpoint that is quantised already (quantization_config) is not supported")
-    layer_types = None if family.read_recurrent is not None else config.raw("layer_types")
-    for kind in layer_types if isinstance(layer_types, list) else []:
-        if kind not in _FULL_ATTENTION:
-            raise UnsupportedModel(f"layer type {brief(kind)} is not supported")
+def _refuse_unsupported(config: ConfigFields, family: Family, details: FamilyDetails) -> None:
+    known = _ACTIVATIONS[details.activation]
+    key = "hidden_activation" if config.raw("hidden_activation") is not None else "hidden_act"
+    activation = config.text(key, known[0])
+    if activation not in known:
+        raise UnsupportedModel(f"activation {brief(activation)} is not supported (supported: {known[0]})")
+    # "vision": of images alone, which a model that reads text has none of.
+    is_text = config.raw("use_bidirectional_attention") in (None, False, "vision")
+    if not is_text and not details.sees_both_ways:
+        raise UnsupportedModel("use_bidirectional_attention is not supported")
+    if family.read_recurrent is None:
+        sliding = sliding_layers(config, lambda _: False)
+        if any(sliding) and not details.attention:
+            raise UnsupportedModel(f"layer type {SLIDING!r} is not supported for {family.name}")
 
 
-def _geometry(config: ConfigFields, family: Family, max_position: int, compiled_context: int) -> ModelSpec:
+def _with_layers(spec: ModelSpec, details: FamilyDetails, context: int) -> ModelSpec:
+    """The layers' attention; a window that hides nothing in so many tokens is none."""
+
+    def kept(window: int) -> int:
+        reach = window // 2 + 1 if details.sees_both_ways else window
+        return window if reach < context else 0
+
+    layers = tuple(msgspec.structs.replace(each, window=kept(each.window)) for each in details.attention)
+    return spec if all(each == PLAIN_ATTENTION for each in layers) else msgspec.structs.replace(spec, attention=layers)
+
+
+def _ffn(config: ConfigFields, details: FamilyDetails) -> int:
+    return config.integer("intermediate_size", 1, 1 << 20, details.experts.spec.ffn if details.experts else None)
+
+
+def _geometry(
+    config: ConfigFields, family: Family, details: FamilyDetails, max_position: int, compiled_context: int
+) -> ModelSpec:
     hidden = config.integer("hidden_size", 1, 1 << 16)
     heads = config.integer("num_attention_heads", 1, 1024)
     kv_heads = config.integer("num_key_value_heads", 1, heads, heads)
@@ -93,8 +137,24 @@ def _geometry(config: ConfigFields, family: Family, max_position: int, compiled_
         raise CompileError(
             f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
         )
-    head_dim = config.integer("head_dim", 2, 1024, family.default_head_dim or max(hidden // heads, 1))
-    has_partial, share = family.has_partial_rotary, family.default_rotary_share
+    latent = details.latent
+    if latent is None:
+        head_dim = config.integer("head_dim", 2, 1024, family.default_head_dim or max(hidden // heads, 1))
+    else:
+        head_dim, kv_heads = latent.head_dim, heads
+    turned = (each.head_dim for each in details.attention if each.rotation is RotationKind.MODEL and each.head_dim)
+    rope = RopeReading(
+        latent.turned if latent else next(turned, head_dim),
+        max_position,
+        compiled_context,
+        has_partial=family.has_partial_rotary,
+        share=family.default_rotary_share,
+        theta=details.full_theta or family.default_theta,
+        is_interleaved=config.flag("rope_interleave", True) if latent else family.is_interleaved,
+        kind=FULL if details.local_theta else "",
+        sections=family.sections,
+        is_woven=family.is_woven,
+    )
     return ModelSpec(
         family=family.name,
         layers=config.integer("num_hidden_layers", 1, 1024),
@@ -102,30 +162,8 @@ def _geometry(config: ConfigFields, family: Family, max_position: int, compiled_
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=config.integer("intermediate_size", 1, 1 << 20),
+        ffn=family.read_ffn(config) if family.read_ffn else _ffn(config, details),
         vocab=config.integer("vocab_size", 1, 1 << 22),
-        rope=read_rope(config, head_dim, max_position, compiled_context, has_partial, share),
-        tied_head=config.flag("tie_word_embeddings", False),
+        rope=read_rope(config, rope),
+        tied_head=config.flag("tie_word_embeddings", family.is_tied),
     )
-
-
-def _with_parameters(spec: ModelSpec, details: FamilyDetails) -> ModelSpec:
-    """Fill in the number of parameters, from the geometry (a tied head counts once)."""
-    query, key = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    projections = (query * (1 + spec.has_output_gate) + 2 * key) * (spec.hidden + details.qkv_bias)
-    attention = projections + query * spec.hidden + spec.hidden * details.output_bias
-    attention += 2 * spec.head_dim * details.has_qk_norm
-    layer = 3 * spec.hidden * spec.ffn + 2 * spec.hidden + (2 * spec.ffn + spec.hidden) * details.ffn_bias
-    total = spec.layers * layer + len(spec.attention_layers) * attention + _recurrent_parameters(spec)
-    tables = spec.vocab * spec.hidden * (1 if spec.tied_head else 2)
-    return msgspec.structs.replace(spec, parameters=total + tables + spec.hidden)
-
-
-def _recurrent_parameters(spec: ModelSpec) -> int:
-    """Of the layers without keys and values, feed-forward and norms around them not counted."""
-    recurrent = spec.recurrent
-    if recurrent is None:
-        return 0
-    outputs = recurrent.channels + recurrent.value_width + 2 * recurrent.value_heads
-    layer = spec.hidden * (outputs + recurrent.value_width) + recurrent.channels * recurrent.kernel
-    return len(recurrent.layers) * (layer + 2 * recurrent.value_heads + recurrent.value_dim)

@@ -1,12 +1,61 @@
 """What a family makes of a checkpoint: geometry, biases and the names of its tensors, as data."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
-from engine.bundle.manifest import DiffusionSpec, ModelSpec
-from engine.bundle.recurrent import RecurrentSpec
+from engine.bundle.manifest import DiffusionSpec
+from engine.bundle.model_spec import HeadForm, LayerAttention, ModelSpec
+from engine.bundle.specs import EncoderSpec, RecurrentSpec
 from engine.models.config_fields import ConfigFields
-from engine.models.encoder_details import EncoderDetails
+from engine.models.experts import ExpertDetails
+from engine.models.latent import LatentAttention
+
+
+class Activation(StrEnum):
+    """Between the two layers of a feed-forward; the names are those of ONNX operators' forms."""
+
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"  # its usual approximation
+    RELU = "relu"
+    GATED_SILU = "gated_silu"  # silu(gate) * up
+    GATED_GELU = "gated_gelu"
+    GATED_GELU_TANH = "gated_gelu_tanh"
+
+
+class NormKind(StrEnum):
+    """What norms of the stream divide by."""
+
+    RMS = "rms"  # the root of the mean square
+    LAYER = "layer"  # the deviation from the mean, which is taken off first
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreHeadNames:
+    """Two modules over a text's first row: `dense`, then tanh, then `scores`."""
+
+    dense: str
+    scores: str
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDetails:
+    """Modules by name. positions: the table of positions, None = rotary. table_rows: its rows. token_types: "" = the
+    layers are a decoder's, and all but `spec` is told by `FamilyDetails`.
+
+    Norms have weight and bias, and follow what they norm: `FamilyDetails.names.attention_norm` the sum after attention,
+    `ffn_norm` that after the feed-forward. prompts: of the family's tasks, by name.
+    """
+
+    spec: EncoderSpec
+    activation: Activation = Activation.GELU
+    embedding_norm: str = ""
+    token_types: str = ""
+    positions: str | None = None
+    table_rows: int = 0
+    score_head: ScoreHeadNames | None = None
+    prompts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +63,17 @@ class WeightNames:
     """Module names in the checkpoint; `{layer}` stands for the layer's index.
 
     A tuple names matrices that are stacked along their output axis (query, key, value / gate, up); a family that
-    stores them stacked already has a tuple of one. The tensor is the name plus `.weight` or `.bias`.
+    stores them stacked already has a tuple of one. The tensor is the name plus `.weight` or `.bias`. Norms lie before
+    attention and feed-forward, or, as `_post_norm`, behind what they give. sinks: a tensor, of the heads' scores that
+    take a share of the weights; "" = there is none. layer_scale: a tensor [1], of the stream behind a layer.
+    embedding_norm: of the embedding's rows, in place of the first layer's norm before attention.
     """
 
     embedding: str = "model.embed_tokens"
+    embedding_norm: str = ""
     attention_norm: str = "model.layers.{layer}.input_layernorm"
+    attention_post_norm: str = ""
+    ffn_post_norm: str = ""
     qkv: tuple[str, ...] = (
         "model.layers.{layer}.self_attn.q_proj",
         "model.layers.{layer}.self_attn.k_proj",
@@ -26,6 +81,8 @@ class WeightNames:
     )
     q_norm: str = "model.layers.{layer}.self_attn.q_norm"
     k_norm: str = "model.layers.{layer}.self_attn.k_norm"
+    sinks: str = ""
+    layer_scale: str = ""
     output: str = "model.layers.{layer}.self_attn.o_proj"
     ffn_norm: str = "model.layers.{layer}.post_attention_layernorm"
     gate_up: tuple[str, ...] = ("model.layers.{layer}.mlp.gate_proj", "model.layers.{layer}.mlp.up_proj")
@@ -56,25 +113,88 @@ class RecurrentNames:
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyDetails:
-    """What differs between families beyond sizes. sliding_window: columns a row may see, None = all of them.
+class LayerInputs:
+    """What every layer takes of a row beside the stream: (norm(projection) + table) / sqrt(2), of all layers at once.
 
+    size: numbers of one layer. vocab: rows of the table. Modules: gate, output and post_norm are of a layer.
+    """
+
+    size: int
+    vocab: int
+    table: str = "model.embed_tokens_per_layer"
+    projection: str = "model.per_layer_model_projection"
+    norm: str = "model.per_layer_projection_norm"
+    gate: str = "model.layers.{layer}.per_layer_input_gate"
+    output: str = "model.layers.{layer}.per_layer_projection"
+    post_norm: str = "model.layers.{layer}.post_per_layer_input_norm"
+
+
+class QkNorm(StrEnum):
+    """What the norms of queries and keys are taken over."""
+
+    NONE = "none"
+    HEADS = "heads"  # each head, before the rotation
+    TURNED_HEADS = "turned heads"  # each head, after the rotation
+    ALL = "all"  # all heads of a token together, before the rotation
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """Constants in the arithmetic. attention: of scores, 0 = 1 / sqrt(head size). residual: of what attention and
+    feed-forward add to the stream."""
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    attention: float = 0.0
+    logits: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyDetails:
+    """What differs between families beyond sizes. attention: of each layer, () = every row sees all columns.
+
+    local_theta: of the rotation of layers that say `LOCAL`, where the config does not tell, 0 = there are none.
+    full_theta: of that of the others, 0 = the family's. sees_both_ways: rows see those behind them too, and a window
+    reaches half of its size to either side.
     has_output_gate: the query projection has twice its outputs, for each head a query and then a gate.
-    norm_offset: added to the weight of every norm but that of recurrent outputs. ignored: beginnings of names of
-    tensors that the text model does without. diffusion: None = one token after the other.
+    has_value_norm: each head of values is normed, without a weight. layers_of_keys: layers whose values are what their
+    keys are made of. layer_ffn: width of each layer's feed-forward, () = all have the model's. latent: None = heads
+    are projected from the stream.
+    norm_offset: added to the weight of every norm but that of recurrent outputs. softcaps: what scores of attention
+    and logits are kept below, cap * tanh(x / cap), 0 = nothing. ignored: beginnings of names of tensors that the text
+    model does without. diffusion: None = one token after the other. experts: None = all layers have one feed-forward.
     """
 
     qkv_bias: bool = False
     output_bias: bool = False
     ffn_bias: bool = False
-    has_qk_norm: bool = False
-    sliding_window: int | None = None
+    qk_norm: QkNorm = QkNorm.NONE
+    attention: tuple[LayerAttention, ...] = ()
+    local_theta: float = 0.0
+    full_theta: float = 0.0
+    sees_both_ways: bool = False
+    norm: NormKind = NormKind.RMS
+    activation: Activation = Activation.GATED_SILU
+    multipliers: Multipliers = Multipliers()
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
     diffusion: DiffusionSpec | None = None
     names: WeightNames = WeightNames()
     recurrent_names: RecurrentNames = RecurrentNames()
     has_output_gate: bool = False
     norm_offset: float = 0.0
     ignored: tuple[str, ...] = ()
+    experts: ExpertDetails | None = None
+    has_value_norm: bool = False
+    layers_of_keys: frozenset[int] = frozenset()
+    layer_ffn: tuple[int, ...] = ()
+    layer_inputs: LayerInputs | None = None
+    latent: LatentAttention | None = None
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether there are norms of queries and keys."""
+        return self.qk_norm is not QkNorm.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +202,11 @@ class Family:
     """One family: the name transformers gives its class, and how its config is read.
 
     default_head_dim: what transformers assumes when the config does not say, None = hidden / heads.
-    default_rotary_share: the same of the part of a head that turns. text_group: where the config of a model for more
-    than text keeps that of its text model, "" = it is the config. read_recurrent(config, layers): the layers without
-    keys and values, for families that have such.
+    default_rotary_share: the same of the part of a head that turns. default_theta: of the rotation. default_epsilon:
+    of norms. is_interleaved: as in `RopeSpec`. sections, is_woven: as in `RopeReading`. is_tied: whether the head is
+    the embedding where the config does not say. read_ffn: the width of the feed-forward, None = `intermediate_size`.
+    text_group: where the config of a model for more than text keeps that of its text model, "" = it is the config.
+    read_recurrent(config, layers): the layers without keys and values, for families that have such.
     """
 
     name: str
@@ -93,6 +215,13 @@ class Family:
     default_head_dim: int | None = None
     has_partial_rotary: bool = False
     default_rotary_share: float = 1.0
+    default_theta: float = 10_000.0
+    default_epsilon: float = 1e-6
+    is_interleaved: bool = False
+    sections: tuple[int, ...] = ()
+    is_woven: bool = False
+    is_tied: bool = False
+    read_ffn: Callable[[ConfigFields], int] | None = None
     text_group: str = ""
     read_recurrent: Callable[[ConfigFields, int], RecurrentSpec] | None = None
 
@@ -102,7 +231,7 @@ class Network:
     """Everything the compiler has to know about one checkpoint before it reads weights.
 
     max_position: tokens the checkpoint was made for. compiled_context: tokens this bundle is made for. encoder: None
-    for a model that generates.
+    for a model that generates. reads_images: rows may come in place of tokens. deepstack: as in `VisionSpec`.
     """
 
     spec: ModelSpec
@@ -111,13 +240,121 @@ class Network:
     max_position: int
     compiled_context: int
     encoder: EncoderDetails | None = None
+    reads_images: bool = False
+    deepstack: int = 0
 
     @property
     def query_width(self) -> int:
-        """Outputs of the query projection."""
+        """Numbers of all queries of a token."""
         return self.spec.heads * self.spec.head_dim
+
+    @property
+    def query_outputs(self) -> int:
+        """Outputs of the query projection: the queries, and a gate of as many numbers where there is one."""
+        return self.query_width * (2 if self.details.has_output_gate else 1)
 
     @property
     def key_width(self) -> int:
         """Outputs of the key projection, and of the value projection."""
         return self.spec.kv_heads * self.spec.head_dim
+
+    def heads_of(self, layer: int) -> HeadForm:
+        """The heads of one layer."""
+        return self.spec.heads_of(self.spec.attention_of(layer))
+
+    @property
+    def odd_head_dim(self) -> int:
+        """A head size that 8 does not divide, if some layer has one, else the model's."""
+        sizes = (self.spec.heads_of(form).head_dim for form in self.spec.layer_forms)
+        return next((size for size in sizes if size % 8), self.spec.head_dim)
+
+    def qkv_outputs(self, layer: int) -> tuple[int, ...]:
+        """What the matrices that read the first norm give: queries, and the keys and values that a layer has; or what
+        queries are made of, then what keys and values are, then what turns of the keys."""
+        heads, latent = self.heads_of(layer), self.details.latent
+        if latent is not None:
+            return latent.query_rank or heads.query_width, latent.kv_rank, latent.turned
+        query = heads.query_width * (2 if self.details.has_output_gate else 1)
+        if self.spec.owner_of(layer) != layer:
+            return (query,)
+        return (query, heads.key_width) + (heads.key_width,) * (layer not in self.details.layers_of_keys)
+
+    def qkv_names(self, layer: int) -> tuple[str, ...]:
+        """Modules of the same."""
+        names = self.details.names.qkv
+        return names if len(names) == 1 else names[: len(self.qkv_outputs(layer))]
+
+    def attended_width(self, layer: int) -> int:
+        """Numbers that attention of a layer gives to its output projection."""
+        latent = self.details.latent
+        return self.heads_of(layer).query_width if latent is None else self.spec.heads * latent.value_dim
+
+    def ffn_of(self, layer: int) -> int:
+        """The width of a layer's feed-forward."""
+        return self.details.layer_ffn[layer] if self.details.layer_ffn else self.spec.ffn
+
+    @property
+    def attention_scale(self) -> float:
+        """What scores are multiplied with."""
+        return self.details.multipliers.attention or 1.0 / math.sqrt(self.spec.head_dim)
+
+    @property
+    def logit_gain(self) -> float:
+        """What the last norm is multiplied with, so that its head gives logits, or what tanh takes of capped ones."""
+        return self.details.multipliers.logits / (self.details.logit_softcap or 1.0)
+
+    def attention_norm(self, layer: int) -> str:
+        """The norm before attention of a layer, "" = there is none."""
+        names = self.details.names
+        return "" if layer == 0 and names.embedding_norm else names.attention_norm
+
+    @property
+    def expert_layers(self) -> frozenset[int]:
+        """Layers with experts."""
+        return frozenset(self.spec.experts.layers if self.spec.experts else ())
+
+    @property
+    def other_stream(self) -> str:
+        """What layers have that are not x + f(norm(x)) twice, with norms of single heads and silu, by name; "" =
+        nothing."""
+        details, names = self.details, self.details.names
+        norms = (names.attention_norm, names.ffn_norm, not names.attention_post_norm, not names.ffn_post_norm)
+        unusual = {
+            "a norm behind attention or feed-forward": not all(norms),
+            "a feed-forward with GELU": details.activation is not Activation.GATED_SILU,
+            "a norm of all heads, or of turned ones": details.qk_norm in (QkNorm.ALL, QkNorm.TURNED_HEADS),
+            "a multiplier": details.multipliers != Multipliers(attention=details.multipliers.attention),
+            "a cap of scores or logits": bool(details.attention_softcap or details.logit_softcap),
+            "experts": self.details.experts is not None,
+            "a rotation of neighbours": self.spec.rope.is_interleaved,
+        }
+        return next((name for name, has in unusual.items() if has), "")
+
+    @property
+    def own_forms(self) -> str:
+        """What some layers have that only float graphs of segments know, by name; "" = nothing."""
+        spec, details = self.spec, self.details
+        unusual = {
+            "layers that read the keys and values of others": bool(spec.shared_layers),
+            "heads of several sizes": spec.has_unlike_caches,
+            "inputs of each layer": bool(spec.layer_inputs),
+            "feed-forwards of several widths": bool(details.layer_ffn),
+            "a norm of values": details.has_value_norm,
+            "keys and values made of latents": details.latent is not None,
+            "a factor of each layer": bool(details.names.layer_scale),
+        }
+        return next((name for name, has in unusual.items() if has), "")
+
+    @property
+    def unlike_layers(self) -> str:
+        """What attention of some layer has that graphs over one pool lack, by name; "" = nothing."""
+        spec = self.spec
+        if self.own_forms:
+            return self.own_forms
+        if spec.has_sinks:
+            return "sinks of heads"
+        if any(spec.layer_windows):
+            return f"a window of {max(spec.layer_windows)} tokens"
+        if len({spec.attention_of(layer).rotation for layer in spec.attention_layers}) > 1:
+            return "layers with rotations of their own"
+        return ""

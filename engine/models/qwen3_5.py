@@ -6,11 +6,11 @@ Checkpoints for text and images serve their text model; all three rotary section
 from dataclasses import fields, replace
 from typing import Any
 
-from engine.bundle.recurrent import MOST_KERNEL, RecurrentSpec
+from engine.bundle.specs import MOST_KERNEL, RecurrentSpec
 from engine.errors import CompileError, UnsupportedModel
-from engine.files.content import brief
+from engine.files import brief
 from engine.models.config_fields import ConfigFields
-from engine.models.network import Family, FamilyDetails, RecurrentNames, WeightNames
+from engine.models.network import Family, FamilyDetails, LayerInputs, QkNorm, RecurrentNames, WeightNames
 
 RECURRENT_LAYER, ATTENTION_LAYER = "linear_attention", "full_attention"
 TEXT, NESTED = "model.", "model.language_model."
@@ -21,7 +21,7 @@ def _details(config: ConfigFields) -> FamilyDetails:
     return FamilyDetails(
         qkv_bias=attention_bias,
         output_bias=attention_bias,
-        has_qk_norm=True,
+        qk_norm=QkNorm.HEADS,
         has_output_gate=True,
         norm_offset=1.0,
         ignored=("mtp.",),
@@ -32,22 +32,21 @@ def _nested_details(config: ConfigFields) -> FamilyDetails:
     """The same with the names of a model for text and images."""
     return replace(
         _details(config),
-        names=WeightNames(**_nested(WeightNames())),
-        recurrent_names=RecurrentNames(**_nested(RecurrentNames())),
+        names=WeightNames(**nested(WeightNames(), NESTED)),
+        recurrent_names=RecurrentNames(**nested(RecurrentNames(), NESTED)),
         ignored=("mtp.", "model.visual."),
     )
 
 
-def _nested(names: WeightNames | RecurrentNames) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for item in fields(names):
-        value = getattr(names, item.name)
-        found[item.name] = tuple(map(_renamed, value)) if isinstance(value, tuple) else _renamed(value)
-    return found
+def nested(names: WeightNames | RecurrentNames | LayerInputs, root: str) -> dict[str, Any]:
+    """The names, where the text model of a larger one begins with `root`."""
+    return {item.name: _renamed(getattr(names, item.name), root) for item in fields(names)}
 
 
-def _renamed(name: str) -> str:
-    return NESTED + name.removeprefix(TEXT) if name.startswith(TEXT) else name
+def _renamed(value: Any, root: str) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_renamed(name, root) for name in value)
+    return root + value.removeprefix(TEXT) if isinstance(value, str) and value.startswith(TEXT) else value
 
 
 def read_recurrent(config: ConfigFields, layers: int) -> RecurrentSpec:

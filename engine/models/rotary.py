@@ -1,6 +1,7 @@
 """Rotary position embedding: every scaling type ends as one list of inverse frequencies and one factor.
 
-Definitions: transformers `modeling_rope_utils` (llama3: Llama 3.1 model card; longrope: arXiv 2402.13753).
+Definitions: transformers `modeling_rope_utils` (llama3: Llama 3.1 model card; longrope: arXiv 2402.13753; yarn: arXiv
+2309.00071).
 """
 
 import math
@@ -10,13 +11,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.manifest import RopeSpec
+from engine.bundle.model_spec import RopeSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.config_fields import ConfigFields
 
 Frequencies = NDArray[np.float64]
 MAX_POSITIONS = 16_777_216
 DEFAULT_THETA = 10_000.0
+PROPORTIONAL = "proportional"
+FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers
+
+
+@dataclass(frozen=True, slots=True)
+class RopeReading:
+    """What a rotation is read for. Lengths in tokens. share: the part of a head that turns unless the config says
+    otherwise, which it may if has_partial. theta: where the config does not tell. kind: the layers it is for where
+    the family tells them apart, "" = all. sections: pairs that turn by time, row and column where the config does not
+    tell, () = a token has one position; is_woven: rows and columns take turns in every third pair.
+    """
+
+    head_dim: int
+    max_position: int
+    compiled_context: int
+    has_partial: bool = False
+    share: float = 1.0
+    theta: float = DEFAULT_THETA
+    is_interleaved: bool = False
+    kind: str = ""
+    sections: tuple[int, ...] = ()
+    is_woven: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,51 +48,81 @@ class RotaryInputs:
 
     parameters: ConfigFields
     plain: Frequencies
+    theta: float
     max_position: int
     original_max: int
     compiled_context: int
 
 
-def read_rope(
-    config: ConfigFields,
-    head_dim: int,
-    max_position: int,
-    compiled_context: int,
-    has_partial: bool,
-    default_share: float = 1.0,
-) -> RopeSpec:
-    """Read either spelling (`rope_parameters` or `rope_scaling` + `rope_theta`); UnsupportedModel for unknown types.
-
-    default_share: the part of a head that turns unless the config says otherwise.
-    """
-    parameters = config.group("rope_parameters") or config.group("rope_scaling") or ConfigFields({})
-    for key in ("full_attention", "sliding_attention"):
-        if parameters.raw(key) is not None:
-            raise UnsupportedModel("rotary parameters that differ between layers are not supported")
+def read_rope(config: ConfigFields, wanted: RopeReading) -> RopeSpec:
+    """Read either spelling (`rope_parameters` or `rope_scaling` + `rope_theta`); UnsupportedModel for unknown types."""
+    parameters, outer = _parameters(config, wanted)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     kind = ALIASES.get(kind, kind)
-    if kind not in SCALINGS:
-        raise UnsupportedModel(f"rotary type {kind!r} is not supported (supported: {', '.join(SCALINGS)})")
-    theta = parameters.number("rope_theta", 1.0, 1e12, config.number("rope_theta", 1.0, 1e12, DEFAULT_THETA))
-    rotary_dim = _rotary_dim(config, parameters, head_dim, has_partial, default_share)
+    if kind == "dynamic" and parameters.raw("alpha") is not None:
+        kind = "ntk_alpha"
+    if kind == "mrope" and wanted.sections:
+        kind = "default"
+    scalings = SCALINGS | (OF_WHOLE_HEADS if wanted.kind == FULL else {})
+    if kind not in scalings:
+        raise UnsupportedModel(f"rotary type {kind!r} is not supported (supported: {', '.join(scalings)})")
+    theta = parameters.number("rope_theta", 1.0, 1e12, outer.number("rope_theta", 1.0, 1e12, wanted.theta))
+    rotary_dim = wanted.head_dim if kind == PROPORTIONAL else _rotary_dim(outer, parameters, wanted)
     plain = 1.0 / theta ** (np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
-    original = parameters.integer("original_max_position_embeddings", 1, MAX_POSITIONS, max_position)
-    original = config.integer("original_max_position_embeddings", 1, MAX_POSITIONS, original)
-    inputs = RotaryInputs(parameters, plain, max_position, original, compiled_context)
-    frequencies, factor = SCALINGS[kind](inputs)
+    original = parameters.integer("original_max_position_embeddings", 1, MAX_POSITIONS, wanted.max_position)
+    original = outer.integer("original_max_position_embeddings", 1, MAX_POSITIONS, original)
+    inputs = RotaryInputs(parameters, plain, theta, wanted.max_position, original, wanted.compiled_context)
+    _check_temperature(parameters, inputs)
+    frequencies, factor = scalings[kind](inputs)
     # float32, as trained: a frequency with more digits than the weights ever saw drifts away at far positions.
     rounded = tuple(float(value) for value in frequencies.astype(np.float32))
-    return RopeSpec(kind, theta, rotary_dim, rounded, factor)
+    axes = _axes(parameters, wanted, len(plain)) if wanted.sections else ()
+    return RopeSpec(kind, theta, rotary_dim, rounded, factor, wanted.is_interleaved, axes)
 
 
-def _rotary_dim(
-    config: ConfigFields, parameters: ConfigFields, head_dim: int, has_partial: bool, default_share: float
-) -> int:
-    outer = config.number("partial_rotary_factor", 0.0, 1.0, default_share)
+def _axes(parameters: ConfigFields, wanted: RopeReading, pairs: int) -> tuple[int, ...]:
+    """By which position each pair turns (transformers `recomposition_frequencies`)."""
+    given = parameters.numbers("mrope_section", 3, 0, pairs) if parameters.raw("mrope_section") else wanted.sections
+    sections = tuple(map(int, given))
+    if sum(sections) != pairs:
+        raise CompileError(f"config.json: mrope_section must add up to {pairs}, half of a head, it is {sections}")
+    if not wanted.is_woven:
+        return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
+    axes = [0] * pairs
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = [axis] * len(axes[axis : 3 * sections[axis] : 3])
+    return tuple(axes)
+
+
+def _parameters(config: ConfigFields, wanted: RopeReading) -> tuple[ConfigFields, ConfigFields]:
+    """What the config says of the rotation, and where else it may say so: nowhere for layers with a window."""
+    parameters = config.group("rope_parameters") or config.group("rope_scaling") or ConfigFields({})
+    groups = {kind: parameters.group(kind) for kind in (FULL, SLIDING) if parameters.raw(kind) is not None}
+    if wanted.kind == SLIDING:
+        return groups.get(SLIDING) or ConfigFields({}), ConfigFields({})
+    if not groups:
+        return parameters, config
+    if wanted.kind != FULL:
+        raise UnsupportedModel("rotary parameters that differ between layers are not supported for this architecture")
+    return groups.get(FULL) or ConfigFields({}), config
+
+
+def _check_temperature(parameters: ConfigFields, inputs: RotaryInputs) -> None:
+    """Ministral 3 makes scores larger from the original context on: up to there nothing changes."""
+    beta = parameters.number("llama_4_scaling_beta", 0.0, 1e3, 0.0)
+    if beta and inputs.compiled_context > inputs.original_max:
+        raise UnsupportedModel(
+            f"llama_4_scaling_beta {beta} is not supported in a context of {inputs.compiled_context}; compile with a "
+            f"context of at most {inputs.original_max}"
+        )
+
+
+def _rotary_dim(config: ConfigFields, parameters: ConfigFields, wanted: RopeReading) -> int:
+    outer = config.number("partial_rotary_factor", 0.0, 1.0, wanted.share)
     share = parameters.number("partial_rotary_factor", 0.0, 1.0, outer)
-    if share != 1.0 and not has_partial:
+    if share != 1.0 and not wanted.has_partial:
         raise UnsupportedModel(f"partial_rotary_factor {share} is not supported for this architecture")
-    rotary_dim = int(head_dim * share)
+    rotary_dim = int(wanted.head_dim * share)
     if rotary_dim < 2 or rotary_dim % 2:
         raise CompileError(f"config.json: the rotary part of a head must be even and at least 2, it is {rotary_dim}")
     return rotary_dim
@@ -106,9 +159,51 @@ def _longrope(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     return inputs.plain / table, inputs.parameters.number("attention_factor", 1e-3, 1e3, default)
 
 
+def _yarn(inputs: RotaryInputs) -> tuple[Frequencies, float]:
+    """Slow frequencies are divided by `factor`, fast ones kept, a ramp lies between; the logarithm of the factor goes
+    into the scores by way of cos and sin."""
+    parameters, size = inputs.parameters, 2 * len(inputs.plain)
+    factor = parameters.number("factor", 1e-3, 1e6, inputs.max_position / inputs.original_max)
+
+    def place(turns: float) -> float:
+        """Where the frequency lies that turns so often within the original context."""
+        return size * math.log(inputs.original_max / (turns * 2 * math.pi)) / (2 * math.log(inputs.theta))
+
+    low = place(parameters.number("beta_fast", 1e-3, 1e6, 32.0))
+    high = place(parameters.number("beta_slow", 1e-3, 1e6, 1.0))
+    if parameters.flag("truncate", True):
+        low, high = float(math.floor(low)), float(math.ceil(high))
+    low, high = max(low, 0.0), min(high, size - 1.0)
+    ramp = np.clip((np.arange(len(inputs.plain)) - low) / (high - low if high != low else 0.001), 0.0, 1.0)
+    own, all_heads = (parameters.number(key, 0.0, 1e3, 0.0) for key in ("mscale", "mscale_all_dim"))
+    stretch = _stretch(factor, own) / _stretch(factor, all_heads) if own and all_heads else _stretch(factor, 1.0)
+    scaled = inputs.plain / factor * ramp + inputs.plain * (1.0 - ramp)
+    return scaled, parameters.number("attention_factor", 1e-3, 1e3, stretch)
+
+
+def _stretch(factor: float, weight: float) -> float:
+    return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _ntk_alpha(inputs: RotaryInputs) -> tuple[Frequencies, float]:
+    """Hunyuan: a larger base, whatever the length."""
+    size = 2 * len(inputs.plain)
+    alpha = inputs.parameters.number("alpha", 1e-3, 1e9)
+    theta = inputs.theta * alpha ** (size / (size - 2))
+    return 1.0 / theta ** (np.arange(0, size, 2, dtype=np.float64) / size), 1.0
+
+
 def _listed(inputs: RotaryInputs) -> tuple[Frequencies, float]:
     """A divisor for each frequency, as GGUF files write the outcome of Llama 3's rule."""
-    return inputs.plain / np.array(inputs.parameters.numbers("factors", len(inputs.plain), 1e-6, 1e6)), 1.0
+    return inputs.plain / np.array(inputs.parameters.numbers("factors", len(inputs.plain), 1e-6, 2e30)), 1.0
+
+
+def _proportional(inputs: RotaryInputs) -> tuple[Frequencies, float]:
+    """Gemma 4: frequencies are those of a whole head, of which the first share turns and the rest stands still."""
+    share = inputs.parameters.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+    turned = int(share * 2 * len(inputs.plain) // 2)
+    turns = np.arange(len(inputs.plain)) < turned
+    return np.where(turns, inputs.plain, 0.0) / inputs.parameters.number("factor", 1e-3, 1e6, 1.0), 1.0
 
 
 SCALINGS: dict[str, Callable[[RotaryInputs], tuple[Frequencies, float]]] = {
@@ -116,7 +211,10 @@ SCALINGS: dict[str, Callable[[RotaryInputs], tuple[Frequencies, float]]] = {
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "yarn": _yarn,
+    "ntk_alpha": _ntk_alpha,
     "factors": _listed,
 }
+OF_WHOLE_HEADS = {PROPORTIONAL: _proportional}  # of layers without a window, where others have one
 
 ALIASES = {"su": "longrope"}  # what the first long Phi-3 configs called it

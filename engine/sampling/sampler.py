@@ -2,30 +2,143 @@
 
 0. tokens that the grammar does not allow get -infinity, which no later step takes back
 1. logit bias; stop tokens forbidden while fewer than min_tokens were generated, unless the grammar allows no others;
-   a spent thinking budget leaves one token
+   a spent thinking budget leaves one token; of a transcript what its rules forbid (`speech_rules.py`)
 2. repetition penalty (over prompt and completion), then frequency and presence penalties (over the completion)
 3. temperature 0 (below 1e-5): the largest logit, lowest id first among equals
 4. temperature -> top-k -> softmax -> top-p -> min-p -> draw
 
-Reported log-probabilities are those of the model: log-softmax of the logits before all steps.
+Reported log-probabilities are those of the model: log-softmax of the logits before all steps, of a transcript after 2.
 Every operation is per row, and the random number depends on (seed, index of the token) alone:
 a row gives the same token in any batch, and again after a restart. Rows are sampled as the graph stored them: steps 1
 and 2 need real numbers of a row, steps 3 and 4 do not. Shapes: R = rows, V = vocabulary.
+
+A bound on thinking: when a reasoning block has had its tokens, the tokens that close it are forced.
+
+A pure function of the completion so far, so that it holds for guesses, preemption and the next worker alike.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from engine.bundle.encoding import Array
+from engine.bundle.tensors import Array
 from engine.grammar.masks import Forbidden
-from engine.graphs.logits import FLOAT32, Logits
-from engine.request import SamplingParams, TokenLogprob
-from engine.sampling.adjustments import adjust, has_changes
-from engine.sampling.candidates import top_ids
-from engine.sampling.drawing import CodedRow, draw
-from engine.sampling.row_context import RowContext
+from engine.request import SamplingParams, ThinkingBudget, TokenLogprob
+from engine.runtime.interface import FLOAT32, Logits
+from engine.sampling.drawing import CodedRow, draw, top_ids
+from engine.sampling.speech_rules import forbid
+
+
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """What one row needs besides its logits. `completion` are the tokens generated before it, guesses included.
+
+    prompt: its tokens, each once will do.
+    forbidden [V]: true for tokens that the grammar does not allow; None without a grammar.
+    """
+
+    params: SamplingParams
+    seed: int
+    prompt: Sequence[int]
+    completion: Sequence[int]
+    forbidden: NDArray[np.bool_] | None = None
+
+    @property
+    def index(self) -> int:
+        """Number of the token being chosen, from 0."""
+        return len(self.completion)
+
+
+def forced_token(budget: ThinkingBudget, completion: Sequence[int]) -> int | None:
+    """The token that must come next, None while the model is free."""
+    start = _start(budget, completion)
+    if start is None or len(completion) - start < budget.tokens:
+        return None
+    closing = budget.closing
+    # A model that closes in time, or was made to, has done so before this place.
+    if _find(completion, closing, start, start + budget.tokens + 2 * len(closing)) is not None:
+        return None
+    for size in range(len(closing) - 1, 0, -1):
+        if len(completion) - start >= size and tuple(completion[-size:]) == closing[:size]:
+            return closing[size]
+    return closing[0]
+
+
+def _start(budget: ThinkingBudget, completion: Sequence[int]) -> int | None:
+    """Where the reasoning begins: at once if the prompt opened it, else behind the opening tokens."""
+    if not budget.opening:
+        return 0
+    # An answer that does not open with its reasoning has none.
+    found = _find(completion, budget.opening, 0, len(budget.opening) + budget.opens_within)
+    return None if found is None else found + len(budget.opening)
+
+
+def _find(tokens: Sequence[int], wanted: tuple[int, ...], start: int, stop: int) -> int | None:
+    """First place in [start, stop) where `wanted` begins and ends."""
+    last = min(stop, len(tokens)) - len(wanted) + 1
+    place = start
+    while place < last:
+        try:
+            place = tokens.index(wanted[0], place, last)
+        except ValueError:
+            return None
+        if tuple(tokens[place : place + len(wanted)]) == wanted:
+            return place
+        place += 1
+    return None
+
+
+def has_changes(row: RowContext) -> bool:
+    """Whether a step other than the grammar's applies to a row."""
+    params = row.params
+    return bool(
+        params.logit_bias
+        or params.repetition_penalty != 1.0
+        or params.frequency_penalty
+        or params.presence_penalty
+        or row.index < params.min_tokens
+        or params.thinking_budget is not None
+        or params.speech is not None
+    )
+
+
+def adjust(values: NDArray[np.float32], row: RowContext) -> None:
+    """Change the logits [V] of a row in place; a token that must not be chosen gets -infinity."""
+    params = row.params
+    if row.forbidden is not None:
+        values[np.flatnonzero(row.forbidden[: len(values)])] = -np.inf
+    for token, bias in params.logit_bias:
+        values[token] += bias
+    if params.speech is not None:
+        forbid(values, row.completion, params.speech)
+    if row.index < params.min_tokens:
+        _delay_stop(values, row)
+    if params.repetition_penalty != 1.0:
+        seen = np.zeros(len(values), np.bool_)
+        for tokens in (row.prompt, row.completion):
+            seen[np.asarray(tokens, np.int64)] = True
+        old = values[seen]
+        penalty = np.float32(params.repetition_penalty)
+        values[seen] = np.where(old > 0, old / penalty, old * penalty)
+    if (params.frequency_penalty or params.presence_penalty) and row.completion:
+        used, counts = np.unique(np.array(row.completion, np.int64), return_counts=True)
+        values[used] -= (params.frequency_penalty * counts + params.presence_penalty).astype(np.float32)
+    forced = None if params.thinking_budget is None else forced_token(params.thinking_budget, row.completion)
+    if forced is not None and (row.forbidden is None or not row.forbidden[forced]):
+        values[:] = -np.inf
+        values[forced] = 0.0
+
+
+def _delay_stop(values: NDArray[np.float32], row: RowContext) -> None:
+    """Forbid the stop tokens, unless the grammar allows no others."""
+    stops = list(row.params.stop_token_ids)
+    allowed = values[stops]
+    values[stops] = -np.inf
+    if row.forbidden is not None and not np.isfinite(values.max()):
+        values[stops] = allowed
+
 
 UNLIKELY = -9999.0
 NEARLY_GREEDY = 1e-5  # dividing by less overflows float32
@@ -73,7 +186,13 @@ def uniform(seed: int, index: int) -> float:
 
 
 def _sample_row(logits: Logits, place: int, row: RowContext) -> SampledToken | BadLogits:
-    token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
+    if row.params.speech is None:
+        token = _choose(CodedRow(logits.codes[place], logits.encoding), row)
+    else:
+        values = np.array(logits.rows(place, place + 1).decoded())
+        adjust(values[0], row)
+        logits, place = Logits.of(values), 0
+        token = _choose_plain(CodedRow(values[0], FLOAT32), row)
     if token is None:
         return BadLogits("the graph returned no finite logits for this request")
     return SampledToken(token, logprob_of(logits.rows(place, place + 1), token, row.params))

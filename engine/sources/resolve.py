@@ -1,4 +1,4 @@
-"""From what the user names (the demo, a checkpoint, a bundle) to a bundle folder, compiling into a cache if needed.
+"""From what the user names (the demo, a model by name, a checkpoint, a bundle) to a bundle folder, compiled if need be.
 
 The compiler runs in its own process: serving never imports it, and its memory is gone when it ends.
 """
@@ -11,59 +11,135 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from engine.bundle.hashes import remember
 from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
+from engine.bundle.weight_files import remember
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files.names import GGUF_SUFFIX
-from engine.files.opening import is_regular, shown
+from engine.files import GGUF_SUFFIX, is_regular, model_name, model_parts, shown
 from engine.genie.config import is_genie_folder
+from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
+from engine.genie.read import read_genie
 from engine.isolation.memory import usable_memory
-from engine.models.encoders.recognition import is_encoder_folder
-from engine.models.float_size import float_bytes, generator_quant, quant_by_size
-from engine.processes import child_environment, module_command
-from engine.sources.converted import convert_folder, is_good
-from engine.sources.lock import exclusive
-from engine.sources.publish import remove_stale
-from engine.sources.retention import lock_of, mark_used, remove_unused
+from engine.models.config_fields import INT8_SHARE, generator_quant, quant_by_size
+from engine.models.encoders import is_encoder_folder
+from engine.models.stored_codes import float_bytes, stored_codes_of
+from engine.processes import child_environment, install_command, module_command
+from engine.sources.fetched import NAMED, Located, expanded, locate
+from engine.sources.later import LaterCompilations
+from engine.sources.publish import draft_beside, publish, remove_stale
+from engine.sources.retention import exclusive, lock_of, mark_used, remove_unused
+
+
+def convert_folder(folder: Path, cache: Path, tools: Toolbox | None = None) -> Path:
+    """The bundle folder made of a Genie folder, made again when its files or this software change.
+
+    Raises BundleError for what cannot be served and for a cache that cannot be written.
+    """
+    target = cache / f"{folder.resolve().name}-genie-{conversion_key(folder)}"
+    mark_used(target)
+    if is_good(target):
+        return target
+    tools = tools or machine_tools(cache)
+    bundle = read_genie(folder, tools.describe, tools.runtime)
+    try:
+        with draft_beside(target) as draft:
+            write_converted(bundle, draft)
+            publish(draft, target, replaces=lambda found: not is_good(found))
+    except OSError as error:
+        raise BundleError(f"the bundle cache {cache} cannot be used: {error.strerror or error}") from error
+    return target
+
+
+def is_good(folder: Path) -> bool:
+    """Whether a finished bundle with all its files lies there."""
+    try:
+        load_manifest(folder)
+    except BundleError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model of a folder: its name, where it is, and whether it can be loaded without compiling."""
+
+    name: str
+    path: Path
+    is_bundle: bool
+
+
+def models_in(folder: Path) -> tuple[list[ListedModel], list[str]]:
+    """The models in order of their file names, and a sentence for each bundle that cannot be served. BundleError."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise BundleError(f"models_dir {folder} cannot be read: {shown(error)}") from error
+    found: list[ListedModel] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            found += _model_at(path)
+        except BundleError as error:
+            problems.append(f"{path} is not served: {error}")
+    return found, problems
+
+
+def _model_at(path: Path) -> Iterator[ListedModel]:
+    if is_regular(path / MANIFEST_FILE):
+        if not _is_draft(path):
+            yield ListedModel(load_manifest(path).name, path, is_bundle=True)
+    elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0]:
+        yield ListedModel(model_name(path), path, is_bundle=False)
+    elif is_genie_folder(path) or is_regular(path / "config.json"):
+        yield ListedModel(path.name, path, is_bundle=False)
+
+
+def _is_draft(path: Path) -> bool:
+    """What a compiler that was broken off has left."""
+    return ".partial-" in path.name or ".replaced-" in path.name
+
 
 DEMO_QUANT = "fp32"
-LARGE_ENCODER_QUANT, FOUR_BITS = "int8", "int4"
+LARGE_ENCODER_QUANT, EIGHT_BITS, FOUR_BITS = "int8", "int8", "int4"
+MOST_MEMORY = 0.8  # of the machine, for weights of 8 bits that serve until others are there
 GGUF_QUANT = "keep"
-NAMED = f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, {' or '.join(map(repr, SHIPPED))}"
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
 _COMPILER_FOLDERS = ("bundle", "compile", "models")
 
 
-def resolve_bundle(source: str, cache: Path, quant: str | None = None, lora: bool = False) -> Path:
-    """The bundle folder for a shipped model's name, a Hugging Face folder, a GGUF file, a Genie or a bundle folder.
+def resolve_bundle(
+    source: str, cache: Path, quant: str | None = None, lora: bool = False, later: LaterCompilations | None = None
+) -> Path:
+    """The bundle folder for a shipped model, a name that `locate` knows, a checkpoint, a Genie or a bundle folder.
 
     cache: where compiled bundles are kept. quant: of what is compiled, None = fp32 for shipped models, keep for a GGUF
     file, for an encoder fp32 if that is small, else int8, for other folders int8, or int4 where memory is short.
-    lora: what has to be compiled is compiled for adapters.
+    lora: what has to be compiled is compiled for adapters. later: where it is given and 4 bits are to be chosen, which
+    takes long, a bundle of 8 bits is found first and the other one is compiled there.
     Raises BundleError with a sentence for anything else and for a compilation that failed.
     """
     if source in SHIPPED:
         return _compiled(SHIPPED[source](), source, cache, quant or DEMO_QUANT, lora)
-    folder = _expanded(source)
     try:
-        return _found(folder, source, cache, quant, lora)
+        return _found(locate(source, cache), source, cache, quant, lora, later)
     except OSError as error:
         raise BundleError(f"{source} cannot be read: {shown(error)}") from error
 
 
-def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool) -> Path:
+def _found(
+    located: Located, source: str, cache: Path, quant: str | None, lora: bool, later: LaterCompilations | None
+) -> Path:
     """The bundle of what exists. Only regular files tell what it is, and OSError when they cannot be seen."""
-    if not folder.exists():
-        raise BundleError(f"{source} does not exist; name {NAMED}")
+    folder = located.path
     if folder.suffix == GGUF_SUFFIX and is_regular(folder):
-        return _compiled(folder, folder.stem, cache, quant or GGUF_QUANT, lora)
+        return _compiled(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora)
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):
@@ -71,7 +147,10 @@ def _found(folder: Path, source: str, cache: Path, quant: str | None, lora: bool
     if is_genie_folder(folder):
         return convert_folder(folder, cache)
     if is_regular(folder / "config.json"):
-        return _compiled(folder, folder.resolve().name, cache, quant or _checkpoint_quant(folder), lora)
+        name = located.name or folder.resolve().name
+        if quant is None and later is not None and _wants_four_bits_later(folder):
+            return _first_with_eight(Wanted(folder, name, cache, FOUR_BITS, lora), later)
+        return _compiled(folder, name, cache, quant or _checkpoint_quant(folder), lora)
     raise BundleError(
         f"{source} is neither a bundle (it has no {MANIFEST_FILE}) nor a checkpoint (no config.json) "
         "nor for Genie (no genie_config.json)"
@@ -83,6 +162,8 @@ def _checkpoint_quant(folder: Path) -> str:
     size = float_bytes(folder)
     if is_encoder_folder(folder):
         return quant_by_size(size, LARGE_ENCODER_QUANT)
+    if _is_carried(folder):
+        return GGUF_QUANT
     found, machine = generator_quant(size, usable_memory()), usable_memory()
     if found == FOUR_BITS:
         told = f"8 bits a weight would take more than half of the memory, {machine / 1e9:.1f} GB"
@@ -90,9 +171,36 @@ def _checkpoint_quant(folder: Path) -> str:
     return found
 
 
+def _is_carried(folder: Path) -> bool:
+    """Whether the weights come quantised in a way that bundles hold as it is."""
+    stored = stored_codes_of(folder)
+    return stored is not None and stored.is_carried
+
+
+def _wants_four_bits_later(folder: Path) -> bool:
+    """Whether 4 bits are the default for a checkpoint that fits into memory with 8 bits all the same."""
+    if is_encoder_folder(folder) or _is_carried(folder):
+        return False
+    size, machine = float_bytes(folder), usable_memory()
+    return generator_quant(size, machine) == FOUR_BITS and size * INT8_SHARE <= MOST_MEMORY * machine
+
+
+def _first_with_eight(wanted: "Wanted", later: LaterCompilations) -> Path:
+    """The bundle of 4 bits if there is one, else one of 8 bits, while the other is compiled."""
+    if is_good(wanted.target):
+        mark_used(wanted.target)
+        return wanted.target
+    eight = _compiled(wanted.folder, wanted.name, wanted.cache, EIGHT_BITS, wanted.lora)
+    log = wanted.target.with_name(f"{wanted.target.name}.log")
+    if later.start(wanted.command(), lock_of(wanted.target), log):
+        told = "8 bits take more than half of the memory; a bundle of 4 bits is compiled behind this one"
+        print(f"{wanted.name}: {told} (see {log}), and the next start serves it", file=sys.stderr, flush=True)
+    return eight
+
+
 def cache_folder(setting: str) -> Path:
     """The folder that a setting names, the default one if empty. BundleError when it lies in a home that is none."""
-    return _expanded(setting) if setting else default_cache()
+    return expanded(setting) if setting else default_cache()
 
 
 def default_cache() -> Path:
@@ -101,13 +209,6 @@ def default_cache() -> Path:
         return _platform_cache()
     except RuntimeError:
         raise BundleError("this account has no home folder: name a folder for the cache with cache_dir") from None
-
-
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise BundleError(f"{path} names a home folder that does not exist") from None
 
 
 def _platform_cache() -> Path:
@@ -132,9 +233,11 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
 
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of a file, or of a folder's files, and of the configs of its parts."""
+    """Name, size and modification time of a file's parts, or of a folder's files, and of the configs of its parts."""
     if not source.is_dir():
-        return [(source.name, source.stat().st_size, source.stat().st_mtime_ns)]
+        return [
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in model_parts(source) if path.exists()
+        ]
     paths = sorted(path for path in (*source.iterdir(), *source.glob("*/config.json")) if path.is_file())
     return [(path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
@@ -146,21 +249,51 @@ def _version() -> str:
         return "0"
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A bundle of a checkpoint: its name, its method of quantisation, and whether it takes adapters. more: options."""
+
+    folder: Path
+    name: str
+    cache: Path
+    quant: str
+    lora: bool
+    more: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def target(self) -> Path:
+        """Where in the cache it lies, or will."""
+        key = bundle_key(self.folder, (self.quant, self.name, *["lora"] * self.lora, *map(repr, self.more)))
+        return self.cache / f"{self.name}-{self.quant}-{key}"
+
+    def command(self) -> list[str]:
+        """Runs the compiler. BundleError where it is not installed."""
+        if importlib.util.find_spec("onnx") is None:
+            raise BundleError(f"{self.folder} has to be compiled first, which needs: {install_command('compile')}")
+        options = {"quant": self.quant, "name": self.name, **({"lora": True} if self.lora else {}), **dict(self.more)}
+        if self.quant == FOUR_BITS:
+            options["quality"] = None  # codes are chosen, except those that a file has
+        # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
+        arguments = json.dumps({"source": str(self.folder), "output": str(self.target), **options})
+        return module_command("engine.compile", END_WITH_INPUT, arguments)
+
+
 def _compiled(folder: Path, name: str, cache: Path, quant: str, lora: bool) -> Path:
+    return compiled(Wanted(folder, name, cache, quant, lora))
+
+
+def compiled(wanted: Wanted) -> Path:
     """The cached bundle of a checkpoint; the process that gets the lock first compiles it, other ones wait."""
-    options: dict[str, str | bool | None] = {"quant": quant, "name": name, **({"lora": True} if lora else {})}
-    if quant == FOUR_BITS:
-        options["quality"] = None  # codes are chosen, except those that a file has
-    target = cache / f"{name}-{quant}-{bundle_key(folder, (quant, name, *['lora'] * lora))}"
+    cache, target = wanted.cache, wanted.target
     mark_used(target)
     if is_good(target):
         return target
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with exclusive(lock_of(target), lambda: _say_waiting(name)):
+        with exclusive(lock_of(target), lambda: _say_waiting(wanted.name)):
             if not is_good(target):
                 shutil.rmtree(target, ignore_errors=True)  # a damaged one, possibly without its manifest
-                _compile(folder, target, options)
+                _compile(wanted)
                 remember(target, load_manifest(target), cache / COSTS_FOLDER)
         with suppress(OSError):  # such as another process that tidies up as well
             remove_unused(cache)
@@ -174,13 +307,9 @@ def _say_waiting(name: str) -> None:
     print(f"another process compiles {name} already: waiting until it is done", file=sys.stderr, flush=True)
 
 
-def _compile(folder: Path, target: Path, options: Mapping[str, str | bool | None]) -> None:
+def _compile(wanted: Wanted) -> None:
     """Run the compiler with its progress on our stderr. Two that race are safe: the output is renamed into place."""
-    if importlib.util.find_spec("onnx") is None:
-        raise BundleError(f"{folder} has to be compiled first, which needs: pip install 'hexserve[compile]'")
-    # The fields of `CompileArguments`, which stays unknown here: the compiler imports this folder.
-    arguments = json.dumps({"source": str(folder), "output": str(target), **options})
-    command = module_command("engine.compile", END_WITH_INPUT, arguments)
+    command, folder, target = wanted.command(), wanted.folder, wanted.target
     its_input, ours = os.pipe()  # nobody writes: it ends when we do, also when we are killed
     try:
         result = subprocess.run(command, env=child_environment(), stdin=its_input, check=False)

@@ -3,16 +3,65 @@
 The modification time of a bundle's folder is when it was last used. Who serves a bundle holds a lock all the while.
 """
 
+import errno
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from engine.sources.lock import exclusive_if_free
+from filelock import FileLock, Timeout
+
+
+@contextmanager
+def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a file, which is made if need be and gone afterwards. What the file holds does not count.
+
+    on_wait is called once when another process holds the lock, before waiting for it. OSError when the file cannot be
+    made or its file system has no locks.
+    """
+    lock = FileLock(path)
+    if not _acquired(lock):
+        on_wait()
+        lock.acquire()
+    with _held(lock, path):
+        yield
+
+
+@contextmanager
+def exclusive_if_free(path: Path) -> Iterator[bool]:
+    """As `exclusive`, but nobody waits: False when another one holds the lock."""
+    lock = FileLock(path)
+    if not _acquired(lock):
+        yield False
+        return
+    with _held(lock, path):
+        yield True
+
+
+@contextmanager
+def _held(lock: FileLock, path: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        # Who waits for this very file finds its work done; Windows removes a file only when it is closed.
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
+
+
+def _acquired(lock: FileLock) -> bool:
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    except NotImplementedError:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(lock.lock_file)) from None
+    return True
+
 
 UNUSED_S = 30 * 24 * 3600.0
 USERS_FOLDER = "users"  # in the cache: a lock for each process that serves a bundle of it

@@ -1,1 +1,1 @@
-"""Guesses of coming tokens: how often they were right, what they are worth, and how many of them a pass takes."""
+"""Draft models, which guess coming tokens for another model."""

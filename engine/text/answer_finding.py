@@ -1,15 +1,24 @@
 """From what a chat template renders of the probes to how the model writes its answers. Pure."""
 
+import asyncio
+import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
 from engine.bundle.answer_format import AnswerFormat, CallFormat, Markers
-from engine.text.atoms import atoms, common_end, common_start, first_tags, is_tag
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.errors import BundleError, HexserveError
+from engine.isolation.helper_pool import HelperLimits
 from engine.text.call_finding import TurnFrame, find_calls
-from engine.text.format_probes import BLOCK, KEYS, NAMES, NEXT, SAID, THOUGHTS, WAYS, Renderings, Way
-from engine.text.format_table import known_answer, told_reasoning
+from engine.text.format_probes import BLOCK, KEYS, NAMES, NEXT, SAID, THOUGHTS, WAYS, Renderings, Way, probe_requests
+from engine.text.format_table import atoms, common_end, common_start, first_tags, is_tag, known_answer, told_reasoning
+from engine.text.rendering import Rendered, read_template
+from engine.text.template_pool import render_all
 
 _SHOWN_LIST = re.compile(r"""['"](?:thinking|thoughts)['"]""")  # a list that became text as it is
 PROMPTS = ("prompt", "prompt thinks", "prompt does not")
@@ -183,3 +192,42 @@ def _prefill(seen: Renderings, calls: CallFormat) -> str:
     begin = (calls.opening + calls.begin).strip()
     prompt = seen.text("prompt")
     return begin if begin and prompt.endswith(begin) else ""
+
+
+LONGEST_S = 20.0  # for all probes; they take less than a second
+LIMITS = HelperLimits(budget_s=1.0, processes=1)
+
+
+@lru_cache(maxsize=16)
+def probed_answer(source: str | None, bos: str | None, eos: str | None) -> AnswerFormat | None:
+    """How a model of this template writes, None without one. Blocks; not for an event loop's own thread.
+
+    What cannot be rendered in time is not found; nothing is raised for it.
+    """
+    if source is None:
+        return None
+    try:
+        rendered = asyncio.run(_rendered(source, {"bos_token": bos or "", "eos_token": eos or ""}))
+    except (HexserveError, TimeoutError) as error:
+        logging.getLogger("hexserve").warning("how the model writes tool calls cannot be found: %s", error or "no time")
+        rendered = []
+    return find_answer(Renderings.of(rendered), source)
+
+
+async def _rendered(source: str, variables: Mapping[str, str]) -> list[Rendered]:
+    async with asyncio.timeout(LONGEST_S):
+        return await render_all(source, probe_requests(variables), LIMITS)
+
+
+def load_described(folder: Path) -> Manifest:
+    """A bundle's manifest; that of an earlier version gets the answer format of its template. BundleError. Blocks."""
+    manifest = load_manifest(folder)
+    text = manifest.text
+    if text.answer is not None or text.chat_template is None:
+        return manifest
+    try:
+        source = read_template(folder / text.chat_template)
+    except BundleError:  # whoever needs the template says so
+        return manifest
+    answer = probed_answer(source, text.bos_token, text.eos_token)
+    return msgspec.structs.replace(manifest, text=msgspec.structs.replace(text, answer=answer))

@@ -17,9 +17,8 @@ from engine.bundle.answer_format import (
     Markers,
     TaggedArguments,
 )
-from engine.text.atoms import atoms, common_end, common_start, is_tag
 from engine.text.format_probes import AWKWARD, INNER, KEYS, KINDS, NAMES, VALUES, Renderings, Way
-from engine.text.format_table import END_OF_TURN
+from engine.text.format_table import END_OF_TURN, atoms, common_end, common_start, is_tag
 
 _LONE_NUMBER = re.compile(r"(?<![\w⟨])\d+(?!\w)")
 

@@ -1,8 +1,54 @@
 """What no rendering of a chat template shows of the way its model writes."""
 
+import re
+from collections.abc import Sequence
+
 import msgspec
 
-from engine.bundle.answer_format import AnswerFormat, CallFormat, JsonArguments, LiteralArguments, Markers
+from engine.bundle.answer_format import TAG, AnswerFormat, CallFormat, JsonArguments, LiteralArguments, Markers
+
+_ATOM = re.compile(rf"{TAG.pattern}|\w+|.", re.DOTALL)
+
+
+def atoms(text: str) -> list[str]:
+    """Tags, words and single signs."""
+    return _ATOM.findall(text)
+
+
+def is_tag(atom: str) -> bool:
+    """Whether an atom looks like a tag or a control token."""
+    return TAG.fullmatch(atom) is not None
+
+
+def common_start(*texts: str) -> str:
+    """The longest beginning that all have, in whole atoms."""
+    return "".join(_shared([atoms(text) for text in texts]))
+
+
+def common_end(*texts: str) -> str:
+    """The longest end that all have, in whole atoms."""
+    return "".join(reversed(_shared([atoms(text)[::-1] for text in texts])))
+
+
+def first_tags(text: str, count: int = 1) -> str:
+    """`text` up to its `count`-th tag, "" when it has fewer."""
+    found, parts = 0, []
+    for atom in atoms(text):
+        parts.append(atom)
+        found += is_tag(atom)
+        if found == count:
+            return "".join(parts)
+    return ""
+
+
+def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
+    same: list[str] = []
+    for row in zip(*lists, strict=False):
+        if len(set(row)) > 1:
+            break
+        same.append(row[0])
+    return same
+
 
 # What closes a turn.
 END_OF_TURN = (
@@ -50,8 +96,6 @@ FURTHER: tuple[tuple[str, str, CallFormat], ...] = (
     ("<|channel|>", " to=functions.", _harmony(" <|constrain|>json<|message|>")),
     ("<|channel|>", " to=functions.", _harmony("<|message|>")),
 )
-
-
 # What opens text besides, by what opens the text of an answer.
 ASIDES = {"<|channel|>final<|message|>": ("<|channel|>commentary<|message|>",)}
 

@@ -1,10 +1,19 @@
 """From what the caller wrote to prompt token ids: normalise, bound, guard; then what was rendered is tokenised.
 
 Runs in a thread. Between the two halves of a chat the template renders, in a process of its own (`template_pool.py`).
+
+Keeps special tokens written by the caller from becoming control tokens. Pure string work.
+
+A template mixes its own control tokens with the caller's text, and afterwards they cannot be told apart. So before
+rendering, a separator (a short run of private-use characters that the request does not contain) is put behind the first
+character of every special token inside the caller's strings, and inside every part of a special token at either
+end of a string, because a template may join strings. What is still whole after rendering came from the template.
+The tokenizer then removes the separator (`Tokenizer.encode_guarded`). Texts without such strings are not changed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +21,107 @@ from typing import Any
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.text.rendering import Rendered, RenderRequest, RenderTooLong, read_template
-from engine.text.special_token_guard import SpecialTokenGuard, choose_separator
-from engine.text.template_options import check_options
 from engine.text.tokenizer import Tokenizer
+
+_POST, _FILLER = "\ue000", "\ue001"  # private use: no vocabulary and no template gives them a meaning
+DEEPEST_MESSAGE = 64
+OWN_KEYS = frozenset({"role", "type"})  # the server validates their values
+
+
+class SpecialTokenGuard:
+    """The special tokens of one vocabulary, and how to break them apart in text of the caller."""
+
+    def __init__(self, special_tokens: Collection[str]) -> None:
+        ordered = sorted((token for token in special_tokens if token), key=len, reverse=True)
+        self._whole = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._prefixes = frozenset(token[:end] for token in ordered for end in range(1, len(token)))
+        self._suffixes = frozenset(token[start:] for token in ordered for start in range(1, len(token)))
+        self._longest = len(ordered[0]) if ordered else 0
+
+    def protect(self, value: Any, separator: str) -> Any:
+        """A copy of messages or tools with every special token in it broken apart; roles and types stay."""
+        return _map_strings(value, lambda text, is_key: self._protect_text(text, separator, is_key), 0)
+
+    def _protect_text(self, text: str, separator: str, is_key: bool) -> str:
+        if self._whole is None:
+            return text
+        text = self._whole.sub(lambda match: match.group()[0] + separator + match.group()[1:], text)
+        if is_key:  # a template looks keys up by name; it does not join them to a control token
+            return text
+        return self._protect_ends(text, separator)
+
+    def _protect_ends(self, text: str, separator: str) -> str:
+        """Break an end that could be part of a special token; white space beside it may be trimmed."""
+        body = text.rstrip()
+        for length in range(min(len(body), self._longest - 1), 0, -1):
+            if body[-length:] in self._prefixes:
+                text = body + separator + text[len(body) :]
+                break
+        body = text.lstrip()
+        for length in range(min(len(body), self._longest - 1), 0, -1):
+            if body[:length] in self._suffixes:
+                return text[: len(text) - len(body)] + separator + body
+        return text
+
+
+def choose_separator(value: Any) -> str:
+    """A string that no string of `value` contains: A, then one more B than any run of Bs in it, then A."""
+    longest = 0
+
+    def look(text: str, _is_key: bool) -> str:
+        nonlocal longest
+        if _FILLER in text:
+            longest = max(longest, *map(len, re.findall(f"{_FILLER}+", text)))
+        return text
+
+    _map_strings(value, look, 0)
+    return _POST + _FILLER * (longest + 1) + _POST
+
+
+def _map_strings(value: Any, change: Callable[[str, bool], str], depth: int) -> Any:
+    if depth > DEEPEST_MESSAGE:
+        raise InvalidRequest(f"The messages are nested deeper than {DEEPEST_MESSAGE} levels.", "messages")
+    if isinstance(value, str):
+        return change(value, False)
+    if isinstance(value, Mapping):
+        return {
+            change(key, True) if isinstance(key, str) else key: (
+                item if key in OWN_KEYS and isinstance(item, str) else _map_strings(item, change, depth + 1)
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_map_strings(item, change, depth + 1) for item in value]
+    return value
+
+
+ALLOWED_OPTIONS: dict[str, tuple[type, ...]] = {
+    "add_generation_prompt": (bool,),
+    "enable_thinking": (bool,),
+    "thinking": (bool,),
+    "preserve_thinking": (bool,),
+    "reasoning_effort": (str,),
+    "verbosity": (str,),
+    "date_string": (str,),
+}
+LONGEST_OPTION_CHARS = 64
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of one request; InvalidRequest for a name that is not in the list or a wrong type."""
+    for name, value in options.items():
+        param = f"chat_template_kwargs.{name[:64]}"
+        if name not in ALLOWED_OPTIONS:
+            raise InvalidRequest(
+                f"'{param}' is not supported; supported are {', '.join(sorted(ALLOWED_OPTIONS))}.", param
+            )
+        kinds = ALLOWED_OPTIONS[name]
+        if not isinstance(value, kinds):
+            raise InvalidRequest(f"'{param}' must be {kinds[0].__name__}, not {type(value).__name__}.", param)
+        if isinstance(value, str) and len(value) > LONGEST_OPTION_CHARS:
+            raise InvalidRequest(f"'{param}' is longer than {LONGEST_OPTION_CHARS} characters.", param)
+    return dict(options)
+
 
 USUAL_TOKEN_CHARS = 8  # of ordinary text it is about 4
 CUT_SLACK_TOKENS = 64
@@ -33,10 +140,11 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """What a template reads in a message. thoughts: the field of reasoning, "" = none."""
+    """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list."""
 
     thoughts: str = ""
     has_text_arguments: bool = False
+    has_parts: bool = False
 
 
 class PromptMaker:
@@ -57,10 +165,10 @@ class PromptMaker:
         self._guard = SpecialTokenGuard(tokenizer.special_tokens)
 
     @classmethod
-    def load(cls, folder: Path, spec: TextSpec) -> "PromptMaker":
+    def load(cls, folder: Path, spec: TextSpec, reads_images: bool = False) -> "PromptMaker":
         """Read tokenizer and template of a bundle; BundleError says what is wrong with them."""
         template = read_template(folder / spec.chat_template) if spec.chat_template else None
-        given = MessageForm(spec.writes.thoughts, spec.writes.has_text_arguments)
+        given = MessageForm(spec.writes.thoughts, spec.writes.has_text_arguments, has_parts=reads_images)
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
         return cls(Tokenizer.load(folder, spec), template, names, given)
 
@@ -110,8 +218,12 @@ class PromptMaker:
         )
         return ChatPrompt(request, separator, max_context, keep)
 
-    def chat_ids(self, prompt: ChatPrompt, rendered: Rendered) -> tuple[int, ...]:
+    def chat_ids(
+        self, prompt: ChatPrompt, rendered: Rendered, placed: Callable[[str], str] | None = None
+    ) -> tuple[int, ...]:
         """Token ids of a rendered conversation. No BOS is added: a template writes its own.
+
+        placed: what stands for images in the text, put where the template has their placeholders.
 
         Raises InvalidRequest for what the template refused, ContextLengthExceeded (by characters, before tokenising).
         """
@@ -120,6 +232,8 @@ class PromptMaker:
             text = rendered.checked()
         except RenderTooLong:
             raise ContextLengthExceeded(max_context, max_context + 1, 0, at_least=True) from None
+        if placed is not None:
+            text = placed(text)
         if keep is None:
             self._check_beginning(text, max_context, "messages")
         else:
@@ -155,12 +269,25 @@ def normalise_message(message: Mapping[str, Any], param: str, form: MessageForm 
     Text parts are joined by line breaks, a missing content is empty; arguments that are not a JSON object stay text.
     """
     spoken = dict(message)
-    spoken["content"] = _content_text(message.get("content"), param)
+    content = message.get("content")
+    spoken["content"] = _content_parts(content, param) if form.has_parts else _content_text(content, param)
     if message.get("tool_calls") and not form.has_text_arguments:
         spoken["tool_calls"] = [_normalise_call(call, param) for call in message["tool_calls"]]
     if form.thoughts and spoken.get("reasoning_content"):
         spoken[form.thoughts] = spoken["reasoning_content"]
     return spoken
+
+
+def _content_parts(content: Any, param: str) -> list[dict[str, str]]:
+    """A list of texts and images in their order, as templates of models that read images want every content."""
+    if content is None or isinstance(content, str) or not isinstance(content, Sequence):
+        return [{"type": "text", "text": _content_text(content, param)}]
+    return [
+        {"type": "image"}
+        if isinstance(part, Mapping) and part.get("type") == "image"
+        else {"type": "text", "text": _part_text(part, f"{param}.content[{index}]")}
+        for index, part in enumerate(content)
+    ]
 
 
 def _content_text(content: Any, param: str) -> str:
@@ -170,14 +297,14 @@ def _content_text(content: Any, param: str) -> str:
         return content
     if not isinstance(content, Sequence):
         raise InvalidRequest(f"'{param}.content' must be a string or a list of text parts.", f"{param}.content")
-    texts = []
-    for index, part in enumerate(content):
-        text = part.get("text") if isinstance(part, Mapping) else None
-        if not isinstance(text, str):
-            where = f"{param}.content[{index}]"
-            raise InvalidRequest(f"'{where}' is not a text part; this model reads text only.", where)
-        texts.append(text)
-    return "\n".join(texts)
+    return "\n".join(_part_text(part, f"{param}.content[{index}]") for index, part in enumerate(content))
+
+
+def _part_text(part: Any, where: str) -> str:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str):
+        raise InvalidRequest(f"'{where}' is not a text part; this model reads text only.", where)
+    return text
 
 
 def _normalise_call(call: Any, param: str) -> dict[str, Any]:

@@ -2,21 +2,173 @@
 
 An empty frame says that it is up. The first frame it reads has the template and is answered by an empty `Rendered`, or
 by why the template cannot be compiled. What takes too long ends the process, what takes too much memory does not.
+
+Chat messages to prompt text with the model's own Jinja template, in a sandbox.
+
+A template is a program, and the sandbox bounds neither its time nor its memory: the server runs it in processes of
+their own (`renderer.py`).
+
+The environment gives templates what Hugging Face's `apply_chat_template` gives them: trim_blocks, lstrip_blocks,
+loop controls, `raise_exception`, `strftime_now`, a `tojson` that keeps Unicode and HTML signs, and
+`{% generation %}` blocks.
 """
 
+import json
 import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
 
-from engine.errors import BundleError
+import jinja2
+import jinja2.ext
+import jinja2.meta
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from engine.errors import BundleError, InvalidRequest
 from engine.isolation.inside import HelperFrames, bound_memory, ending_after
-from engine.text.chat_template import ChatTemplate
 from engine.text.rendering import (
     MEMORY_BYTES,
     TOO_MUCH_MEMORY,
     Rendered,
+    RenderRequest,
+    RenderTooLong,
     decode_opening,
     decode_request,
     encode,
+    read_template,
+    too_slow,
 )
+
+LONGEST_RENDER_S = 5.0
+# A template is a program over the caller's data: what it trips over is in the data.
+TRIPPED_OVER = (TypeError, ValueError, AttributeError, KeyError, ArithmeticError, RecursionError, MemoryError)
+
+
+class TemplateRefusal(jinja2.TemplateError):
+    """What a template says through `raise_exception`."""
+
+
+class _GenerationBlock(jinja2.ext.Extension):
+    """`{% generation %}...{% endgeneration %}` marks the assistant's text for training; here it is just its content."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's interface)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled template. `clock` counts seconds; longest_s bounds a rendering where the template prints something."""
+
+    def __init__(
+        self, source: str, clock: Callable[[], float] = time.monotonic, longest_s: float = LONGEST_RENDER_S
+    ) -> None:
+        """BundleError when `source` is not a template."""
+        try:
+            environment = _environment()
+            self._template = environment.from_string(source)
+            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        except (jinja2.TemplateError, SyntaxError, *TRIPPED_OVER) as error:  # SyntaxError: blocks nested too deeply
+            raise BundleError(f"the chat template cannot be compiled: {_shown(error)}") from error
+        self._reads_functions = "functions" in read and "tools" not in read
+        self._clock = clock
+        self._longest_s = longest_s
+
+    @classmethod
+    def load(cls, path: Path) -> "ChatTemplate":
+        """Read and compile a template file; BundleError when it cannot be used."""
+        return cls(read_template(path))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+        max_chars: int,
+    ) -> str:
+        """Prompt text. `variables` are checked options and the special tokens' names.
+
+        Raises InvalidRequest with the template's own message, or when it takes or says too much.
+        """
+        try:
+            given = {**variables, "messages": messages, "tools": tools}
+            if self._reads_functions:  # Firefunction's: tools as JSON text, and the time
+                given |= {"functions": _tojson(tools or [], indent=2), "datetime": _strftime_now("%b %d %Y %H:%M:%S")}
+            return self._bounded(self._template.generate(given), max_chars)
+        except jinja2.TemplateError as error:
+            raise InvalidRequest(f"The chat template refuses these messages: {_shown(error)}", "messages") from error
+        except MemoryError:
+            raise InvalidRequest(TOO_MUCH_MEMORY, "messages") from None
+        except TRIPPED_OVER as error:
+            raise InvalidRequest(
+                f"The chat template cannot render these messages: {_shown(error)}", "messages"
+            ) from error
+
+    def answer(self, request: RenderRequest) -> Rendered:
+        """What `render` returns or raises, as a value."""
+        try:
+            return Rendered(self.render(request.messages, request.tools, request.variables, request.max_chars))
+        except InvalidRequest as error:
+            return Rendered(error=str(error), is_too_long=isinstance(error, RenderTooLong))
+
+    def _bounded(self, printed: Iterable[str], max_chars: int) -> str:
+        deadline = self._clock() + self._longest_s
+        pieces: list[str] = []
+        chars = 0
+        for piece in printed:
+            chars += len(piece)
+            if chars > max_chars:
+                raise RenderTooLong(f"The rendered prompt is longer than {max_chars} characters.", "messages")
+            if self._clock() > deadline:
+                raise InvalidRequest(too_slow(self._longest_s), "messages")
+            pieces.append(piece)
+        return "".join(pieces)
+
+
+def _environment() -> jinja2.sandbox.SandboxedEnvironment:
+    environment = jinja2.sandbox.SandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateRefusal(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_listed
+    )
+
+
+def _listed(value: Any) -> list[Any]:
+    """What filters such as `map` give is a list in JSON."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _shown(error: BaseException) -> str:
+    return (str(error) or type(error).__name__)[:500]
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import BundleError, InvalidRequest
-from engine.files.opening import TEMPLATE_BYTES, read_text, shown
+from engine.files import TEMPLATE_BYTES, read_text, shown
 
 MEMORY_BYTES = 1024**3  # of address space; a prompt as long as a request may make it takes a part of it
 TOO_MUCH_MEMORY = f"The chat template takes more than {MEMORY_BYTES // 1024**2} MiB of memory."
@@ -99,3 +99,14 @@ def read_template(path: Path) -> str:
 def _decoded(body: bytes) -> dict[str, Any]:
     named: dict[str, Any] = json.loads(body.decode("utf-8", "surrogatepass"))
     return named
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """Special tokens and the source of the chat template; None where the bundle has none."""
+
+    bos_token: str | None
+    eos_token: str | None
+    add_bos: bool
+    special_tokens: tuple[str, ...]
+    chat_template: str | None

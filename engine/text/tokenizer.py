@@ -16,9 +16,7 @@ import tokenizers
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import BundleError, InvalidRequest
-from engine.files.content import one_line
-from engine.files.names import confined
-from engine.files.opening import TOKENIZER_BYTES, read_text, shown
+from engine.files import TOKENIZER_BYTES, confined, one_line, read_text, shown
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LARGEST_ID = (1 << 24) - 1

@@ -1,1 +1,1 @@
-"""The process that owns the graphs: it receives requests, runs one pass after the other, and replies."""
+"""The process that owns the graphs: it receives requests, runs one step after the other, and replies."""

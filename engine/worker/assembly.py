@@ -1,51 +1,65 @@
-"""Building the engine of one bundle: shapes, runtime, pass times, scheduler, grammar masks, loop."""
+"""Building the engine of one bundle: shapes, runtime, step times, scheduler, grammar masks, loop."""
 
 import logging
+import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
-from engine.bundle.forecast_prefix import read_forecast_prefix
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
-from engine.bundle.variant import PassShape, ShapeTable, pin, shape_of, shape_table
-from engine.config import PAGE_COLUMNS, EngineConfig
-from engine.drafts.block_draft import BlockDraft
-from engine.drafts.draft_model import DraftModel
-from engine.drafts.draft_passes import DraftPasses
-from engine.drafts.same_tokens import check_same_tokens
-from engine.errors import BundleError
-from engine.files.opening import MANIFEST_BYTES, read_bytes
+from engine.bundle.variant import ShapeTable, StepShape, pin, shape_of, shape_table
+from engine.bundle.weight_files import FLOAT_BYTES, read_forecast_prefix
+from engine.config import BLOCK_SIZE, EngineConfig
+from engine.core.build import ModelLimits, build_scheduler
+from engine.core.planner import Planner
+from engine.core.policy import COPY_BYTES_PER_MS, CostTable
+from engine.core.scheduler import Scheduler
+from engine.core.speculation import Drafter
+from engine.core.speech_scheduler import SpeechScheduler
+from engine.core.text_scheduler import TextScheduler
+from engine.errors import BundleError, StepFailed
+from engine.files import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
-from engine.graphs.fused.runtime import FusedRuntime
-from engine.graphs.onnx_provider import checked_provider
-from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.graphs.onnx_segments import SegmentRuntime
-from engine.graphs.onnx_sessions import Provider
-from engine.graphs.paced_runtime import Pace, PacedRuntime
-from engine.graphs.pass_times import believed, cost_file, is_complete, load_times, measure, save_times
-from engine.graphs.runtime import Runtime
-from engine.graphs.whole_context import WholeContextRuntime
 from engine.isolation.memory import usable_memory
 from engine.messages import Ready
-from engine.scheduling.build import ModelLimits, build_scheduler
-from engine.scheduling.costs import COPY_BYTES_PER_MS, CostTable
-from engine.simulate.published import named, price
-from engine.speculation.drafter import Drafter, NoDrafter
-from engine.worker.encoder_assembly import assemble_encoder
-from engine.worker.fused_settings import fused_settings
-from engine.worker.kv_restart import open_kv_file
-from engine.worker.loop import EngineLoop
-from engine.worker.memory_plan import MemoryPlan, plan_memory
-from engine.worker.recurrent import recurrent_settings
-from engine.worker.spinning import ON as SPIN_ON
-from engine.worker.spinning import settle_spin
-from engine.worker.startup import Stages
-from engine.worker.windows import window_of
-from engine.worker.work_loop import Assembled
+from engine.runtime.encoder import EncoderRuntime
+from engine.runtime.fused import FusedRuntime
+from engine.runtime.interface import Runtime
+from engine.runtime.pooled import OnnxRuntime
+from engine.runtime.qnn.trial import checked_provider
+from engine.runtime.segmented import SegmentRuntime
+from engine.runtime.self_check import self_check
+from engine.runtime.serial import SerialRuntime
+from engine.runtime.sessions import Provider, cpu_provider
+from engine.runtime.speech import SpeechRuntime
+from engine.runtime.stateless import WholeContextRuntime
+from engine.runtime.step_times import believed, cost_file, is_complete, load_times, measure, save_times
+from engine.runtime.vision import VisionGraph
+from engine.speculation.draft_models import BlockDraft, DraftModel
+from engine.speculation.draft_steps import DraftSteps, check_same_tokens
+from engine.worker.hand_over import SequenceMover, reason_to_keep
+from engine.worker.images import ImageQueue
+from engine.worker.kv_file import KvRestart, open_kv_file
+from engine.worker.settings import ON as SPIN_ON
+from engine.worker.settings import (
+    MemoryPlan,
+    column_bytes,
+    encoder_settings,
+    fused_settings,
+    plan_memory,
+    recurrent_settings,
+    resolve_lookup,
+    resolve_spin,
+    sliding_window,
+    speech_settings,
+    window_of,
+)
+from engine.worker.step import EngineLoop
 
 log = logging.getLogger("hexserve.worker")
 
@@ -54,19 +68,67 @@ POOL_BUDGET_BYTES = 4 * 1024**3
 PINNED_ROWS = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A loop ready to step, and what to tell the parent about it. kv_file: where its blocks outlive it, if anywhere.
+
+    mover: hands sequences over to other workers, None where it cannot.
+    """
+
+    loop: EngineLoop
+    runtime: Runtime
+    ready: Ready
+    kv_file: KvRestart | None = None
+    mover: SequenceMover | None = None
+
+
+class Stages:
+    """One stage follows the other; where a start fails or hangs, the last line of the debug log says in which."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._taken_s: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Name a stage when it begins; its time counts when it ends without an error."""
+        self._log.debug("start: %s", name)
+        began = self._clock()
+        yield
+        self._taken_s[name] = self._clock() - began
+
+    def finish(self) -> None:
+        """One line with the time of every stage, in their order."""
+        times = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self._taken_s.items())
+        self._log.info("started in %.2f s: %s", sum(self._taken_s.values()), times)
+
+
 OpenRuntime = Callable[[Path, Manifest, ShapeTable, EngineConfig], Runtime]
 
 
 def open_onnx(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
     """The runtime of every bundle that the compiler makes."""
-    adapters, window = read_adapters(named_adapters(config.lora), manifest), window_of(manifest, config)
     provider = choose_provider(folder, manifest, config)
+    if manifest.encoder is not None:
+        return EncoderRuntime(folder, manifest, provider)
+    if manifest.speech is not None:
+        return SpeechRuntime(folder, manifest, shapes, config.max_running, provider)
+    return _open_generator(folder, manifest, shapes, config, provider)
+
+
+def _open_generator(
+    folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig, provider: Provider
+) -> Runtime:
+    adapters, window = read_adapters(named_adapters(config.lora), manifest), window_of(manifest, config)
     if manifest.fused is not None:
         return FusedRuntime(folder, manifest, shapes, provider)
     if manifest.is_segmented:
         return SegmentRuntime(folder, manifest, shapes, provider, adapters, window)
     if manifest.reads_whole_context:
         return open_whole_context(folder, manifest, shapes, provider)
+    if manifest.is_serial:
+        return SerialRuntime(folder, manifest, shapes, provider)
     runtime = OnnxRuntime(folder, manifest, shapes, config.pools, provider)
     if manifest.forecast is not None and config.forecast:
         runtime.load_prefix(read_forecast_prefix(folder, manifest.forecast, manifest.model, manifest.kv_dtype))
@@ -81,90 +143,101 @@ def open_whole_context(folder: Path, manifest: Manifest, shapes: ShapeTable, pro
     return WholeContextRuntime(OnnxRuntime(folder, manifest, table, 1, provider), lengths, shapes)
 
 
-def open_paced(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
-    """A runtime that sleeps for the published time of a pass. BundleError when a shape has none."""
-    if config.window:
-        raise BundleError(f"window = {config.window}: a paced server computes nothing that could see less")
-    try:
-        published = named(config.paced)
-        milliseconds = price(published, (*shapes.fixed, *shapes.prefill))
-    except ValueError as error:
-        raise BundleError(f"paced: {error}") from None
-    if shapes.free:
-        raise BundleError(f"paced: the bundle has no fixed shapes, so {published.title} has no times for it")
-    log.warning("PACED: nothing is computed and every answer is noise; a pass takes the time of %s", published.title)
-    return PacedRuntime(
-        manifest, shapes, config.pools, Pace(published.title, milliseconds, time.perf_counter, time.sleep)
-    )
-
-
-def open_configured(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
-    """What the settings ask for."""
-    return (open_paced if config.paced else open_onnx)(folder, manifest, shapes, config)
-
-
-def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_configured) -> Assembled:
+def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Assembled:
     """Load a bundle and put the parts together, in stages. BundleError when it cannot be served as configured."""
     folder = Path(config.bundle)
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
         manifest = load_manifest(folder)
-        config = settle_spin(manifest, config)
-    if manifest.encoder is not None:
-        return assemble_encoder(folder, manifest, config, lambda: choose_provider(folder, manifest, config), stages)
+        config = resolve_lookup(manifest, resolve_spin(manifest, config))
     with stages.stage("shapes"):
         config = settings_for(manifest, config)
         shapes = choose_shapes(manifest, config)
         _tell_memory(plan_memory(manifest, shapes, config), usable_memory())
     with stages.stage("graphs and pools"):
         runtime = open_runtime(folder, manifest, shapes, config)
+        _tell_self_check(manifest, runtime)
         salts = read_salts(named_adapters(config.lora))
-    with stages.stage("pass times"):
+    with stages.stage("step times"):
         column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
-        costs = CostTable(_times(folder, manifest, config, runtime), column_ms)
-    with stages.stage("scheduler"):
-        state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
-        limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, state_bytes, forecast)
-        scheduler = build_scheduler(shapes, costs, limits, config)
-        text = manifest.text
-        masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
-    drafter: Drafter = NoDrafter()
+        times = _times(folder, manifest, config, runtime)
+        costs = CostTable(times, column_ms)
+    kv_file, scheduler = None, _open_planner(manifest, shapes, costs, config)
+    if isinstance(scheduler, Scheduler):
+        kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
+    text = manifest.text
+    masks = GrammarMasks(lambda: load_tokenizer(folder / text.tokenizer, manifest.model.vocab, text.stop_ids))
+    drafter = Drafter()
     if config.draft:
         with stages.stage("draft"):
             drafter = _open_draft(folder, manifest, shapes, config, open_runtime)
-    loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts=salts, drafter=drafter)
-    kv_file = open_kv_file(folder, manifest, config, scheduler, runtime)
+    loop = EngineLoop(scheduler, runtime, time.monotonic, masks, salts, drafter, _open_images(folder, manifest, config))
     if kv_file is not None:
         with stages.stage("kv file"):
             kv_file.restore()
     stages.finish()
-    variants = ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
-    if manifest.fused is not None:
-        variants = tuple(graph.name for graph in manifest.graphs)
+    keeps = reason_to_keep(manifest, scheduler, runtime, config.prefix_cache)
     ready = Ready(
         bundle=manifest.name,
         device=runtime.device,
-        max_tokens_per_sequence=scheduler.rules.capacity.tokens_per_sequence,
-        variants=variants,
+        max_tokens_per_sequence=scheduler.capacity.tokens_per_sequence,
+        variants=_variants(manifest, shapes),
         adapters={name: salt.hex() for name, salt in salts.salts.items()},
-        max_input_tokens=scheduler.rules.capacity.tokens_per_input,
+        max_input_tokens=scheduler.capacity.tokens_per_input,
+        costs=tuple((shape.rows, shape.past, milliseconds) for shape, milliseconds in times.items()),
+        keeps=keeps,
     )
-    return Assembled(loop, runtime, ready, kv_file)
+    if keeps or not isinstance(scheduler, Scheduler):
+        return Assembled(loop, runtime, ready, kv_file)
+    return Assembled(loop, runtime, ready, kv_file, SequenceMover(folder, manifest, scheduler, runtime))
+
+
+def _open_planner(manifest: Manifest, shapes: ShapeTable, costs: CostTable, config: EngineConfig) -> Planner:
+    if manifest.encoder is not None:
+        pair = manifest.rerank
+        middle_ids = pair.middle_ids if pair is not None and pair.has_types else ()
+        # Sums depend on where in a step a text lies, so a deterministic one has a step of its own.
+        return TextScheduler(shapes, costs, middle_ids, alone=config.deterministic)
+    if manifest.speech is not None:
+        features = manifest.speech.features * FLOAT_BYTES
+        return SpeechScheduler(costs, config.max_running, manifest.max_context, features)
+    state_bytes, forecast = manifest.state_bytes_per_sequence, manifest.forecast if config.forecast else None
+    window = sliding_window(manifest, config)
+    limits = ModelLimits(manifest.max_context, manifest.kv_bytes_per_token, state_bytes, forecast, window)
+    return build_scheduler(shapes, costs, limits, config)
+
+
+def _open_images(folder: Path, manifest: Manifest, config: EngineConfig) -> ImageQueue | None:
+    """What reads images beside the steps: half of the cores are left to these."""
+    if manifest.vision is None:
+        return None
+    spins = config.spin == SPIN_ON
+    threads = config.threads if spins else max(1, (config.threads or os.cpu_count() or 1) // 2)
+    return ImageQueue(VisionGraph(folder, manifest, manifest.vision, cpu_provider(threads, spins)).rows)
+
+
+def _variants(manifest: Manifest, shapes: ShapeTable) -> tuple[str, ...]:
+    """What people are told of the shapes that may run."""
+    if manifest.encoder is not None:
+        return tuple(f"{shape.rows} rows" for shape in shapes.fixed)
+    if manifest.fused is not None or manifest.speech is not None:
+        return tuple(graph.name for graph in manifest.graphs)
+    return ("free",) if shapes.free else tuple(str(shape) for shape in (*shapes.fixed, *shapes.prefill))
 
 
 def _open_draft(
     folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig, open_runtime: OpenRuntime
 ) -> Drafter:
-    """The draft model with a pool as wide as the served one's. Its times are measured even where passes have one shape.
+    """The draft model with a pool as wide as the served one's. Its times are measured even where steps have one shape.
 
     BundleError when it cannot guess for this bundle.
     """
-    if config.paced:
-        raise BundleError("draft: a paced server computes nothing, so nothing can be guessed")
     own = Path(config.draft)
     draft = load_manifest(own)
     if draft.fused is not None:
         raise BundleError("draft: fused graphs cannot guess; compile the draft with another --layout")
+    if draft.is_serial:
+        raise BundleError(f"draft: {draft.name} runs one sequence at a time, whose state cannot go back")
     if draft.model.recurrent is not None:
         raise BundleError(f"draft: {draft.name} has recurrent layers, whose state cannot go back behind a wrong guess")
     check_same_tokens(folder, manifest, own, draft)
@@ -172,7 +245,7 @@ def _open_draft(
         config,
         bundle=config.draft,
         pools=1,
-        pool_columns=0,
+        kv_slots=0,
         kv_offload_mb=0,
         lora="",
         draft="",
@@ -183,15 +256,28 @@ def _open_draft(
         sinks=0,
     )
     free = draft.is_free_shape or draft.is_segmented
-    wanted = settings_for(draft, replace(wanted, pool_columns=shapes.max_past) if free else wanted)
+    wanted = settings_for(draft, replace(wanted, kv_slots=shapes.max_past) if free else wanted)
     runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)
     column_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
     costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
-    passes, vocab = DraftPasses(runtime, costs, time.perf_counter), manifest.model.vocab
+    steps, vocab = DraftSteps(runtime, costs, time.perf_counter), manifest.model.vocab
     if draft.diffusion is not None:
-        return BlockDraft(passes, draft.diffusion, draft.max_context, vocab, config.draft_tokens)
-    return DraftModel(passes, draft.max_context, vocab, config.draft_tokens)
+        return BlockDraft(steps, draft.diffusion, draft.max_context, vocab, config.draft_tokens)
+    return DraftModel(steps, draft.max_context, vocab, config.draft_tokens)
+
+
+def _tell_self_check(manifest: Manifest, runtime: Runtime) -> None:
+    """A line in the log for what a foreign bundle gets wrong of its own sample prompt."""
+    try:
+        found = self_check(manifest, runtime)
+    except StepFailed as error:
+        log.warning("%s could not read its own sample prompt: %s", manifest.name, error)
+        return
+    if found is not None and not found.warnings():
+        log.info("%s predicts its own sample prompt with %.2f nats a token", manifest.name, found.loss)
+    for sentence in found.warnings() if found is not None else ():
+        log.warning("%s may answer wrongly: %s", manifest.name, sentence)
 
 
 def _tell_memory(plan: MemoryPlan, machine: int) -> None:
@@ -207,24 +293,34 @@ def choose_provider(folder: Path, manifest: Manifest, config: EngineConfig) -> P
 
 
 def settings_for(manifest: Manifest, config: EngineConfig) -> EngineConfig:
-    """What the settings mean for a bundle whose sequences have caches of their own.
-
-    All of them run in one pass, so there is one pool; caches lie in main memory, so nothing has to be offloaded to it.
-    Where graphs have no past a prefix that is known saves nothing.
-    """
+    """What the settings mean for a bundle. Where graphs have no past, a prefix that is known saves nothing."""
+    if manifest.encoder is not None:
+        return encoder_settings(manifest, config)
+    if manifest.speech is not None:
+        return speech_settings(manifest, config)
     if manifest.fused is not None:
         return fused_settings(manifest, config, POOL_BUDGET_BYTES)
     if manifest.reads_whole_context:
         return replace(config, pools=1, prefix_cache=False, kv_offload_mb=0)
-    if not manifest.is_segmented:
-        return config
-    if manifest.model.recurrent is not None:
+    if manifest.is_serial:
+        config = replace(recurrent_settings(manifest, config), prefix_cache=False, kv_offload_mb=0)
+        return replace(config, pools=1, kv_slots=config.kv_slots or config.max_running * manifest.max_context)
+    return _segmented_settings(manifest, config) if manifest.is_segmented else config
+
+
+def _segmented_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig:
+    """Sequences have caches of their own: all run in one step, so there is one pool.
+
+    Caches lie in main memory, so nothing has to be offloaded to it: what was meant for that makes the pool larger.
+    """
+    is_recurrent = manifest.model.recurrent is not None
+    if is_recurrent:
         config = recurrent_settings(manifest, config)
-    columns = config.pools * (config.pool_columns or _default_columns(manifest, config))
-    if manifest.model.recurrent is not None:
-        return replace(config, pools=1, pool_columns=columns)
-    offload = config.kv_offload_mb * 1024**2 // manifest.kv_bytes_per_token
-    return replace(config, pools=1, pool_columns=columns + offload, kv_offload_mb=0)
+    columns = config.pools * (config.kv_slots or _default_columns(manifest, config))
+    if is_recurrent:
+        return replace(config, pools=1, kv_slots=columns)
+    offload = config.kv_offload_mb * 1024**2 // column_bytes(manifest, config)
+    return replace(config, pools=1, kv_slots=columns + offload, kv_offload_mb=0)
 
 
 def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
@@ -232,30 +328,34 @@ def choose_shapes(manifest: Manifest, config: EngineConfig) -> ShapeTable:
 
     BundleError for settings that the bundle cannot follow.
     """
-    if manifest.diffusion is not None and (config.lookup_rows or config.draft):
+    if manifest.diffusion is not None and (config.lookup_rows > 0 or config.draft):
         setting = "draft" if config.draft else "lookup_rows"
         raise BundleError(f"{setting} guesses the next tokens: {manifest.name} denoises blocks of them")
     shapes = shape_table(manifest, config.max_rows)
+    if shapes.longest_text or manifest.speech is not None:
+        return shapes
     if shapes.free:
-        columns = config.pool_columns or _default_columns(manifest, config)
+        columns = config.kv_slots or _default_columns(manifest, config)
         step = shapes.past_step
         shapes = replace(shapes, max_past=max(step, -(-columns // step) * step))
-    elif config.pool_columns and not shapes.slots:
-        raise BundleError("pool_columns cannot be set for a bundle of fixed shapes: the widest graph decides it")
+    elif config.kv_slots and not shapes.slots:
+        raise BundleError("kv_slots cannot be set for a bundle of fixed shapes: the widest graph decides it")
     return pin(shapes, PINNED_ROWS) if config.deterministic else shapes
 
 
 def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
     """Room for one sequence of full length, at least 4,096 columns, at most 4 GiB over all pools."""
     longest = min(config.max_context or manifest.max_context, manifest.max_context)
-    affordable = POOL_BUDGET_BYTES // (manifest.kv_bytes_per_token * config.pools)
-    return max(PAGE_COLUMNS, min(max(longest, DEFAULT_COLUMNS), affordable))
+    affordable = POOL_BUDGET_BYTES // (column_bytes(manifest, config) * config.pools)
+    return max(BLOCK_SIZE, min(max(longest, DEFAULT_COLUMNS), affordable))
 
 
-def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[PassShape, float]:
-    if config.deterministic or manifest.reads_whole_context:  # what a pass costs is how long its sequences are
+def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[StepShape, float]:
+    if (
+        config.deterministic or manifest.reads_whole_context or manifest.speech is not None
+    ):  # what a step costs is how long its sequences are
         return {}
-    if config.paced or not config.cost_cache:  # nobody else shall find paced times among a bundle's own
+    if not config.cost_cache:
         return believed(runtime.shapes, measure(runtime, time.perf_counter))
     loaded = " ".join(graph.name for graph in manifest.graphs)
     if config.window:  # attention takes another graph, over other columns
@@ -271,8 +371,8 @@ def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runt
     return believed(runtime.shapes, times)
 
 
-def _remember(path: Path, times: dict[PassShape, float]) -> None:
+def _remember(path: Path, times: dict[StepShape, float]) -> None:
     try:
         save_times(path, times)
     except OSError as error:
-        log.warning("pass times cannot be remembered: %s", error)
+        log.warning("step times cannot be remembered: %s", error)

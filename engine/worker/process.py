@@ -11,47 +11,122 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.errors import BundleError, PassFailed
-from engine.logs.handler import DroppingHandler, standard_error
-from engine.logs.names import worker_format
+from engine.errors import BundleError, StepFailed
+from engine.logs.handler import DroppingHandler, standard_error, worker_format
 from engine.messages import (
     Abort,
     Command,
     Failed,
     Fatal,
-    PassRecord,
+    HandedOver,
+    HandOver,
+    Heartbeat,
     Ping,
     Report,
     Shutdown,
     Stats,
+    StepRecord,
     Submit,
     Tokens,
     Watch,
+    frame,
     read_command,
 )
-from engine.qnn.environment import as_variables
-from engine.qnn.failures import explain
-from engine.worker.assembly import OpenRuntime, assemble, open_configured
-from engine.worker.outbox import Outbox
-from engine.worker.progress import Progress
-from engine.worker.report_pipe import ReportPipe
-from engine.worker.work_loop import StepReport, WorkLoop
+from engine.runtime.qnn.environment import as_variables, explain
+from engine.worker.assembly import OpenRuntime, assemble, open_onnx
+from engine.worker.hand_over import SequenceMover
+from engine.worker.step import EngineLoop, StepReport
+
+
+class ReportPipe:
+    """Reports leave whole, whichever thread sends them."""
+
+    def __init__(self, pipe: BinaryIO) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def send(self, report: Report) -> None:
+        """Write one report. When the parent is gone, so is every stream: the process ends."""
+        data = frame(report)
+        try:
+            with self._lock:
+                self._pipe.write(data)
+                self._pipe.flush()
+        except OSError:  # BrokenPipeError, or plain EINVAL on Windows
+            os._exit(0)
+
+
+Reports = Callable[[], list[Report]]
+
+
+class Outbox:
+    """Sends in a thread of its own, in order. Who has nothing to run next flushes, so that nothing waits for long."""
+
+    def __init__(self, pipe: ReportPipe) -> None:
+        self._pipe = pipe
+        self._queued: list[Reports] = []
+        self._sending: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reports")
+
+    def hold(self, reports: Reports) -> None:
+        """Keep reports until they are released; they are made when they are sent."""
+        self._queued.append(reports)
+
+    def release(self) -> None:
+        """A step begins: send what is queued meanwhile."""
+        if self._queued:
+            queued, self._queued = self._queued, []
+            self._sending = self._thread.submit(self._send, queued)
+
+    def flush(self) -> None:
+        """Send what is queued and return when nothing is left to send."""
+        self.release()
+        if self._sending is not None:
+            self._sending.result()
+
+    def close(self) -> None:
+        """Flush, and let the thread end."""
+        self.flush()
+        self._thread.shutdown()
+
+    def _send(self, queued: list[Reports]) -> None:
+        for reports in queued:
+            for report in reports():
+                self._pipe.send(report)
+
+
+class Progress:
+    """Written by the loop's thread, read by another one: every write replaces the whole heartbeat."""
+
+    def __init__(self) -> None:
+        self.heartbeat = Heartbeat(is_busy=False, steps=0, expected_ms=0.0)
+
+    def begin(self, expected_ms: float) -> None:
+        """A step begins that should take `expected_ms`, 0 = not known; also called for work before the first step."""
+        self.heartbeat = Heartbeat(True, self.heartbeat.steps + 1, expected_ms)
+
+    def rest(self) -> None:
+        """There is nothing to do."""
+        self.heartbeat = Heartbeat(False, self.heartbeat.steps, 0.0)
+
 
 log = logging.getLogger("hexserve.worker")
 
 GRACE_S = 5.0
-# How long a thread that writes keys may keep the loop from going on: Python's own 5 ms are a twentieth of a pass.
+# How long a thread that writes keys may keep the loop from going on: Python's own 5 ms are a twentieth of a step.
 SWITCH_S = 0.0005
 
 
-def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> int:
+def main(arguments: list[str], open_runtime: OpenRuntime = open_onnx) -> int:
     """Run until told to stop; exit code 0 after Shutdown or end of input, 3 when the bundle cannot be served."""
     commands, reports = _take_pipes()
     # Ctrl-C reaches the whole process group; the parent decides what it means.
@@ -78,13 +153,12 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     except MemoryError as error:
         reports.send(Fatal(f"not enough memory for the pools and graphs: {error}", permanent=True))
         return 3
-    except PassFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
+    except StepFailed as error:  # while the shapes are timed; an NPU that is being restarted may run them later
         reports.send(Fatal("; ".join(filter(None, (str(error), explain(str(error))))), permanent=False))
         return 3
     reports.send(assembled.ready)
     try:
-        serve(assembled.loop, inbox, reports, progress)
-        assembled.loop.finish_writes()
+        serve(assembled.loop, inbox, reports, progress, assembled.mover)
         if assembled.kv_file is not None:
             assembled.kv_file.save()
     finally:
@@ -93,8 +167,14 @@ def main(arguments: list[str], open_runtime: OpenRuntime = open_configured) -> i
     return 0
 
 
-def serve(loop: WorkLoop, inbox: "queue.SimpleQueue[Command | None]", reports: ReportPipe, progress: Progress) -> None:
-    """Alternate between commands and passes until Shutdown or end of input."""
+def serve(
+    loop: EngineLoop,
+    inbox: "queue.SimpleQueue[Command | None]",
+    reports: ReportPipe,
+    progress: Progress,
+    mover: SequenceMover | None = None,
+) -> None:
+    """Alternate between commands and steps until Shutdown or end of input."""
     outbox = Outbox(reports)
     try:
         while True:
@@ -107,7 +187,7 @@ def serve(loop: WorkLoop, inbox: "queue.SimpleQueue[Command | None]", reports: R
                 if command is None or isinstance(command, Shutdown):
                     return
                 outbox.flush()
-                _obey(loop, command, reports)
+                _obey(loop, command, reports, mover)
             if not loop.has_work:
                 continue
             report = loop.step(progress.begin, outbox.release)
@@ -127,13 +207,15 @@ def _told(report: StepReport, stats: Stats) -> list[Report]:
     return [*report.failures, Tokens(report.events, stats)]
 
 
-def _recorded(record: PassRecord) -> list[Report]:
+def _recorded(record: StepRecord) -> list[Report]:
     return [record]
 
 
-def _obey(loop: WorkLoop, command: Command, reports: ReportPipe) -> None:
+def _obey(loop: EngineLoop, command: Command, reports: ReportPipe, mover: SequenceMover | None) -> None:
     if isinstance(command, Submit):
         request = command.request
+        if command.caches and mover is not None:
+            log.debug("%s comes with %d new blocks", request.id, mover.take(Path(command.caches)))
         seed = request.params.seed if request.params.seed is not None else int.from_bytes(os.urandom(7))
         try:
             loop.add(request, command.emitted, seed, time.monotonic())
@@ -143,6 +225,11 @@ def _obey(loop: WorkLoop, command: Command, reports: ReportPipe) -> None:
         loop.abort(command.id)
         if not loop.has_work:
             reports.send(Tokens((), loop.stats()))
+    elif isinstance(command, HandOver) and mover is not None:
+        began = time.perf_counter()
+        blocks = mover.give(command.id, Path(command.caches))
+        loop.abort(command.id)
+        reports.send(HandedOver(command.id, command.caches, blocks, 1000.0 * (time.perf_counter() - began)))
     elif isinstance(command, Watch):
         loop.watch(command.is_on)
 
@@ -155,7 +242,7 @@ def _pending(inbox: "queue.SimpleQueue[Command | None]", block: bool) -> Iterato
         yield inbox.get()
 
 
-def _check(loop: WorkLoop) -> None:
+def _check(loop: EngineLoop) -> None:
     """Check what must hold while nothing runs."""
     for violation in loop.violations():
         log.error("invariant broken: %s", violation)
@@ -170,7 +257,7 @@ def _receive(
 ) -> None:
     """Thread: answer pings and hand on the other commands until end of input.
 
-    Then it makes sure that the process ends even inside a stuck pass.
+    Then it makes sure that the process ends even inside a stuck step.
     """
     try:
         while (command := read_command(commands)) is not None:

@@ -5,16 +5,14 @@ from typing import Annotated
 import typer
 
 from server.commands.bench.command import bench
-from server.commands.chat.command import chat
-from server.commands.compile import compile_command
-from server.commands.doctor.command import doctor
+from server.commands.chat import chat, run_command
+from server.commands.compile import compile_command, export_blocks_command
+from server.commands.doctor import doctor
 from server.commands.evaluate.command import evaluate_command
-from server.commands.export_blocks import export_blocks_command
-from server.commands.inspect.command import inspect
-from server.commands.pull.command import pull
+from server.commands.inspect import inspect
+from server.commands.models import models_app, pull
 from server.commands.serve.command import serve
 from server.commands.service.command import service_app
-from server.commands.simulate.command import simulate
 
 app = typer.Typer(
     name="hexserve",
@@ -41,7 +39,9 @@ def _hexserve(
     """OpenAI-compatible inference server for fixed-shape NPU graphs."""
 
 
+app.command("run")(run_command)
 app.command("serve")(serve)
+app.add_typer(models_app, name="models")
 app.add_typer(service_app, name="service")
 app.command("chat")(chat)
 app.command("inspect")(inspect)
@@ -51,7 +51,6 @@ app.command("compile", context_settings={"help_option_names": ["--help", "-h"]})
 app.command("export-blocks")(export_blocks_command)
 app.command("eval")(evaluate_command)
 app.command("bench")(bench)
-app.command("simulate")(simulate)
 
 
 def run() -> None:

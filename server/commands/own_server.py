@@ -11,17 +11,27 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
 import httpx
 
+from engine.demo.location import SHIPPED
+from engine.errors import BundleError
 from engine.processes import child_environment, module_command, own_group
+from engine.sources.resolve import cache_folder, resolve_bundle
 from server import signals
+from server.settings import SettingsError, load_settings
 
-START_S = 900.0  # a checkpoint may have to be compiled first
+
+def settings_cache() -> Path:
+    """The cache of HEXSERVE_CACHE_DIR or of the settings file, else the default one. SettingsError, BundleError."""
+    return cache_folder(load_settings({}, os.environ, None).cache_dir)
+
+
+START_S = 900.0  # the embedded model may have to be compiled first, on a slow machine
 POLL_S = 0.1
-ASK_S = 60.0
 DRAIN_S = 5.0
 TAIL_BYTES = 4000
 
@@ -47,10 +57,24 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_server(bundle: str, command: Sequence[str] | None = None, port: int = 0) -> Iterator[str]:
-    """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed."""
+    """Start a server, wait until it is ready, yield its address, and end it. Raises ServerFailed.
+
+    Without a command what `bundle` names is fetched and compiled before, where the user sees how far that is.
+    """
     port = port or free_port()
-    with running_child(command or serve_command(bundle, port), port) as child:
+    with running_child(command or serve_command(_prepared(bundle), port), port) as child:
         yield child.address
+
+
+def _prepared(bundle: str) -> str:
+    """What the server is started on. Shipped models are left to it: settings may lend them another model's shapes."""
+    if bundle in SHIPPED:
+        return bundle
+    try:
+        lora = bool(load_settings({}, os.environ, None).engine.lora)
+        return str(resolve_bundle(bundle, settings_cache(), lora=lora))
+    except (BundleError, SettingsError) as error:
+        raise ServerFailed(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +103,6 @@ def running_child(command: Sequence[str], port: int, ready_path: str = "health/r
             yield OwnServer(address, child.pid)
         finally:
             stop(child)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnModel:
-    """What a server says of its model. context: most tokens of prompt and answer."""
-
-    name: str
-    context: int
-    device: str
-
-
-def own_model(address: str) -> OwnModel:
-    """The only model of a server of ours. Raises ServerFailed."""
-    try:
-        with httpx.Client(trust_env=False, timeout=ASK_S) as client:
-            (model,) = client.get(f"{address}/v1/models").json()["data"]
-        return OwnModel(str(model["id"]), int(model["max_model_len"]), str(model["meta"]["device"]))
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        raise ServerFailed(f"the server at {address} does not say which model it has: {error}") from error
 
 
 def stop_signal(platform: str) -> int:

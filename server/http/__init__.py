@@ -1,1 +1,1 @@
-"""What every route shares: guard, body limits, merged streams, event frames, errors, metrics, access log, OpenAPI."""
+"""What lies below every route: errors and their formats, base classes of bodies, connections, requests in flight."""

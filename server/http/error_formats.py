@@ -1,19 +1,61 @@
-"""Errors in the format of the path they answer. OpenAI's where no other is named."""
+"""The body of every answer that is not a success."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from server.http.errors import WireError
-from server.protocol.anthropic.errors import AnthropicError
-from server.protocol.errors import ErrorBody
-from server.protocol.fields import Answer
-from server.protocol.ollama.errors import OllamaError
+from server.http.fields import Answer
+
+
+class ErrorDetail(Answer):
+    """What went wrong; `param` is the dotted path of the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Answer):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+class AnthropicErrorCode(Answer):
+    """What a client can do something about by itself."""
+
+    error_code: Literal["thread_unsupported_request"] = "thread_unsupported_request"
+
+
+class AnthropicErrorDetail(Answer):
+    """What went wrong; the message names the field at fault."""
+
+    type: str
+    message: str
+    details: AnthropicErrorCode | UnsetType = UNSET
+
+
+class AnthropicError(Answer, kw_only=True):
+    """The body of every answer that is not a success."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorDetail
+    request_id: str = ""
+
+
+class OllamaError(Answer):
+    """What went wrong, in a sentence; also the last line of a stream that cannot go on."""
+
+    error: str
+
 
 NO_THREADS = "thread_unsupported_request"  # Anthropic's code: their SDKs then send the whole conversation
 MODELS_PATH = "/v1/models"  # asked in two formats: a header tells them apart
@@ -35,34 +77,42 @@ _TYPES: Mapping[int, str] = MappingProxyType(
 class ErrorFormat:
     """What errors look like below a path: their pydantic model, and the JSON body of one.
 
-    busy: the status of a server that is full. names_request: the body has the request's id.
+    busy: the status of a server that is full.
     """
 
     prefix: str
     model: type[Answer]
-    body: Callable[[WireError], dict[str, Any]]
+    body: Callable[[WireError], Answer]
     busy: int = 503
-    names_request: bool = False
 
     def status(self, error: WireError) -> int:
         """The HTTP status of an error."""
         return self.busy if error.status == 503 else error.status
 
 
-def ollama_body(error: WireError) -> dict[str, Any]:
+def openai_body(error: WireError) -> ErrorBody:
+    """OpenAI's, everywhere else."""
+    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
+
+
+def ollama_body(error: WireError) -> OllamaError:
     """Only the sentence; the status says the rest."""
-    return {"error": error.message}
+    return OllamaError(error.message)
 
 
-def anthropic_body(error: WireError) -> dict[str, Any]:
-    """Anthropic's, also as an event of a stream; the request's id comes beside it."""
+def anthropic_error(error: WireError) -> AnthropicErrorDetail:
+    """What Anthropic's clients are told, also in an event of a stream."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    details = {"details": {"error_code": error.code}} if error.code == NO_THREADS else {}
-    return {"type": "error", "error": {"type": kind, "message": error.message} | details}
+    return AnthropicErrorDetail(kind, error.message, AnthropicErrorCode() if error.code == NO_THREADS else UNSET)
 
 
-OPENAI_FORMAT = ErrorFormat("", ErrorBody, WireError.body)
-ANTHROPIC_FORMAT = ErrorFormat("/v1/messages", AnthropicError, anthropic_body, busy=529, names_request=True)
+def anthropic_body(error: WireError) -> AnthropicError:
+    """Anthropic's, still without the request's id."""
+    return AnthropicError(error=anthropic_error(error))
+
+
+OPENAI_FORMAT = ErrorFormat("", ErrorBody, openai_body)
+ANTHROPIC_FORMAT = ErrorFormat("/v1/messages", AnthropicError, anthropic_body, busy=529)
 FORMATS = (ErrorFormat("/api/", OllamaError, ollama_body), ANTHROPIC_FORMAT)
 
 
@@ -86,7 +136,9 @@ def request_format(scope: Scope) -> ErrorFormat:
 def encoded_error(error: WireError, scope: Scope) -> tuple[int, bytes]:
     """Status and JSON body of an error that answers this request."""
     form = request_format(scope)
-    body = form.body(error) | ({"request_id": request_id_of(scope)} if form.names_request else {})
+    body = form.body(error)
+    if isinstance(body, AnthropicError):
+        body.request_id = request_id_of(scope)
     return form.status(error), msgspec.json.encode(body)
 
 

@@ -16,9 +16,7 @@ from engine.errors import Busy, CallerError, EngineFailure, HexserveError
 MESSAGE_LIMIT = 1000
 ECHO_LIMIT = 200
 MAX_RETRY_AFTER_S = 60
-
 Headers = tuple[tuple[str, str], ...]
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INTERNAL = re.compile(r"0x[0-9a-fA-F]{4,}|(?:[A-Za-z]:\\|(?<![\w/])/)[\w.\-]+(?:[\\/][\w.\-]+)+")
 
@@ -33,10 +31,6 @@ class WireError:
     param: str | None = None
     code: str | None = None
     headers: Headers = ()
-
-    def body(self) -> dict[str, Any]:
-        """The JSON body in OpenAI's format."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
 class Refusal(HTTPException):
@@ -106,7 +100,6 @@ def from_engine(error: HexserveError) -> WireError:
 
 
 INTERNAL = WireError(500, "The server had an error while processing the request.", "server_error")
-
 # pydantic's error type -> (OpenAI's code, sentence). {param}, {limit}, {got} and {expected} are filled in.
 _SENTENCES: Mapping[str, tuple[str, str]] = {
     "missing": ("missing_required_parameter", "Missing required parameter: '{param}'."),

@@ -1,7 +1,10 @@
-"""The HTTP requests that generate now: counting them, waiting until they are done, ending them."""
+"""The HTTP requests that generate now, and what each holds until its answer has ended."""
 
 import asyncio
-from typing import Protocol
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol, cast
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.errors import Busy, HexserveError
 
@@ -62,3 +65,21 @@ class InFlight:
         self._has_ended = True
         for request in list(self._requests):
             request.fail(Busy.shutting_down())
+
+
+class HeldUntilAnswered:
+    """ASGI layer that gives back what `hold_until_answered` took for the request; also when its client leaves."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        with ExitStack() as held:
+            scope.setdefault("state", {})["held"] = held
+            await self._app(scope, receive, send)
+
+
+def hold_until_answered(scope: Scope, holding: AbstractContextManager[None]) -> None:
+    """Enter `holding` now and leave it when the answer to the request of `scope` has ended."""
+    cast(ExitStack, scope["state"]["held"]).enter_context(holding)

@@ -1,20 +1,23 @@
-"""Brings a bundle into memory: finds or compiles it, has its memory reckoned, opens engines over it."""
+"""Brings a bundle into memory: finds or compiles it, has its memory estimated, opens engines over it."""
 
+import asyncio
 import subprocess
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from engine.bundle.manifest import Manifest
+from engine.client.engine import Engine
 from engine.config import EngineConfig
-from engine.errors import BundleError
+from engine.errors import BundleError, EngineFailure, HexserveError
 from engine.processes import child_environment, module_command
-from engine.text.answer_probing import load_described
-from server.engine_seam import EngineLike
+from engine.text.answer_finding import load_described
 
-RECKON_S = 120.0
+ESTIMATE_S = 120.0
 
 
 class BundleLoader:
@@ -28,47 +31,77 @@ class BundleLoader:
         self,
         config: EngineConfig,
         find: Callable[[], Path] | None,
-        open_engine: Callable[[EngineConfig], EngineLike],
+        open_engine: Callable[[EngineConfig], Engine],
         manifest: Manifest | None = None,
     ) -> None:
         self._config = config
         self._find = find
         self._open_engine = open_engine
         self._size: int | None = None
-        self.prefixes = 0  # bytes of the size that only known prefixes take; 0 until it is reckoned
+        self.prefixes = 0  # bytes of the size that only known prefixes take; 0 until it is estimated
         self.manifest = manifest
 
-    def reckon(self) -> int:
+    def estimate(self) -> int:
         """The bytes that the loaded model will take at most. BundleError. Blocks; the first time a second or more."""
         if self._find is not None:
             self._config = replace(self._config, bundle=str(self._find()))
             self._find = None
         manifest = load_described(Path(self._config.bundle))
         if self._size is None or manifest != self.manifest:  # the bundle may have been compiled anew meanwhile
-            (self._size, self.prefixes), self.manifest = _reckoned(self._config), manifest
+            (self._size, self.prefixes), self.manifest = _estimated(self._config), manifest
         return self._size
 
-    def open(self) -> EngineLike:
+    def open(self) -> Engine:
         """A new engine, to be started."""
         return self._open_engine(self._config)
 
 
-def _reckoned(config: EngineConfig) -> tuple[int, int]:
+def _estimated(config: EngineConfig) -> tuple[int, int]:
     """All bytes, and those for prefixes. In a process of its own: what knows graphs is not loaded into the server."""
-    command = module_command("engine.worker.reckon", msgspec.json.encode(config).decode())
+    command = module_command("engine.worker.estimate", msgspec.json.encode(config).decode())
     try:
         done = subprocess.run(
             command,
             env=child_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            timeout=RECKON_S,
+            timeout=ESTIMATE_S,
             check=False,
         )
         answer = msgspec.json.decode(done.stdout, type=dict[str, int | str])
     except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
-        raise BundleError(f"its memory cannot be reckoned: {error}") from error
+        raise BundleError(f"its memory cannot be estimated: {error}") from error
     size, prefixes = answer.get("bytes"), answer.get("prefixes")
     if not isinstance(size, int) or not isinstance(prefixes, int):
         raise BundleError(str(answer.get("error")))
     return size, prefixes
+
+
+async def in_background(work: Callable[[], int]) -> int:
+    """What `work` returns. Raises its HexserveError; any other exception is a bug, printed and told as EngineFailure.
+
+    Cancelled, it returns at once and the thread goes on; what it comes to is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[int] = loop.create_future()
+
+    def settle(outcome: int | HexserveError) -> None:
+        if done.cancelled():
+            return
+        if isinstance(outcome, HexserveError):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    def run() -> None:
+        outcome: int | HexserveError = EngineFailure("its loading broke off; the log says where")
+        try:
+            outcome = work()
+        except HexserveError as error:
+            outcome = error
+        finally:
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, name="hexserve-load", daemon=True).start()
+    return await done

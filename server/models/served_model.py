@@ -4,41 +4,41 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
 
 from engine.adapters.named import named_adapters
 from engine.bundle.manifest import Manifest
-from engine.client.engine import EngineState
+from engine.client.engine import Engine, EngineState
 from engine.client.supervisor import add_stats
 from engine.errors import HexserveError
 from engine.messages import Stats
-from server.engine_seam import EngineLike
-from server.http.metrics import MeasuredModel
-from server.models.decisions import Resident
-from server.models.states import MODEL_MOVES, ModelState
+from server.models.eviction import Resident
+from server.models.loader import BundleLoader
+from server.observability.metrics import MeasuredModel
 from server.settings import Settings
 
 
-class ModelLoader(Protocol):
-    """How a model comes into memory, as often as it is wanted."""
+class ModelState(StrEnum):
+    """Where a model is in its life. Only a ready one answers; a failed one is tried again."""
 
-    @property
-    def manifest(self) -> Manifest | None:
-        """What is known of the model before it is loaded; None until a checkpoint has been compiled."""
+    UNLOADED = "unloaded"
+    LOADING = "loading"  # from the first request on: compiling and waiting for memory count as well
+    READY = "ready"  # also while its worker is being replaced
+    UNLOADING = "unloading"
+    FAILED = "failed"
 
-    @property
-    def prefixes(self) -> int:
-        """The bytes of what `reckon` gave that only known prefixes take (`kv_offload_mb`); 0 before."""
 
-    def reckon(self) -> int:
-        """The bytes that the loaded model will take. May compile first; HexserveError. Blocks."""
-
-    def open(self) -> EngineLike:
-        """A new engine, to be started."""
+MODEL_MOVES: dict[ModelState, frozenset[ModelState]] = {
+    ModelState.UNLOADED: frozenset({ModelState.LOADING}),
+    ModelState.LOADING: frozenset({ModelState.READY, ModelState.FAILED, ModelState.UNLOADED}),
+    ModelState.READY: frozenset({ModelState.UNLOADING}),
+    ModelState.UNLOADING: frozenset({ModelState.UNLOADED, ModelState.FAILED}),
+    ModelState.FAILED: frozenset({ModelState.LOADING, ModelState.UNLOADED}),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class PendingMemory:
     """Bytes that a model waits for, and since when."""
 
     size: int
@@ -53,9 +53,9 @@ _STATES = {
 
 
 class ServedModel:
-    """A model with settings of its own. Its owner, a `OneModel` or a `Roster`, moves it; one event loop."""
+    """A model with settings of its own. Its owner, a `OneModel` or a `ModelManager`, moves it; one event loop."""
 
-    def __init__(self, settings: Settings, loader: ModelLoader | None = None, engine: EngineLike | None = None) -> None:
+    def __init__(self, settings: Settings, loader: BundleLoader | None = None, engine: Engine | None = None) -> None:
         self.settings = settings
         self.loader = loader
         self.engine = engine  # None while the model is not loaded
@@ -66,7 +66,7 @@ class ServedModel:
         self.keep_s: float | None = None  # how long it stays without a request, as `Resident.keep_s`
         self.error: HexserveError | None = None  # why it could not be loaded, or died
         self.retry_at_s = 0.0
-        self.lacks: Lack | None = None  # what memory it waits for
+        self.pending: PendingMemory | None = None  # what memory it waits for
         self.task: asyncio.Task[None] | None = None  # loads or unloads it
         self.on_free: Callable[[], None] = lambda: None  # called when the last request has left
         self.loads = self.unloads = 0

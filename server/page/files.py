@@ -1,16 +1,19 @@
-"""The files of the page, read once. Only what is listed here is served."""
+"""GET / and its files: a chat in the browser, and a live picture of the steps. Only what is listed here is served."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
+from typing import cast
+
+from fastapi import APIRouter, HTTPException, Request, Response
 
 FOLDER = Path(__file__).parent / "static"
 SCRIPTS = (
     *("early", "main", "api", "sse", "keys", "theme", "elements"),
     *("markdown", "inline", "render", "answer", "conversation", "store", "chat"),
-    *("sidebar", "message", "thread", "composer", "dialogs", "pass_history", "pass_picture", "pass_panel"),
+    *("sidebar", "message", "thread", "composer", "dialogs", "step_history", "step_picture", "step_panel"),
 )
 # Path on the server -> file and media type.
 LISTED: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -42,3 +45,37 @@ def read_page() -> Mapping[str, PageFile]:
 def _read(file: Path, media_type: str) -> PageFile:
     content = file.read_bytes()
     return PageFile(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+
+
+router = APIRouter()
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@router.get("/", response_class=Response, include_in_schema=False)
+@router.get("/page/{name}", response_class=Response, include_in_schema=False)
+async def page_file(request: Request) -> Response:
+    """One file of the page; 304 when the browser has it already, 404 for what is none."""
+    files = cast(Mapping[str, PageFile], request.app.state.page)
+    file = files.get(request.scope["path"])
+    if file is None:
+        raise HTTPException(404)
+    headers = {**HEADERS, "ETag": file.tag}
+    if file.tag in _tags(request.headers.get("if-none-match", "")):
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+def _tags(text: str) -> frozenset[str]:
+    """Tags of an If-None-Match header; a proxy that compresses makes them weak."""
+    return frozenset(tag.strip().removeprefix("W/") for tag in text.split(","))

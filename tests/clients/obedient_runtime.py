@@ -6,7 +6,6 @@ the next best is the token that ends things soonest, so that greedy choice runs 
 
 import random
 import re
-from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.manifest import Manifest
-from engine.bundle.variant import PassShape, ShapeTable
+from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
-from engine.graphs.batch import PackedBatch
-from engine.graphs.logits import Logits
+from engine.runtime.interface import Logits, PackedBatch, Runtime
 from engine.text.tokenizer import Tokenizer
 from tests.call_formats import HERMES
 from tests.clients.obedience import turn_of, wishes
+from tests.engine.fake_runtime import visible
 
 GAP = 64.0  # between neighbours: no temperature jumps over it, a bias of -100 does
 WISH = 1e6
@@ -33,34 +32,16 @@ OUTSIDE = ("[}\\]]+", '"', "[}\\]].*", "[:,].*", "[0-9]+", "[A-Za-z]+", "[\\[{].
 INSIDE = ('"', '"[}\\]]*', '".*', "@", r"\.", "[A-Za-z]+", "[0-9]+", "[:/]", r"\S.*", ".+")
 
 
-class ObedientRuntime:
+class ObedientRuntime(Runtime):
     """Keeps token ids where a real runtime keeps keys and values; needs no graphs."""
 
     def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> None:
-        self._shapes = shapes
+        super().__init__(shapes, "obedient")
         # A column holds position << 32 | token id, -1 when it was never written.
         self._places = np.full((config.pools, shapes.max_past), -1, np.int64)
         self._fresh: NDArray[np.int64] = np.empty(0, np.int64)
         self._host_cache: dict[bytes, NDArray[np.int64]] = {}
         self._mind = Mind(Tokenizer.load(folder, manifest.text), manifest)
-
-    @property
-    def shapes(self) -> ShapeTable:
-        """The shapes given."""
-        return self._shapes
-
-    @property
-    def device(self) -> str:
-        """Not a device."""
-        return "obedient"
-
-    @property
-    def restrides(self) -> int:
-        """Never."""
-        return 0
-
-    def lay_out(self, pool: int, shape: PassShape) -> None:
-        """Pools have one width."""
 
     def run(self, batch: PackedBatch) -> Logits:
         """Logits [R, vocab]."""
@@ -69,7 +50,7 @@ class ObedientRuntime:
         everything = np.concatenate([past, self._fresh])
         found = np.empty((len(batch.logit_rows), self._mind.vocabulary), np.float32)
         for index, row in enumerate(batch.logit_rows):
-            seen = np.sort(everything[batch.visible()[row]])
+            seen = np.sort(everything[visible(batch)[row]])
             found[index] = self._mind.logits(tuple((seen[seen >= 0] & 0xFFFFFFFF).tolist()))
         return Logits.of(found)
 
@@ -92,9 +73,6 @@ class ObedientRuntime:
     def evict(self, key: bytes) -> None:
         """Forget a page."""
         self._host_cache.pop(key, None)
-
-    def free(self, pool: int, pages: Collection[int]) -> None:
-        """Nothing to give back."""
 
     def close(self) -> None:
         """Nothing to release."""

@@ -1,4 +1,4 @@
-"""The pictures of the page in docs/. `python -m tests.clients.page_pictures docs` draws them again.
+"""The pictures of the page in docs/how-to/. `python -m tests.clients.page_pictures docs/how-to` draws them again.
 
 The answers in the first two are those of the obedient model, which says what it is told; the third is the demo model,
 computed in graphs of fixed shapes while seven others ask it too.
@@ -19,7 +19,7 @@ from tests.clients.environments import run_client
 from tests.clients.servers import ROOT, Servers
 from tests.live import LiveServer, serving
 
-NAMES = ("page-light.png", "page-dark.png", "page-passes.png")
+NAMES = ("page-light.png", "page-dark.png", "page-steps.png")
 OTHERS = 7
 ANIMALS = ("fox", "bear", "bird", "cat", "mouse", "fish", "owl")
 
@@ -30,7 +30,7 @@ def draw(folder: Path, servers: Servers, work: Path) -> None:
     words = ["compile", "demo", "--rows", "1,8,32", "--context", "256,1024", "--output", str(bundle)]
     subprocess.run([sys.executable, "-m", "server", *words], cwd=ROOT, check=True, capture_output=True)
     with serving("--bundle", str(bundle), "--model-name", "demo", "--lookup-rows", "3") as live, asked(live):
-        variables = {**servers.variables(("thinks",)), "PASSES_URL": f"{live.url}/v1", "SCREENSHOTS": str(folder)}
+        variables = {**servers.variables(("thinks",)), "STEPS_URL": f"{live.url}/v1", "SCREENSHOTS": str(folder)}
         done = run_client("page", variables, "screenshots.py")
     if done.code:
         raise RuntimeError(f"{done.output}\n{done.errors}")

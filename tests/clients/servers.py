@@ -15,17 +15,15 @@ KEY = "sk-tests-of-clients"
 OBEDIENT_MODEL = "obedient"
 # Kind of bundle and settings of each obedient server. `limited`: a second request within the minute is one too many.
 OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "obedient": ("hermes", ("--grammar-timeout-s", "60")),
+    "obedient": ("hermes", ("--prepare-timeout-s", "60")),
     "limited": ("hermes", ("--requests-per-minute", "1")),
     "brief": ("hermes", ("--request-timeout-s", "3")),
     # One request runs at a time; who waits is sent comments.
     "narrow": ("hermes", ("--max-running", "1", "--keep-alive-s", "0.1")),
     "full": ("hermes", ("--max-queued", "1")),
-    "stored": ("hermes", ("--grammar-timeout-s", "60", "--store-responses", "true", "--data-dir", "{folder}")),
-    **{kind: (kind, ("--grammar-timeout-s", "60")) for kind in KINDS if kind != "hermes"},
+    "stored": ("hermes", ("--prepare-timeout-s", "60", "--store-responses", "true", "--data-dir", "{folder}")),
+    **{kind: (kind, ("--prepare-timeout-s", "60")) for kind in KINDS if kind != "hermes"},
 }
-
-
 # The embedded model, and twice on one server, where models come and go.
 DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": ("demo", "second=demo")}
 

@@ -1,10 +1,10 @@
-"""docs/clients/claude-code.md shows the settings that Claude Code is judged with."""
+"""docs/how-to/clients/claude-code.md shows the settings that Claude Code is judged with."""
 
 import re
 from pathlib import Path
 
 CLIENTS = Path(__file__).parent
-PAGE = (CLIENTS.parents[1] / "docs" / "clients" / "claude-code.md").read_text(encoding="utf-8")
+PAGE = (CLIENTS.parents[1] / "docs" / "how-to" / "clients" / "claude-code.md").read_text(encoding="utf-8")
 CHECKS = (CLIENTS / "claude_code" / "checks.mjs").read_text(encoding="utf-8")
 PACKAGE = (CLIENTS / "claude_code" / "package.json").read_text(encoding="utf-8")
 

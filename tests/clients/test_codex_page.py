@@ -1,4 +1,4 @@
-"""The settings that docs/clients/codex.md shows are those that Codex is judged with."""
+"""The settings that docs/how-to/clients/codex.md shows are those that Codex is judged with."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "clients" / "codex.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "clients" / "codex.md").read_text(encoding="utf-8")
 CHECKS = (ROOT / "tests" / "clients" / "codex" / "checks.mjs").read_text(encoding="utf-8")
 
 
@@ -21,4 +21,4 @@ def test_the_page_and_the_table_name_the_version_that_was_tried() -> None:
     package = (ROOT / "tests" / "clients" / "codex" / "package.json").read_text(encoding="utf-8")
     version = re.search(r'"@openai/codex": "([\d.]+)"', package)
     assert version and version[1] in PAGE
-    assert f"`@openai/codex {version[1]}`" in (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    assert f"`@openai/codex {version[1]}`" in (ROOT / "docs" / "how-to" / "clients.md").read_text(encoding="utf-8")

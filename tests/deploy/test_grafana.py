@@ -14,11 +14,9 @@ from engine.config import EngineConfig
 from engine.errors import BusyReason
 from engine.messages import Stats
 from engine.request import RequestTimings
-from server.http.metrics import Metrics
-from server.models.collector import ResidenceCollector
-from server.models.models import Models
-from server.models.one_model import OneModel
-from server.models.states import ModelState
+from server.models.models import Models, OneModel, ResidenceCollector
+from server.models.served_model import ModelState
+from server.observability.metrics import Metrics
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine
 
@@ -28,6 +26,7 @@ SELECTOR = re.compile(rf"({NAME.pattern})(\{{[^}}]*\}})?(\[\$__(?:rate_interval|
 # Exported and on no panel, with the reason.
 LEFT_OUT = {
     "hexserve:drafted_rows": "the same number as vllm:spec_decode_num_draft_tokens",
+    "hexserve:hand_overs": "of models on two devices only",
     "hexserve:accepted_rows": "the same number as vllm:spec_decode_num_accepted_tokens",
 }
 

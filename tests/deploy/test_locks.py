@@ -79,6 +79,11 @@ def test_every_version_has_its_hashes(lock: str) -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), entry.splitlines()[0]
 
 
+def test_what_installs_them_is_locked() -> None:
+    assert [pin.name for pin in pins("uv")] == ["uv"]
+    assert text("uv").count("--hash=sha256:") > 10
+
+
 @pytest.mark.parametrize("lock", EXTRAS)
 def test_no_package_has_two_versions_and_all_locks_agree(lock: str) -> None:
     names = [pin.name for pin in pins(lock)]

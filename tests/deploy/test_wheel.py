@@ -1,21 +1,11 @@
 """The wheel: what is in it; installed by pip and by uv outside the tree, it serves; what an extra is for, it says."""
 
-import os
-import subprocess
-import sys
-import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.environments import program_from_pypi
 from tests.deploy.built import build, tracked
-from tests.live import LiveServer, watching
-
-UV = "uv==0.13.9"
-ASK = '{"model": "demo", "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}'
 
 
 @pytest.fixture(scope="module")
@@ -31,74 +21,3 @@ def test_it_has_the_two_packages_with_their_models_and_nothing_else(wheel: Path)
         assert {
             f"engine/demo/{model}/{file}" for file in ("config.json", "model.safetensors", "tokenizer.json")
         } <= names
-
-
-def elsewhere(folder: Path) -> dict[str, str]:
-    """An environment in which nothing leads to the tree or to this Python's packages."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "HEXSERVE_", "VIRTUAL_ENV"))
-    }
-    return {**kept, "HEXSERVE_CACHE_DIR": str(folder / "cache"), "HOME": str(folder)}
-
-
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder outside the tree."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=elsewhere(folder))
-
-
-def script(environment: Path, name: str) -> str:
-    return str(environment / ("Scripts" if sys.platform == "win32" else "bin") / name)
-
-
-def install_with_pip(requirement: str, folder: Path) -> str:
-    """The path of `hexserve` in a fresh virtual environment."""
-    venv.create(folder / "venv", symlinks=sys.platform != "win32")
-    python = script(folder / "venv", "python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet"]
-    done = subprocess.run([*pip, requirement], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return script(folder / "venv", "hexserve")
-
-
-def install_with_uv(requirement: str, folder: Path) -> str:
-    """The path of `hexserve` that `uv tool install` makes."""
-    places = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
-    command = [str(program_from_pypi("uv", UV)), "tool", "install", "--python", sys.executable, "--quiet", requirement]
-    environment = {**os.environ, **places, "UV_CACHE_DIR": str(folder / "uv")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return str(folder / "bin" / Path(script(folder, "hexserve")).name)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("install", [install_with_pip, install_with_uv])
-def test_installed_outside_the_tree_it_serves(install: object, wheel: Path, tmp_path: Path) -> None:
-    assert callable(install)
-    program = str(install(f"hexserve[compile] @ {wheel.as_uri()}", tmp_path))
-    assert run([program, "--version"], tmp_path).stdout.startswith("hexserve ")
-    for server in served(program, tmp_path):
-        url = f"{server.url}/v1/chat/completions"
-        asked = run(["curl", "--silent", "--fail", url, "-H", "Content-Type: application/json", "-d", ASK], tmp_path)
-        assert "Paris" in asked.stdout, asked.stderr
-
-
-def served(program: str, folder: Path) -> Iterator[LiveServer]:
-    command = [program, "serve", "demo", "--port", "0"]
-    with watching(command, elsewhere(folder), folder) as server:
-        yield server
-
-
-@pytest.mark.long
-def test_without_extras_each_command_names_the_one_it_needs(wheel: Path, tmp_path: Path) -> None:
-    program = install_with_pip(wheel.as_uri(), tmp_path)
-    for words, extra, code in (
-        (("serve", "demo", "--port", "0"), "compile", 2),
-        (("compile", "demo", "-o", "out"), "compile", 2),
-        (("serve", "--otel", "http://127.0.0.1:4318"), "otel", 2),
-        (("pull", "llama"), "hub", 1),
-    ):
-        done = run([program, *words], tmp_path)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert done.stderr.count("\n") == 1 and done.stderr.endswith(f"pip install 'hexserve[{extra}]'\n"), words
-    doctor = run([program, "doctor"], tmp_path)
-    assert doctor.returncode == 0 and "pip install 'hexserve[qnn]'" in doctor.stdout

@@ -1,4 +1,4 @@
-"""Bench, chat, smoke and locust against the real server with the embedded model."""
+"""Bench, chat and smoke against the real server with the embedded model."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_bench_sees_inside_the_engine(address: str, tmp_path: Path) -> None:
     ]
     assert document["servers"][0]["sent"] == {"ignore_eos": True}
     assert (one["output_tokens"], eight["output_tokens"]) == (2 * 24, 16 * 24)
-    assert one["decode_rows_per_pass"] < 1 < eight["decode_rows_per_pass"]
+    assert one["decode_rows_per_step"] < eight["decode_rows_per_step"]
     assert 0 < one["outside_graph"] < 1
     assert abs(one["prompt_tokens"] - 40) < 20
     assert document["shared_prefix"][0]["cached_tokens"] >= 64
@@ -60,9 +60,3 @@ def test_smoke(address: str) -> None:
     done = subprocess.run(["bash", str(ROOT / "deploy/smoke.sh"), address], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
-
-
-def test_locust_finds_no_failure(address: str) -> None:
-    load = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "60s", "--host", address]
-    done = run("locust", "-f", str(ROOT / "deploy/locustfile.py"), *load, LOAD_CHATS="12", LOAD_MAX_TOKENS="16")
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -8,21 +8,21 @@ from random import Random
 import pytest
 
 from engine.bundle.manifest import load_manifest
-from engine.bundle.variant import PassShape
+from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
-from engine.demo.corpus.lists import copying
 from engine.demo.location import demo_folder
 from engine.request import Request, SamplingParams
 from engine.text.tokenizer import Tokenizer
 from engine.worker import assembly
+from tools.demo_model.corpus.lists import copying
 
 pytestmark = pytest.mark.skipif(not (demo_folder() / "model.safetensors").is_file(), reason="needs the embedded model")
 
 # A decode of one row and passes of more on two cores, in proportion: 20 ms and 38 ms for four rows.
-FAIR = {PassShape(1, 64): 2.0, PassShape(4, 64): 3.8, PassShape(64, 64): 30.0}
+FAIR = {StepShape(1, 64): 2.0, StepShape(4, 64): 3.8, StepShape(64, 64): 30.0}
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def play(config: EngineConfig, prediction: bool = False) -> tuple[dict[str, list
         assembled.runtime.close()
 
 
-def test_repeating_a_passage_takes_hardly_more_than_half_the_passes(bundle: Path) -> None:
-    config = EngineConfig(bundle=str(bundle), deterministic=True)
+def test_repeating_a_passage_takes_hardly_more_than_half_the_steps(bundle: Path) -> None:
+    config = EngineConfig(bundle=str(bundle), deterministic=True, lookup_rows=0)
     plain, one, said = play(config)
     assert one == 1.0
     guessed, per_pass, _ = play(replace(config, lookup_rows=8))
@@ -76,7 +76,7 @@ def test_repeating_a_passage_takes_hardly_more_than_half_the_passes(bundle: Path
 
 def test_the_same_where_every_guess_has_its_price(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "_times", lambda *_: FAIR)
-    plain, one, _ = play(EngineConfig(bundle=str(bundle)))
+    plain, one, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=0))
     assert one == 1.0
     guessed, per_pass, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=8))
     print(f"\ntokens per pass and sequence: {per_pass:.2f} where rows have a price")
@@ -86,6 +86,6 @@ def test_the_same_where_every_guess_has_its_price(bundle: Path, monkeypatch: pyt
 
 def test_a_predicted_passage_takes_fewer_still(bundle: Path) -> None:
     _, looked_up, _ = play(EngineConfig(bundle=str(bundle), deterministic=True, lookup_rows=8))
-    _, predicted, _ = play(EngineConfig(bundle=str(bundle), deterministic=True), prediction=True)
+    _, predicted, _ = play(EngineConfig(bundle=str(bundle), deterministic=True, lookup_rows=0), prediction=True)
     print(f"\ntokens per pass and sequence: {predicted:.2f} with a prediction")
     assert predicted > max(looked_up, 2.5)

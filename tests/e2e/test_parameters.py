@@ -34,7 +34,7 @@ ASKED: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    with serving("--bundle", "demo", "--deterministic", "--pool-columns", "1536", "--lookup-rows", "4") as live:
+    with serving("--bundle", "demo", "--deterministic", "--kv-slots", "1536", "--lookup-rows", "4") as live:
         yield live
 
 

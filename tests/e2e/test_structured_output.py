@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import jsonschema
-import pytest
 import pytest_asyncio
 
 from engine.client.engine import ClientLimits, Engine
@@ -19,7 +18,8 @@ from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.request import FinishReason, Request, SamplingParams
 from engine.sources.resolve import default_cache, resolve_bundle
-from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
+from server.generation.call_block import CallArguments, CallBegin
+from server.generation.parsing import CallSplitter
 from tests.call_formats import HERMES, answers
 from tests.e2e.shapes import closed, draw, record
 
@@ -112,8 +112,12 @@ async def answer(engine: Engine, number: int, chosen: Case, random: Random) -> F
     return finish
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
-async def test_every_complete_answer_is_valid_at_any_temperature(engine: Engine, count: int) -> None:
+async def test_every_complete_answer_is_valid_at_any_temperature(engine: Engine) -> None:
+    await check(engine, 60)
+
+
+async def check(engine: Engine, count: int) -> None:
+    """Ask so many times, at most a few at once; few answers are cut."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int) -> FinishReason:

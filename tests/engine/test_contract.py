@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import load_manifest, verify_hashes
-from engine.bundle.variant import PassShape, ShapeTable, shape_table
-from engine.graphs.batch import pack
-from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.graphs.onnx_sessions import cpu_provider
+from engine.bundle.variant import ShapeTable, StepShape, shape_table
+from engine.core.plan import Segment, StepPlan
 from engine.request import FinishReason
-from engine.scheduling.plan import Segment, StepPlan
+from engine.runtime.interface import pack
+from engine.runtime.pooled import OnnxRuntime
+from engine.runtime.sessions import cpu_provider
 from tests.bundles import Bundles
+from tests.engine.fake_runtime import visible
 from tests.engine.worker.simulation import Simulation, by_hand, fixed, free, sequence_of, simulate
 
 WINDOW = fixed((1, 127), (128, 127))
@@ -46,7 +47,7 @@ def test_prompt_length_is_checked_before_anything_runs(length: int, message: str
     world = simulate(WINDOW)
     with pytest.raises(ValueError, match=message):
         world.submit("a", prompt(length), 5)
-    assert not world.scheduler.has_work and not world.runtime.passes
+    assert not world.scheduler.has_work and not world.runtime.steps
 
 
 def test_decode_is_one_row_the_newest_token_at_the_next_position() -> None:
@@ -59,40 +60,40 @@ def test_decode_is_one_row_the_newest_token_at_the_next_position() -> None:
         newest, length = sequence.tokens[-1], len(sequence.tokens)
         assert sequence.computed == length - 1
         world.step()
-        batch = world.runtime.passes[-1]
+        batch = world.runtime.steps[-1]
         assert batch.shape.rows == 1
         assert (batch.input_ids.tolist(), batch.positions.tolist()) == ([newest], [length - 1])
-        assert int(batch.visible().sum()) == length  # every cached token and itself, nothing else
+        assert int(visible(batch).sum()) == length  # every cached token and itself, nothing else
         assert len(sequence.tokens) == length + 1
 
 
 GENIE = fixed((1, 4095), (8, 4088), (64, 4032))  # 1, 8 and 64 rows on a key axis of 4096
-GENIE_COSTS = {PassShape(1, 4095): 40.0, PassShape(8, 4088): 41.0, PassShape(64, 4032): 48.0}
+GENIE_COSTS = {StepShape(1, 4095): 40.0, StepShape(8, 4088): 41.0, StepShape(64, 4032): 48.0}
 
 
 def step(world: Simulation) -> tuple[str, int, int]:
-    """Run one pass of one sequence: its shape, the cached tokens it sees, the tokens it adds."""
+    """Run one step of one sequence: its shape, the cached tokens it sees, the tokens it adds."""
     world.step()
-    batch = world.runtime.passes[-1]
+    batch = world.runtime.steps[-1]
     (first,) = batch.starts
-    return str(batch.shape), int(batch.visible()[first, : batch.shape.past].sum()), batch.shape.rows - first
+    return str(batch.shape), int(visible(batch)[first, : batch.shape.past].sum()), batch.shape.rows - first
 
 
 CHUNKS = [("ar64_cl4096", 0, 64), ("ar64_cl4096", 64, 64), ("ar64_cl4096", 128, 64), ("ar8_cl4096", 192, 8)]
 
 
 @pytest.mark.parametrize(
-    ("length", "passes"), [(50, [("ar64_cl4096", 0, 50), ("ar1_cl4096", 50, 1)]), (200, CHUNKS)], ids=["50", "200"]
+    ("length", "steps"), [(50, [("ar64_cl4096", 0, 50), ("ar1_cl4096", 50, 1)]), (200, CHUNKS)], ids=["50", "200"]
 )
-def test_passes_of_a_prompt_on_1_8_and_64_rows(length: int, passes: list[tuple[str, int, int]]) -> None:
+def test_steps_of_a_prompt_on_1_8_and_64_rows(length: int, steps: list[tuple[str, int, int]]) -> None:
     world = simulate(GENIE, costs=GENIE_COSTS)
     world.submit("a", prompt(length), 2)
-    assert [step(world) for _ in passes] == passes
+    assert [step(world) for _ in steps] == steps
 
 
 @pytest.mark.parametrize("shapes", [fixed((8, 240)), free(32, 256)], ids=["fixed", "free"])
 def test_any_earlier_token_is_a_checkpoint(shapes: ShapeTable) -> None:
-    """What is sent again up to any token goes on as it did; only what fills no page before it is computed again."""
+    """What is sent again up to any token goes on as it did; only what fills no block before it is computed again."""
     world = simulate(shapes)
     world.submit("whole", prompt(20), 60)
     world.run()
@@ -111,12 +112,12 @@ def test_every_step_adds_its_tokens_to_the_cache_and_stops_at_its_end() -> None:
     sequence = world.scheduler.find("a")
     assert sequence is not None
     while world.scheduler.has_work:
-        pages, before = list(sequence.pages), sequence.computed
+        blocks, before = list(sequence.blocks), sequence.computed
         world.step()
-        pages = list(sequence.pages) or pages  # given back at the end
-        added = world.runtime.passes[-1].shape.rows - world.runtime.passes[-1].starts[0]
+        blocks = list(sequence.blocks) or blocks  # given back at the end
+        added = world.runtime.steps[-1].shape.rows - world.runtime.steps[-1].starts[0]
         assert sequence.computed == before + added <= world.scheduler.rules.capacity.columns
-        columns = [pages[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
+        columns = [blocks[index // 16] * 16 + index % 16 for index in range(sequence.computed)]
         cached = world.runtime._pools[0][columns].tolist()
         assert cached == [[index, token] for index, token in enumerate(sequence.tokens[: sequence.computed])]
     assert (sequence.computed, sequence.finish) == (64, FinishReason.LENGTH)
@@ -130,15 +131,15 @@ def test_columns_are_filled_in_order_and_never_moved() -> None:
         sequence = world.scheduler.find("a")
         world.step()
         assert sequence is not None
-        assert sequence.pages[: len(seen)] == seen or not sequence.pages
-        seen = list(sequence.pages) or seen
+        assert sequence.blocks[: len(seen)] == seen or not sequence.blocks
+        seen = list(sequence.blocks) or seen
     assert seen == sorted(seen)
 
 
 def test_counts_without_columns_are_refused() -> None:
     segment = Segment(sequence_of("a"), (1,), 40, (0, 1), 40, (40,), 1)
-    with pytest.raises(AssertionError, match="8 cached columns have no page"):
-        pack(StepPlan(PassShape(1, 64), 0, (segment,)), 16)
+    with pytest.raises(AssertionError, match="8 cached columns have no block"):
+        pack(StepPlan(StepShape(1, 64), 0, (segment,)), 16)
 
 
 def test_debug_log_tells_every_step(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,7 +149,7 @@ def test_debug_log_tells_every_step(caplog: pytest.LogCaptureFixture) -> None:
         world.run()
     lines = [record.message for record in caplog.records]
     first, second, third = by_hand(prompt(5), 3)
-    assert lines[0] == "pass 1: ar128_cl255 pool 0, 5 of 128 rows used"
+    assert lines[0] == "step 1: ar128_cl255 pool 0, 5 of 128 rows used"
     assert lines[1] == (
         f"prefill a: rows 5 at position 0, last input {prompt(5)[-1]}, output [{first}], length 6, cached 5"
     )
@@ -158,7 +159,7 @@ def test_debug_log_tells_every_step(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_many_requests_leave_nothing_behind() -> None:
-    world = simulate(free(64, 256), offload_pages=4)
+    world = simulate(free(64, 256), offload_blocks=4)
     for index in range(300):
         world.submit(f"r{index}", tuple((index * 3 + i) % 50 for i in range(1 + index % 40)), 1 + index % 7)
         if index % 3 == 0:
@@ -178,7 +179,7 @@ def real(bundles: Bundles, layout: str) -> OnnxRuntime:
 def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (20, 21, 22), 1)
-    batch = pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16)
+    batch = pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16)
     runtime.run(batch)
     pool = runtime._pools[0]
     pool.keys[...], pool.values[...] = 5.0, 6.0
@@ -193,7 +194,7 @@ def test_keep_writes_every_layer_and_no_other_column(bundles: Bundles) -> None:
 def test_a_column_the_pool_does_not_have_is_refused(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
-    runtime.run(pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16))
+    runtime.run(pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16))
     with pytest.raises(AssertionError, match="column 128 of a pool of 127"):
         runtime.keep(0, np.array([5]), np.array([128]))
 
@@ -201,7 +202,7 @@ def test_a_column_the_pool_does_not_have_is_refused(bundles: Bundles) -> None:
 def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None:
     runtime = real(bundles, "fixed")
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
-    batch = pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16)
+    batch = pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16)
     runtime.run(batch)
     before = (runtime._pools[0].keys.copy(), runtime._pools[0].values.copy())
     runtime.run(batch)
@@ -211,7 +212,7 @@ def test_a_run_changes_no_file_and_no_byte_of_the_pool(bundles: Bundles) -> None
 
 def test_two_models_coexist(bundles: Bundles) -> None:
     segment = Segment(sequence_of("a"), (3, 4, 5), 0, (), 0, (0, 1, 2), 1)
-    batch = pack(StepPlan(PassShape(8, 56), 0, (segment,)), 16)
+    batch = pack(StepPlan(StepShape(8, 56), 0, (segment,)), 16)
     first, second = real(bundles, "fixed"), real(bundles, "free int8")
     alone = first.run(batch).decoded().copy()
     second.run(batch)

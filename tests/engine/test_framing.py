@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.framing import MAX_FRAME_BYTES, FrameSplitter, framed, next_frame, read_frame
+from engine.isolation.framing import MAX_FRAME_BYTES, FrameSplitter, framed, next_frame, read_frame
 from engine.messages import (
     Abort,
     Command,
@@ -38,7 +38,7 @@ EVENTS = st.builds(
     st.none() | st.just(RequestTimings(1.0, 2.0, 3.0, 4, 5, 6)),
 )
 REPORTS = st.one_of(
-    st.builds(Tokens, st.lists(EVENTS, max_size=3).map(tuple), st.just(Stats(passes=3))),
+    st.builds(Tokens, st.lists(EVENTS, max_size=3).map(tuple), st.just(Stats(steps=3))),
     st.builds(Failed, st.text(), st.text()),
     st.builds(Fatal, st.text(), st.booleans()),
     st.just(Ready("b", "CPU", 1, ("ar1_cl2",))),

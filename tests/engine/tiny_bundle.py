@@ -5,8 +5,9 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec, describe_file
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TextSpec, describe_file
 from engine.bundle.manifest import save_manifest as save
+from engine.bundle.model_spec import ModelSpec, RopeSpec
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHATML = (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.random_checkpoint import Qwen3Shape, write_checkpoint
+from tools.random_checkpoint import Qwen3Shape, write_checkpoint
 
 TINY = Qwen3Shape(layers=3, hidden=64, heads=4, kv_heads=2, head_dim=32, ffn=96, vocab=384, max_position=512)
 

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.bundle.variant import PassShape
+from engine.bundle.variant import StepShape
 
 MASK_DEPTH = 100.0
 HEAD = re.compile(r"_h(?:ead_)?\d+(?=_(?:in|out)$)")
@@ -32,15 +32,16 @@ FIXED = {
 
 
 def calibrate(
-    models: Sequence[onnx.ModelProto], shape: PassShape, vocabulary: int, logits: str, caches: str
+    models: Sequence[onnx.ModelProto], shape: StepShape, table: np.ndarray, logits: str, caches: str
 ) -> dict[str, EdgeEncoding]:
-    """Run the parts on random tokens and give every tensor an encoding that holds what was seen, with some room."""
+    """Run the parts on random rows of a table [V, H]: every tensor gets an encoding that holds what was seen."""
     generator = np.random.default_rng(1)
     angles = np.arange(shape.rows)[:, None] * 0.1
-    values: dict[str, np.ndarray] = {"input_ids": generator.integers(3, vocabulary, (1, shape.rows)).astype(np.int32)}
+    values: dict[str, np.ndarray] = {"input_ids": generator.integers(3, len(table), (1, shape.rows)).astype(np.int32)}
+    values["inputs_embeds"] = table[values["input_ids"]]
     values["attention_mask"] = np.full((1, 1, shape.rows, shape.context), -MASK_DEPTH, np.float32)
     values["attention_mask"][0, 0, :, shape.past :] = np.where(np.tri(shape.rows), 0, -MASK_DEPTH)
-    found = dict(FIXED)
+    found = {**FIXED, "inputs_embeds": _encoding("uint16", table)}
     for model in models:
         session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         for item in session.get_inputs():
@@ -99,7 +100,7 @@ def drop_result(model: onnx.ModelProto) -> None:
     graph.output.extend(kept)
 
 
-def scatter_edges(model: onnx.ModelProto, shape: PassShape, index: str = "int32") -> onnx.ModelProto:
+def scatter_edges(model: onnx.ModelProto, shape: StepShape, index: str = "int32") -> onnx.ModelProto:
     """Caches as wide as the context, the fresh columns at `cache_index`: other columns and the mask are turned round.
 
     Turned by cache_index + rows, the fresh columns come last, which is where the concat graph has them.

@@ -3,6 +3,7 @@
 `python -m tests.genie.emulator compile FOLDER` makes a NAME.bin of every NAME.onnx.
 `python -m tests.genie.emulator greedy BUNDLE JOBS.json` prints tokens of jobs [prompt, count, prompt rows,
 decode rows].
+`python -m tests.genie.emulator serve BUNDLE JOBS.json` prints the engine's tokens of prompts that come at once.
 """
 
 import importlib.util
@@ -19,11 +20,12 @@ import numpy as np
 import onnx
 
 from engine.bundle.manifest import load_manifest
-from engine.graphs.onnx_qnn import HtpTarget, compile_options, open_session, run_options
-from engine.qnn.reader import describe_binary
-from engine.qnn.rename import padded, rename_graphs
+from engine.runtime.qnn.binary import padded, rename_graphs
+from engine.runtime.qnn.provider import HtpTarget, compile_options, open_session, run_options
+from engine.runtime.qnn.reader import describe_binary
 from tests.genie.generator import Generated
 from tests.genie.plain_loop import PlainLoop
+from tests.genie.served import served
 
 X_ELITE = HtpTarget(60, 73)
 INSTALLED = importlib.util.find_spec("onnxruntime_qnn") is not None
@@ -63,6 +65,13 @@ def emulated_greedy(bundle: Path, jobs: Sequence[tuple[list[int], *tuple[int, ..
     return json.loads(_run("greedy", bundle, path).splitlines()[-1])
 
 
+def emulated_service(bundle: Path, prompts: Mapping[str, list[int]], count: int, scratch: Path) -> dict[str, list[int]]:
+    """What the worker's engine makes of prompts over the emulator; greedy."""
+    path = scratch / "prompts.json"
+    path.write_text(json.dumps([prompts, count]))
+    return json.loads(_run("serve", bundle, path).splitlines()[-1])
+
+
 def _run(*arguments: object) -> str:
     command = [sys.executable, "-m", "tests.genie.emulator", *map(str, arguments)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -94,5 +103,7 @@ def greedy(bundle: Path, jobs: list[Any]) -> list[list[int]]:
 if __name__ == "__main__":
     if sys.argv[1] == "compile":
         compile_all(Path(sys.argv[2]))
+    elif sys.argv[1] == "serve":
+        print(json.dumps(served(Path(sys.argv[2]), *json.loads(Path(sys.argv[3]).read_text()))))
     else:
         print(json.dumps(greedy(Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text()))))

@@ -15,20 +15,30 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from engine.bundle.manifest import GraphKind, ModelSpec
-from engine.bundle.variant import PassShape
+from engine.bundle.manifest import GraphKind
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Quant
-from engine.compile.checkpoint import SafetensorsCheckpoint, read_json
-from engine.compile.graphs import GraphPlan, build_graph
-from engine.compile.lowering import PLAIN
-from engine.compile.packed import PackedPart
-from engine.compile.parts import PartPlan
-from engine.compile.weight_file import WeightFile
-from engine.compile.weights import WeightPacker
+from engine.compile.graphs.layers import PLAIN
+from engine.compile.graphs.pool import GraphPlan, PartPlan, build_graph
+from engine.compile.quantisation.packed import PackedPart
+from engine.compile.quantisation.packer import WeightPacker
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import SafetensorsCheckpoint, read_json
 from engine.models.family import read_network
 from engine.models.network import Network
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from tests.genie.edges import HEAD, EdgeEncoding, calibrate, drop_result, encode_edges, scatter_edges, split_heads
+from tests.genie.geniex_edges import (
+    WINDOW,
+    add_layer_table,
+    layer_table,
+    tell_windows,
+    with_images,
+    with_layer_inputs,
+    with_states,
+    with_windows,
+)
 from tests.head_weight import expose_weight
 
 EMBEDDED = "_model_embed_tokens_Gather_Gather_output_0"
@@ -62,14 +72,15 @@ class Recipe:
     in its own cache's name, "" = all heads in one. ssd: a dialog that speculates on its forecast prefix.
     kv_only_rows: the variants of so many rows end with keys and values.
     head_weight: the lone head takes its weights as an input, in the type of the graphs; "" in hexserve.json = not told.
-    order: of the parts, as hexserve.json says it.
+    order: of the parts, as hexserve.json says it. table: the type of a table that the host looks tokens up in, for
+    graphs that take `inputs_embeds`, "" = part 1 does that. beside: windows, states, images or layers, in one part.
     one_graph_per_binary: what the emulator can load.
     """
 
     era: str = "0.65"
     parts: int = 3
     head_alone: bool = False
-    shapes: tuple[PassShape, ...] = (PassShape(1, 63), PassShape(8, 56))
+    shapes: tuple[StepShape, ...] = (StepShape(1, 63), StepShape(8, 56))
     precision: str = "w4a16"
     scatter: bool = False
     index: str = "int32"
@@ -78,6 +89,8 @@ class Recipe:
     kv_only_rows: tuple[int, ...] = ()
     head_weight: str | None = None
     order: str = ""
+    table: str = ""
+    beside: str = ""
     logits: str = "uint16"
     caches: str = "uint8"
     mask_depth: float = 100.0
@@ -111,19 +124,21 @@ class Source:
     forecast_ids: int = 0  # rows of the embedding table behind the vocabulary
 
 
-def cut(layers: int, parts: int, head_alone: bool) -> tuple[PartPlan, ...]:
+def cut(layers: int, parts: int, head_alone: bool, takes_embeddings: bool = False) -> tuple[PartPlan, ...]:
     """Part 1 is the embedding, the layers are spread over the others, the head is in the last part or is the last."""
+    source = "inputs_embeds" if takes_embeddings else "input_ids"
     if parts == 1:
-        return (PartPlan(1, 1, GraphKind.DEFAULT, True, range(layers), True, "input_ids", "logits"),)
-    decoders = parts - 1 - head_alone
+        return (PartPlan(1, 1, GraphKind.DEFAULT, not takes_embeddings, range(layers), True, source, "logits"),)
+    decoders = parts - 1 - head_alone + takes_embeddings
     assert decoders >= 1
     edges = [round(index * layers / decoders) for index in range(decoders + 1)]
-    plans = [PartPlan(1, parts, GraphKind.LUT, True, range(0), False, "input_ids", EMBEDDED)]
+    plans = [] if takes_embeddings else [PartPlan(1, parts, GraphKind.LUT, True, range(0), False, source, EMBEDDED)]
     for number in range(decoders):
         span = range(edges[number], edges[number + 1])
         last = number == decoders - 1 and not head_alone
         result = "logits" if last else f"_model_model_layers_{span[-1]}_Add_1_output_0"
-        plans.append(PartPlan(number + 2, parts, GraphKind.DECODER, False, span, last, plans[-1].result, result))
+        taken = plans[-1].result if plans else source
+        plans.append(PartPlan(len(plans) + 1, parts, GraphKind.DECODER, False, span, last, taken, result))
     if head_alone:
         plans.append(PartPlan(parts, parts, GraphKind.LMHEAD, False, range(0), True, plans[-1].result, "logits"))
     return tuple(plans)
@@ -143,7 +158,7 @@ def pack(checkpoint: Path, folder: Path, parts: tuple[PartPlan, ...]) -> Source:
     return Source(network, parts, tuple(packed), folder)
 
 
-def part_model(source: Source, number: int, shape: PassShape, dtype: str, name: str) -> onnx.ModelProto:
+def part_model(source: Source, number: int, shape: StepShape, dtype: str, name: str) -> onnx.ModelProto:
     """One part as a floating point model of one shape, its weights inside."""
     plan = GraphPlan(name, source.parts[number - 1], shape)
     model = build_graph(plan, source.packed[number - 1], source.network, PLAIN, dtype).model(name)
@@ -166,10 +181,12 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
     """Write the folder; its binaries are placeholders, described and computed by what is returned."""
     folder.mkdir(parents=True)
     layers = read_network(read_json(checkpoint / "config.json"), 0).spec.layers
-    source = pack(checkpoint, folder.parent / f"{folder.name}.weights", cut(layers, recipe.parts, recipe.head_alone))
+    plans = cut(layers, recipe.parts, recipe.head_alone, bool(recipe.table))
+    source = pack(checkpoint, folder.parent / f"{folder.name}.weights", plans)
     source = replace(source, forecast_ids=FORECAST_IDS if recipe.ssd else 0)
     made = Generated(folder, recipe)
-    encodings = _encodings(source, recipe)
+    table = embedding_table(checkpoint)
+    encodings = _encodings(source, recipe, table)
     for number in range(1, recipe.parts + 1):
         graphs = {name: shape for shape in recipe.shapes for name in [graph_name(recipe, shape, number)]}
         models = {
@@ -190,27 +207,34 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
         made.infos[binary] = BinaryInfo(BUILD_ID, (2, 34, 0), 6, "", tuple(turned), "1.15.0")
         (folder / binary).write_bytes(b"placeholder " + binary.encode())
     write_texts(checkpoint, folder, recipe, source.network, tuple(made.models))
+    if recipe.table:
+        add_embedding(folder, recipe.table, table)
+    if recipe.beside == "windows":
+        tell_windows(folder)
+    if recipe.beside == "layers":
+        add_layer_table(folder, layer_table(len(table), layers, table.shape[1]))
     return made
 
 
-def graph_name(recipe: Recipe, shape: PassShape, number: int) -> str:
+def graph_name(recipe: Recipe, shape: StepShape, number: int) -> str:
     """The era's name of a graph."""
     prefix = ("token_" if shape.rows == 1 else "prompt_") if ERAS[recipe.era].prefixed_graphs else ""
     return f"{prefix}{shape}_{number}_of_{recipe.parts}"
 
 
-def _encodings(source: Source, recipe: Recipe) -> dict[str, EdgeEncoding]:
+def _encodings(source: Source, recipe: Recipe, table: np.ndarray) -> dict[str, EdgeEncoding]:
     """One encoding for each tensor name, the same in all variants."""
     if recipe.precision != "w4a16":
         return {}
-    shape = PassShape(16, 16)
+    shape = StepShape(16, 16)
     models = [part_model(source, number, shape, "float32", "calibration") for number in range(1, recipe.parts + 1)]
-    found = calibrate(models, shape, source.network.spec.vocab, recipe.logits, recipe.caches)
+    found = calibrate(models, shape, table, recipe.logits, recipe.caches)
+    found[EMBEDDED] = found["inputs_embeds"]
     return {**found, "attention_mask": EdgeEncoding("uint16", recipe.mask_depth / 65535, 65535)}
 
 
 def _model(
-    source: Source, number: int, shape: PassShape, name: str, recipe: Recipe, encodings: Mapping[str, EdgeEncoding]
+    source: Source, number: int, shape: StepShape, name: str, recipe: Recipe, encodings: Mapping[str, EdgeEncoding]
 ) -> onnx.ModelProto:
     inner = {"w4a16": "float32", "w4": "float16", "twin": "float32"}[recipe.precision]
     model = part_model(source, number, shape, inner, name)
@@ -225,6 +249,16 @@ def _model(
     if recipe.heads:
         model = split_heads(model, recipe.heads)
     model = encode_edges(model, encodings)
+    hidden = source.network.spec.hidden
+    if recipe.beside == "windows":
+        narrow = StepShape(shape.rows, min(WINDOW, shape.past))
+        model = with_windows(model, part_model(source, number, narrow, inner, name))
+    if recipe.beside == "states":
+        model = with_states(model, shape.rows, hidden)
+    if recipe.beside == "images":
+        model = with_images(model, shape.rows, hidden)
+    if recipe.beside == "layers":
+        model = with_layer_inputs(model, shape.rows, source.network.spec.layers, hidden)
     if recipe.scatter:
         model = scatter_edges(model, shape, recipe.index)
     if not recipe.same_hidden_names and number > 1:
@@ -275,6 +309,31 @@ def add_forecast(dialog: dict[str, Any], folder: Path, spec: ModelSpec) -> None:
     path.parent.mkdir()
     size = 2 * spec.layers * spec.kv_heads * spec.head_dim * tokens
     path.write_bytes(head + np.random.default_rng(1).integers(100, 156, size).astype(np.uint8).tobytes())
+
+
+def embedding_table(checkpoint: Path) -> np.ndarray:
+    """float32 [V, H]."""
+    with SafetensorsCheckpoint(checkpoint) as weights:
+        name = "model.embed_tokens.weight"
+        return np.asarray(weights.tensor(name, weights.shape(name)), np.float32)
+
+
+def add_embedding(folder: Path, kind: str, table: np.ndarray) -> None:
+    """What qai-hub-models 0.65 adds where graphs take embeddings: the table, and the section that names it."""
+    section: dict[str, Any] = {"version": 1, "type": "lut", "lut-path": "embedding_weights.raw"}
+    section |= {"size": table.shape[1], "datatype": kind}
+    if kind == "float32":
+        table.astype("<f4").tofile(folder / "embedding_weights.raw")
+    else:
+        scale = float(table.max() - table.min()) / 65535
+        offset = round(float(table.min()) / scale)
+        codes = np.clip(np.rint(table / scale) - offset, 0, 65535).astype("<u2")
+        codes.tofile(folder / "embedding_weights.raw")
+        section["quant-param"] = {"scale": scale, "offset": offset}
+    path = folder / "genie_config.json"
+    document = json.loads(path.read_text())
+    document["dialog"]["embedding"] = section
+    path.write_text(json.dumps(document, indent=1))
 
 
 def write_texts(checkpoint: Path, folder: Path, recipe: Recipe, network: Network, binaries: tuple[str, ...]) -> None:

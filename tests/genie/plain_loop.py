@@ -22,21 +22,21 @@ class PlainLoop:
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def greedy(self, prompt: list[int], count: int, prompt_rows: int = 1, decode_rows: int = 1) -> list[int]:
-        """`count` tokens after the prompt: passes of `prompt_rows`, then of `decode_rows` with one of them in use."""
+        """`count` tokens after the prompt: steps of `prompt_rows`, then of `decode_rows` with one of them in use."""
         caches: dict[str, np.ndarray] = {}
         tokens, done = list(prompt), 0
         while len(tokens) < len(prompt) + count:
             rows = prompt_rows if len(tokens) - done > 1 else decode_rows
             is_kv_only = self._graph(rows, done).kind is GraphKind.DECODER_PREFILL
             fresh = tokens[done : min(done + rows, len(tokens) - is_kv_only)]
-            logits = self._pass(rows, fresh, done, caches)
+            logits = self._step(rows, fresh, done, caches)
             done += len(fresh)
             if done == len(tokens):
                 assert logits is not None
                 tokens.append(int(logits[0, len(fresh) - 1].argmax()))
         return tokens[len(prompt) :]
 
-    def _pass(self, rows: int, fresh: list[int], done: int, caches: dict[str, np.ndarray]) -> np.ndarray | None:
+    def _step(self, rows: int, fresh: list[int], done: int, caches: dict[str, np.ndarray]) -> np.ndarray | None:
         graph = self._graph(rows, done)
         context = graph.context
         assert context is not None

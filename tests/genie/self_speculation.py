@@ -12,19 +12,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.genie.reference import EXECUTED, GREEDY, SENTENCE_COMPLETE, Genie, search_path
 from engine.processes import child_environment, module_command
+from tools.proofs.genie_reference import EXECUTED, GREEDY, SENTENCE_COMPLETE, Genie, search_path
 
 ACCEPTED = re.compile(rb"accepted counts: \[([\d, ]+)\]")
 
 
 @dataclass(frozen=True)
 class Speculated:
-    """For each text what followed, and how many passes gave 0, 1, 2 ... guessed tokens. passes: of all texts."""
+    """For each text what followed, and how many steps gave 0, 1, 2 ... guessed tokens. steps: of all texts."""
 
     answers: list[str]
     accepted: list[list[int]]
-    passes: int
+    steps: int
 
 
 def speculate(bundle: Path, texts: list[str], count: int, scratch: Path) -> Speculated:

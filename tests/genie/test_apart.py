@@ -10,16 +10,14 @@ import onnxruntime as ort
 import pytest
 
 from engine.bundle.check import check_contract
-from engine.bundle.embedding_input import embedding_of, embedding_width
-from engine.bundle.encoding import encoding_of
 from engine.bundle.manifest import GraphKind, Manifest, load_manifest
-from engine.bundle.variant import PassShape, ShapeTable
+from engine.bundle.tensors import embedding_of, embedding_width, encoding_of
+from engine.bundle.variant import ShapeTable, StepShape
 from engine.config import EngineConfig
-from engine.graphs.onnx_binding import Binding
-from engine.graphs.onnx_runtime import OnnxRuntime
-from engine.graphs.onnx_sessions import cpu_provider
-from engine.graphs.runtime import Runtime
 from engine.request import Request, SamplingParams
+from engine.runtime.interface import Runtime
+from engine.runtime.pooled import OnnxRuntime
+from engine.runtime.sessions import Binding, cpu_provider
 from engine.worker.assembly import Assembled, assemble
 from tests.genie.generator import Recipe, generate
 from tests.genie.twin import convert_to_twin
@@ -65,7 +63,7 @@ def end(made: Assembled) -> None:
         replace(FOUR, parts=2, head_alone=False, precision="w4"),
         replace(FOUR, parts=1, head_alone=False),
         replace(FOUR, kv_only_rows=(8,)),
-        replace(FOUR, shapes=(PassShape(1, 15), PassShape(1, 63), PassShape(8, 8), PassShape(8, 56))),
+        replace(FOUR, shapes=(StepShape(1, 15), StepShape(1, 63), StepShape(8, 8), StepShape(8, 56))),
     ],
     ids=["four", "other names, in place", "two", "one", "prefill without logits", "several contexts"],
 )
@@ -91,9 +89,6 @@ def test_every_part_is_a_graph(checkpoint: Path, tmp_path: Path) -> None:
     ]
 
 
-# -- the timeline ----------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Timeline:
     """What happened in which order. The writer begins with the first layers only once part 3 runs, and part 3 does not
@@ -117,7 +112,7 @@ class Held(Binding):
     """A part that does not end before `until`; where it was told to, it fails then."""
 
     def __init__(self, part: Binding, until: threading.Event, fails: bool = False) -> None:
-        super().__init__(part.session, part.binding, part.held)
+        super().__init__(part.session, part.binding, part.buffers)
         self._until = until
         self._fails = fails
 
@@ -131,7 +126,7 @@ class Held(Binding):
 def hold_part_3(runtime: Runtime, timeline: Timeline, fails: bool = False) -> None:
     """In every pass that is bound already."""
     assert isinstance(runtime, OnnxRuntime)
-    for bound in runtime._passes.values():
+    for bound in runtime._steps.values():
         part, layers = bound.parts[2]
         bound.parts[2] = (Held(part, timeline.written, fails), layers)
 
@@ -145,7 +140,7 @@ def lay_out(made: Assembled) -> None:
 
 
 def test_caches_are_written_while_later_parts_run(checkpoint: Path, tmp_path: Path) -> None:
-    recipe = replace(FOUR, shapes=(PassShape(8, 56),))
+    recipe = replace(FOUR, shapes=(StepShape(8, 56),))
     folder = folder_of(checkpoint, tmp_path, recipe)
     made = start(folder)
     expected = answers(made, {"a": PROMPT}, 3)
@@ -159,7 +154,6 @@ def test_caches_are_written_while_later_parts_run(checkpoint: Path, tmp_path: Pa
     hold_part_3(made.runtime, timeline)
     made.loop.add(Request("a", PROMPT, SamplingParams(3, temperature=0.0)), (), 1, 0.0)
     made.loop.step()
-    made.loop.finish_writes()
     seen = timeline.events
     order = [
         "running part 1",
@@ -183,7 +177,7 @@ def test_caches_are_written_while_later_parts_run(checkpoint: Path, tmp_path: Pa
 
 
 def test_a_pass_that_fails_after_writing_changes_nothing_visible(checkpoint: Path, tmp_path: Path) -> None:
-    folder = folder_of(checkpoint, tmp_path, replace(FOUR, shapes=(PassShape(8, 56),)))
+    folder = folder_of(checkpoint, tmp_path, replace(FOUR, shapes=(StepShape(8, 56),)))
     timeline = Timeline()
     timeline.in_part_3.set()
     made = start(folder, timeline)
@@ -191,13 +185,13 @@ def test_a_pass_that_fails_after_writing_changes_nothing_visible(checkpoint: Pat
     expected = answers(made, prompts, 6)
     runtime = made.runtime
     assert isinstance(runtime, OnnxRuntime)
-    sound = {key: list(bound.parts) for key, bound in runtime._passes.items()}
+    sound = {key: list(bound.parts) for key, bound in runtime._steps.items()}
     timeline.events.clear()
     hold_part_3(runtime, timeline, fails=True)
     made.loop.add(Request("fails", (7, *PROMPT), SamplingParams(6, temperature=0.0)), (), 1, 0.0)
     assert [failure.id for failure in made.loop.step().failures] == ["fails"]
     assert "wrote layers 0 to 1" in timeline.events
-    for key, bound in runtime._passes.items():
+    for key, bound in runtime._steps.items():
         bound.parts = sound[key]
     assert answers(made, prompts, 6) == expected
     end(made)

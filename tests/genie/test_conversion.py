@@ -8,12 +8,11 @@ import pytest
 
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import GraphKind, load_manifest
-from engine.bundle.variant import PassShape, pin, shape_table
+from engine.bundle.variant import StepShape, pin, shape_table
 from engine.errors import BundleError
 from engine.genie.convert import Toolbox
 from engine.genie.read import read_genie
-from engine.sources.converted import convert_folder
-from engine.sources.resolve import resolve_bundle
+from engine.sources.resolve import convert_folder, resolve_bundle
 from tests.genie.generator import Generated, Recipe, generate
 
 
@@ -27,7 +26,7 @@ def test_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
     manifest = load_manifest(folder)
     assert (manifest.name, manifest.target, manifest.quant, manifest.kv_dtype) == ("qwen", "x-elite", "w4a16", "uint8")
     assert manifest.max_context == 64
-    assert shape_table(manifest, 0).fixed == (PassShape(1, 63), PassShape(8, 56))
+    assert shape_table(manifest, 0).fixed == (StepShape(1, 63), StepShape(8, 56))
     model = manifest.model
     assert (model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim) == (3, 64, 4, 2, 32)
     assert [graph.name for graph in manifest.graphs] == [
@@ -49,7 +48,7 @@ def test_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
     [
         Recipe(heads="_head_", scatter=True, index="uint32"),
         Recipe(kv_only_rows=(8,), head_alone=True, parts=4),
-        Recipe(precision="w4", scatter=True, shapes=(PassShape(1, 15), PassShape(1, 63), PassShape(8, 56))),
+        Recipe(precision="w4", scatter=True, shapes=(StepShape(1, 15), StepShape(1, 63), StepShape(8, 56))),
         Recipe(precision="twin", parts=1),
     ],
 )
@@ -83,7 +82,7 @@ def test_variants_without_logits(checkpoint: Path, tmp_path: Path) -> None:
         "ar8_cl64_1_of_1": GraphKind.DECODER_PREFILL,
     }
     shapes = shape_table(manifest, 0)
-    assert (shapes.fixed, shapes.prefill, shapes.max_rows) == ((PassShape(1, 63),), (PassShape(8, 56),), 1)
+    assert (shapes.fixed, shapes.prefill, shapes.max_rows) == ((StepShape(1, 63),), (StepShape(8, 56),), 1)
     assert pin(shapes, 8).prefill == ()
 
 

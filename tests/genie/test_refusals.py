@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.bundle.variant import PassShape
+from engine.bundle.variant import StepShape
 from engine.errors import BundleError
 from engine.genie.read import read_genie
-from engine.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor, QnnEncoding
 from tests.genie.generator import Generated, Recipe, generate
 
 LAYERS = "part2_of_3.bin"
@@ -56,10 +56,11 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "another layout": (with_("attention_mask", data_format=7), "attention_mask is laid out in a private layout"),
     "recurrent state": (
         renamed(KEY, "recurrent_state_0_in"),
-        "recurrent_state_0_in is the state of a recurrent",
+        "tensor past_key_0_in is missing: what is cached must be read",
     ),
-    "convolution state": (renamed(KEY, "conv_state_0_in"), "tensor conv_state_0_in is the state of a recurrent"),
-    "sliding window": (renamed(KEY, "swa_key_0_in"), "tensor swa_key_0_in belongs to sliding window"),
+    "a state of another name": (renamed(KEY, "ssm_state_0_in"), "tensor ssm_state_0_in is the state of a recurrent"),
+    "a window without its mask": (renamed(KEY, "swa_key_0_in"), "input swa_attention_mask is missing"),
+    "a window's tensor of another name": (renamed(KEY, "swa_0_in"), "tensor swa_0_in belongs to sliding window"),
     "several heads as one": (
         renamed(KEY, "past_key_0_h0_in"),
         r"tensor past_key_0_h0_in has shape \[2, 1, 32, \d+\]: several heads under the name of one",
@@ -68,7 +69,6 @@ CHANGES: dict[str, tuple[Change, str]] = {
         renamed(KEY, "past_group1__key_0_in"),
         "past_group1__key_0_in is a cache under a name",
     ),
-    "embeddings in place of ids": (renamed("attention_mask", "inputs_embeds"), "inputs_embeds takes embeddings in"),
     "positions in place of rotation": (renamed("position_ids_cos", "position_ids"), "position_ids is an extra input"),
     "signed caches": (with_(KEY, dtype="int8"), "tensor past_key_0_in is int8; uint8 or uint16 or"),
     "rotation without its other half": (
@@ -126,7 +126,7 @@ def test_a_changed_tensor(made: Generated, case: str) -> None:
     [
         ("steering_vector", (1, 64), "tensor steering_vector is an extra input"),
         ("alpha", (1,), "tensor alpha is an extra input"),
-        ("per_layer_inputs", (1, 1, 3, 8), "tensor per_layer_inputs is an extra embedding"),
+        ("per_layer_inputs_0", (1, 1, 8), "tensor per_layer_inputs_0 is an extra embedding"),
     ],
 )
 def test_extra_inputs(made: Generated, name: str, shape: tuple[int, ...], message: str) -> None:
@@ -180,7 +180,7 @@ def test_a_second_output_beside_the_caches(made: Generated) -> None:
         read(made, each_graph(made, "part3_of_3.bin", also_hidden))
 
 
-WHOLE = Recipe(parts=4, shapes=(PassShape(16, 0),))
+WHOLE = Recipe(parts=4, shapes=(StepShape(16, 0),))
 
 
 def test_graphs_without_caches_that_have_fewer_rows_than_columns(checkpoint: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_missing_part_of_graphs_without_caches(checkpoint: Path, tmp_path: Pat
 
 
 def test_graphs_with_and_without_caches(checkpoint: Path, tmp_path: Path) -> None:
-    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=1, shapes=(PassShape(8, 56), PassShape(16, 0))))
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=1, shapes=(StepShape(8, 56), StepShape(16, 0))))
     with pytest.raises(BundleError, match="variant ar16_cl16 has other layers than ar8_cl64"):
         read(made, made.infos)
 
@@ -348,7 +348,7 @@ def test_images(made: Generated) -> None:
     ],
 )
 def test_parts_that_are_missing(checkpoint: Path, tmp_path: Path, binaries: list[str], message: str) -> None:
-    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, shapes=(PassShape(1, 63),)))
+    made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=3, shapes=(StepShape(1, 63),)))
     path = made.folder / "genie_config.json"
     config = json.loads(path.read_text())
     config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = binaries

@@ -9,14 +9,12 @@ import onnxruntime as ort
 import pytest
 
 from engine.bundle.check import check_contract
-from engine.bundle.head_weight import read_head_weight
 from engine.bundle.manifest import load_manifest
-from engine.bundle.variant import PassShape
-from engine.config import EngineConfig
-from engine.request import Request, SamplingParams
-from engine.worker.assembly import assemble
+from engine.bundle.variant import StepShape
+from engine.bundle.weight_files import read_head_weight
 from tests.genie.generator import ERAS, Recipe, generate
 from tests.genie.plain_loop import PlainLoop, Run
+from tests.genie.served import served
 from tests.genie.twin import convert_to_twin
 
 PROMPT = [5, 17, 99, 123, 300, 42, 7, 8, 9, 10, 11]
@@ -45,7 +43,7 @@ def tokens(checkpoint: Path, tmp_path: Path, recipe: Recipe, rows: int = 1) -> l
 
 @pytest.fixture(scope="module")
 def expected(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
-    recipe = Recipe(parts=1, precision="twin", shapes=(PassShape(1, 63),))
+    recipe = Recipe(parts=1, precision="twin", shapes=(StepShape(1, 63),))
     return tokens(checkpoint, tmp_path_factory.mktemp("expected"), recipe)
 
 
@@ -96,7 +94,7 @@ def test_what_exporters_did_differently(checkpoint: Path, tmp_path: Path, expect
 
 
 def test_several_contexts(checkpoint: Path, tmp_path: Path, expected: list[int]) -> None:
-    shapes = (PassShape(1, 15), PassShape(1, 63), PassShape(8, 8), PassShape(8, 56))
+    shapes = (StepShape(1, 15), StepShape(1, 63), StepShape(8, 8), StepShape(8, 56))
     assert tokens(checkpoint, tmp_path, Recipe(precision="twin", shapes=shapes), 8) == expected
 
 
@@ -105,29 +103,13 @@ def test_hidden_names_may_differ_between_parts(checkpoint: Path, tmp_path: Path,
     assert tokens(checkpoint, tmp_path, recipe, 8) == expected
 
 
-def served(folder: Path, prompts: dict[str, list[int]], count: int) -> dict[str, list[int]]:
-    """What the worker's engine makes of prompts that come at once; greedy."""
-    made = assemble(EngineConfig(bundle=str(folder)))
-    for name, prompt in prompts.items():
-        made.loop.add(Request(name, tuple(prompt), SamplingParams(count, temperature=0.0)), (), 1, 0.0)
-    found: dict[str, list[int]] = {name: [] for name in prompts}
-    while made.loop.scheduler.has_work:
-        report = made.loop.step()
-        assert not report.failures
-        for event in report.events:
-            found[event.id] += event.token_ids
-    made.loop.close()
-    made.runtime.close()
-    return found
-
-
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe(parts=1, precision="twin", shapes=(PassShape(64, 0),)),
-        Recipe(parts=3, precision="twin", shapes=(PassShape(16, 0), PassShape(64, 0))),
-        Recipe(parts=4, precision="w4", head_alone=True, shapes=(PassShape(64, 0),)),
-        Recipe(parts=5, head_alone=True, shapes=(PassShape(64, 0),), same_hidden_names=False),
+        Recipe(parts=1, precision="twin", shapes=(StepShape(64, 0),)),
+        Recipe(parts=3, precision="twin", shapes=(StepShape(16, 0), StepShape(64, 0))),
+        Recipe(parts=4, precision="w4", head_alone=True, shapes=(StepShape(64, 0),)),
+        Recipe(parts=5, head_alone=True, shapes=(StepShape(64, 0),), same_hidden_names=False),
     ],
     ids=["one part", "two contexts", "half precision", "integers"],
 )
@@ -137,7 +119,7 @@ def test_graphs_that_read_the_whole_context_each_time(
     folder = convert_to_twin(generate(checkpoint, tmp_path / "bundle", recipe), tmp_path / "cache")
     check_contract(load_manifest(folder))
     cached = convert_to_twin(
-        generate(checkpoint, tmp_path / "cached", replace(recipe, shapes=(PassShape(8, 56),))), tmp_path / "cache"
+        generate(checkpoint, tmp_path / "cached", replace(recipe, shapes=(StepShape(8, 56),))), tmp_path / "cache"
     )
     prompts = {"a": PROMPT, "b": PROMPT[3:], "c": [7], "d": [*PROMPT, *PROMPT]}
     found = served(folder, prompts, 12)

@@ -28,7 +28,7 @@ OPTIONS = (
     *("-p", "no:cacheprovider", "-p", "tests.mutants.quick"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is imported already
 )
-ROUTES = "tests/server/routes"
+ROUTES = "tests/server/api/openai"
 # What writes the answers of a route is tested through the route.
 ELSEWHERE = {
     "engine/grammar/masks.py": (
@@ -36,13 +36,11 @@ ELSEWHERE = {
         "tests/engine/grammar/test_loop_with_grammars.py",
     ),
     "engine/text/template_pool.py": ("tests/engine/client/test_templates.py",),
-    "server/writers/chat.py": (f"{ROUTES}/test_chat.py",),
-    "server/writers/completion.py": (f"{ROUTES}/test_completions.py",),
-    "server/writers/logprobs.py": (f"{ROUTES}/test_completions.py", f"{ROUTES}/test_chat.py"),
-    "server/writers/responses.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
-    "server/writers/responses_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
-    "server/writers/text_choice.py": (f"{ROUTES}/test_completions.py",),
-    "server/writers/usage.py": (f"{ROUTES}/test_chat.py", f"{ROUTES}/test_completions.py"),
+    "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
+    "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
+    "server/generation/answers.py": (f"{ROUTES}/test_completions.py", f"{ROUTES}/test_chat.py"),
+    "server/api/openai/response_writer.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
+    "server/api/openai/response_items.py": (f"{ROUTES}/test_responses.py", f"{ROUTES}/test_responses_forms.py"),
 }
 
 
@@ -116,7 +114,7 @@ def _run_tests(mutant: Mutant, tests: Sequence[str]) -> None:
             replace_source(mutant.path, mutant.text)
         import pytest
 
-        code = pytest.main([*tests, "-x", "-m", "not long and not real", *OPTIONS])
+        code = pytest.main([*tests, "-x", *OPTIONS])
     except BaseException:  # noqa: BLE001 (whatever a mutant does, the child must not run its parent's code)
         code = 1
     os._exit(int(code))

@@ -13,14 +13,6 @@ HERE = Path(__file__).parent
 FIGURES = HERE / "llama_cpp_figures.json"
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in this folder."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.real)
-
-
 @pytest.fixture(scope="session")
 def real_models() -> RealModels:
     """The cache folder, from which a test fetches what it names."""
@@ -51,6 +43,12 @@ def smollm2(real_models: RealModels) -> Path:
 def qwen_coder(real_models: RealModels) -> Path:
     """Qwen2.5-Coder-0.5B-Instruct, a GGUF file with Q4_K_M."""
     return fetched(real_models, "qwen-coder")
+
+
+@pytest.fixture(scope="session")
+def gemma(real_models: RealModels) -> Path:
+    """Gemma 3 270M, a GGUF file with Q4_K_M and windows of 512 tokens."""
+    return fetched(real_models, "gemma")
 
 
 @pytest.fixture(scope="session")

@@ -6,20 +6,23 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from engine.compile.reference import reference_logits
-from engine.compile.source import open_source
+from engine.compile.calibration.forward import reference_logits
+from engine.compile.sources.source import open_source
 from engine.models.family import read_network
 
 TEXT = "The keeper counted the crates twice.\n\ndef total(items):\n    return sum(item.price for item in items)\n"
 
 
-@pytest.mark.parametrize("name", ["smollm2", "qwen_coder"])
-def test_logits_are_those_of_transformers(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "copies"), [("smollm2", 1), ("qwen_coder", 1), ("gemma", 24)])
+def test_logits_are_those_of_transformers(
+    request: pytest.FixtureRequest, name: str, copies: int, tmp_path: Path
+) -> None:
+    """copies: of the text; those of Gemma are longer than its window."""
     path: Path = request.getfixturevalue(name)
     source = open_source(path)
     network = read_network(source.config)
     source.write_text(tmp_path, network.spec.vocab)
-    tokens = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(TEXT).ids
+    tokens = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(TEXT * copies).ids
     with source.tensors() as tensors:
         found = reference_logits(tensors, network, np.array(tokens))
     expected = transformers_logits(path, tokens)

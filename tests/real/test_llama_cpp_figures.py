@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from engine.compile.source import open_source
+from engine.compile.sources.source import open_source
 from engine.models.family import read_network
 from tools.llama_cpp.__main__ import MODELS, measure
 from tools.llama_cpp.figures import Fidelity, LlamaFigures

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.gguf.header import read_header
+from engine.compile.sources.gguf.header import read_header
 
 
-@pytest.mark.parametrize(("name", "architecture", "layers"), [("smollm2", "llama", 30), ("qwen_coder", "qwen2", 24)])
+@pytest.mark.parametrize(
+    ("name", "architecture", "layers"), [("smollm2", "llama", 30), ("qwen_coder", "qwen2", 24), ("gemma", "gemma3", 18)]
+)
 def test_the_files_are_those_models(request: pytest.FixtureRequest, name: str, architecture: str, layers: int) -> None:
     fields = read_header(request.getfixturevalue(name)).metadata
     assert (fields["general.architecture"], fields[f"{architecture}.block_count"]) == (architecture, layers)

@@ -7,13 +7,13 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import CompileArguments, Quant, Target
-from engine.compile.baseline import Q4_0
-from engine.compile.parity import bundle_logits, compare_logits
+from engine.compile.calibration.forward import reference_logits
+from engine.compile.check.baseline import Q4_0
+from engine.compile.check.parity import bundle_logits, compare_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.reference import reference_logits
-from engine.compile.source import open_source
-from engine.compile.text_files import load_tokenizer
+from engine.compile.sources.source import open_source
+from engine.compile.sources.text_files import load_tokenizer
 from engine.models.family import read_network
 
 WINDOW, WINDOWS = 512, 4

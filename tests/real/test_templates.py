@@ -12,15 +12,16 @@ from llguidance import LLTokenizer
 
 from engine.bundle.answer_format import AnswerFormat, LiteralArguments, TaggedArguments
 from engine.demo.location import demo_folder
-from engine.grammar.literals import Literals
+from engine.grammar.call_rules import Literals
+from engine.grammar.compiler import serialised, unforced
 from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
-from engine.grammar.source import serialised, unforced
 from engine.grammar.spec import CalledTool, GrammarSpec, ToolCalls
 from engine.text.answer_finding import find_answer
-from engine.text.atoms import atoms, common_start, is_tag
-from engine.text.chat_template import ChatTemplate
 from engine.text.format_probes import USER, Renderings, probe_requests
-from server.writers.tool_calls import CallArguments, CallBegin, CallSplitter
+from engine.text.format_table import atoms, common_start, is_tag
+from engine.text.renderer import ChatTemplate
+from server.generation.call_block import CallArguments, CallBegin
+from server.generation.parsing import CallSplitter
 from tests.real.written_calls import TEMPLATES
 
 # Templates that show tools and render no calls: the way is told by a table.

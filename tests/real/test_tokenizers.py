@@ -9,11 +9,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
-from engine.compile.gguf.header import read_header
-from engine.compile.gguf.text import write_gguf_text
+from engine.compile.sources.gguf.header import read_header
+from engine.compile.sources.gguf.tokenizers import write_gguf_text
 from engine.errors import UnsupportedModel
 from engine.text import tokenizer as served
-from tests.engine.compile.gguf.vocabulary_files import TEXTS, read
+from tests.engine.compile.sources.gguf.vocabulary_files import TEXTS, read
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 BYTE_LEVEL = (

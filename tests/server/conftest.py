@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.http.guard.keys import KeyRing
+from server.middleware.auth import KeyRing
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
@@ -18,7 +18,7 @@ from tests.server.scripted_engine import ScriptedEngine
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(EngineConfig("unused"), max_queued=16, body_limit_bytes=64 * 1024, max_choices=8)
+    return Settings(EngineConfig("unused"), max_queued=16, body_limit_bytes=64 * 1024)
 
 
 @pytest.fixture

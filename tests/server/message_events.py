@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from server.protocol.anthropic.answer import MessageEvent
+from server.api.anthropic.message import MessageEvent
+from tests.server.answers import check_answer
 
 # state -> event -> next state. "block" and "signed" are inside of a content block.
 LEGAL = {
@@ -40,7 +41,7 @@ def check_legal(events: Sequence[dict[str, Any]], is_whole: bool = True) -> None
     """Fail unless the events come in a legal order; is_whole: the stream has ended."""
     state, index, kind = "nothing", -1, ""
     for event in events:
-        MessageEvent.model_validate(event, strict=True)
+        check_answer(MessageEvent, event)
         assert event["type"] in LEGAL[state], f"{event['type']} in state {state}"
         if event["type"] == "content_block_start":
             assert event["index"] == index + 1

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 from fastapi import FastAPI
 
+from engine.client.engine import Engine
 from engine.config import EngineConfig
 from server import app
-from server.engine_seam import EngineLike
-from server.http.guard.keys import KeyRing
 from server.http.in_flight import InFlight
-from server.http.metrics import Metrics
-from server.models.one_model import OneModel
+from server.middleware.auth import KeyRing
+from server.models.models import OneModel
+from server.observability.metrics import Metrics
+from server.observability.tracing import Layer
 from server.settings import Settings
-from server.stored.responses import StoredResponses
-from server.tracing.wanted import Layer
+from server.stored_responses.runs import StoredResponses
 
 
 def create_app(
     settings: Settings,
-    engine: EngineLike,
+    engine: Engine,
     keys: KeyRing,
     in_flight: InFlight | None = None,
     stored: StoredResponses | None = None,
@@ -27,5 +27,5 @@ def create_app(
     return app.create_app(settings, OneModel(settings, engine), keys, in_flight, stored, layers)
 
 
-def metrics_of(engine: EngineLike) -> Metrics:
+def metrics_of(engine: Engine) -> Metrics:
     return Metrics(OneModel(Settings(EngineConfig("unused")), engine))

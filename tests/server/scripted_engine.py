@@ -9,15 +9,17 @@ import msgspec
 import numpy as np
 
 from engine import messages
-from engine.bundle.manifest import DiffusionSpec, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
-from engine.bundle.pooling import PoolingKind, PoolingSpec, RerankKind, RerankSpec
-from engine.bundle.task import ModelTask
+from engine.bundle.answer_format import Markers
+from engine.bundle.manifest import DiffusionSpec, GraphSpec, Manifest, TextSpec
+from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind, RerankSpec
+from engine.bundle.vision import VisionSpec
 from engine.client.engine import EngineInfo, EngineState
-from engine.client.pass_feed import PassFeed, PassWatch
-from engine.embeddings.npy import decode_embeds
+from engine.client.pooling import PooledInput
+from engine.client.prompt_embeds import decode_embeds
+from engine.client.step_feed import StepFeed, StepWatch
 from engine.errors import Busy, BusyReason, ContextLengthExceeded, HexserveError, InvalidRequest
 from engine.grammar.spec import GrammarSpec
-from engine.pooling.prompts import PooledInput
 from engine.request import (
     Delivered,
     Delta,
@@ -28,8 +30,8 @@ from engine.request import (
     TextLogprob,
     ThinkingBudget,
 )
-from engine.text.facts import TextFacts
-from engine.text.template_options import check_options
+from engine.text.prompt import check_options
+from engine.text.rendering import TextFacts
 from tests.call_formats import HERMES, THINK, answers
 
 NAME = "scripted"
@@ -133,11 +135,12 @@ class ScriptedEngine:
         self.script = script
         self.state = EngineState.READY
         self.stats = messages.Stats(
-            passes=7, rows_used=90, rows_run=120, variant_switches=5, columns_used=32, columns_total=64, running=3
+            steps=7, rows_used=90, rows_run=120, variant_switches=5, kv_slots_used=32, kv_slots_total=64, running=3
         )
         self.restarts = 2
         self.max_queued = max_queued
         self.submitted: list[tuple[Request, tuple[str, ...], bool, bool]] = []
+        self.once: list[Markers | None] = []
         self.chats: list[Sequence[Mapping[str, Any]]] = []
         self.forms: list[tuple[GrammarSpec, str]] = []
         self.tools: list[Sequence[Mapping[str, Any]] | None] = []
@@ -149,7 +152,7 @@ class ScriptedEngine:
         self.submit_seen = asyncio.Event()
         self.refusal: HexserveError | None = None
         self.watched: list[bool] = []
-        self.passes = PassFeed(self.watched.append)
+        self.steps = StepFeed(self.watched.append)
         self._info = info(max_context)
         self._steps: asyncio.Semaphore | None = None
 
@@ -165,8 +168,8 @@ class ScriptedEngine:
             raise Busy.loading()
         return self._info
 
-    def watch_passes(self) -> PassWatch:
-        return self.passes.open()
+    def watch_steps(self) -> StepWatch:
+        return self.steps.open()
 
     @property
     def unfinished(self) -> int:
@@ -196,6 +199,10 @@ class ScriptedEngine:
 
     def _describe(self, **fields: Any) -> None:
         self._info = dataclasses.replace(self._info, manifest=msgspec.structs.replace(self._info.manifest, **fields))
+
+    def see(self, vision: VisionSpec) -> None:
+        """Serve a model that reads images."""
+        self._describe(vision=vision)
 
     def denoise(self, block_length: int = 8) -> None:
         """Serve a block-diffusion model."""
@@ -295,6 +302,7 @@ class ScriptedEngine:
         include_stop: bool = False,
         skip_special: bool = True,
         delivered: Delivered | None = None,
+        once: Markers | None = None,
     ) -> ScriptedTokenStream:
         if self.refusal is not None:
             raise self.refusal
@@ -303,6 +311,7 @@ class ScriptedEngine:
         if len(request.prompt_ids) + request.params.max_tokens > self.info.max_context:
             raise ContextLengthExceeded(self.info.max_context, len(request.prompt_ids), request.params.max_tokens)
         self.submitted.append((request, stop, include_stop, skip_special))
+        self.once.append(once)
         self.live.add(request.id)
         self.submit_seen.set()
         return ScriptedTokenStream(self, request, self.script(request))

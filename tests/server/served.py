@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.http.guard.keys import read_keys
+from server.http.connections import ConnectionLimits
 from server.http.in_flight import InFlight
-from server.run import DrainingServer, bind
+from server.middleware.auth import read_keys
+from server.run import USUAL_LIMITS, DrainingServer, bind
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
@@ -20,7 +21,8 @@ from tests.server.scripted_engine import ScriptedEngine
 class Served:
     """A server in a thread: its address, its loop, and how many tasks and connections it has."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, limits: ConnectionLimits, **options: object) -> None:
+        self.limits = limits
         self.settings = Settings(EngineConfig("unused"), **options)  # type: ignore[arg-type]
         self.listener: socket.socket = bind("127.0.0.1", 0)
         self.port: int = self.listener.getsockname()[1]
@@ -40,7 +42,7 @@ class Served:
         keys = read_keys(self.settings.api_keys, self.settings.api_key_file)
         in_flight = InFlight()
         self.app = create_app(self.settings, self.engine, keys, in_flight)
-        self.server = DrainingServer(self.app, in_flight, self.settings)
+        self.server = DrainingServer(self.app, in_flight, self.settings, self.limits)
         self.started.set()
         await self.server._serve([self.listener])
 
@@ -54,9 +56,9 @@ class Served:
 
 
 @contextmanager
-def served(**options: object) -> Iterator[Served]:
+def served(limits: ConnectionLimits = USUAL_LIMITS, **options: object) -> Iterator[Served]:
     """Run a server until the block ends."""
-    server = Served(**options)
+    server = Served(limits, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     server.started.wait(10)

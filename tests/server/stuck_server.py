@@ -4,8 +4,8 @@ import asyncio
 import threading
 
 from engine.config import EngineConfig
-from server.http.guard.keys import KeyRing
-from server.models.one_model import OneModel
+from server.middleware.auth import KeyRing
+from server.models.models import OneModel
 from server.run import bind, run
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine

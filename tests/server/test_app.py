@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 
 from engine.config import EngineConfig
-from server.http.guard.keys import ApiKey, KeyRing
+from server.middleware.auth import ApiKey, KeyRing
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine

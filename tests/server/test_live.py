@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from engine.errors import Busy, BusyReason, PassFailed, WorkerDied
+from engine.errors import Busy, BusyReason, StepFailed, WorkerDied
 from engine.request import Delta
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine, say
@@ -111,7 +111,7 @@ async def test_a_failure_before_the_first_token_has_its_status(sdk: openai.Async
 async def test_a_failure_in_the_stream_is_an_error_event(
     sdk: openai.AsyncOpenAI, base_url: str, engine: ScriptedEngine
 ) -> None:
-    engine.script = lambda _: [Delta("Hel", (1,)), PassFailed("it broke")]
+    engine.script = lambda _: [Delta("Hel", (1,)), StepFailed("it broke")]
     engine.hold(1)
     stream = await sdk.chat.completions.create(model=NAME, messages=HELLO, stream=True)
     parts = stream.__aiter__()

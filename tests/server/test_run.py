@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.client.lifecycle import EngineState
+from engine.client.info import EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure, HexserveError
 from server import run
-from server.http.guard.keys import KeyRing
-from server.models.one_model import OneModel
+from server.middleware.auth import KeyRing
+from server.models.models import OneModel
 from server.settings import Settings
 from tests.server.scripted_engine import NAME, ScriptedEngine
 

@@ -24,6 +24,7 @@ from tools.llama_cpp.programs import LlamaCpp, run_step
 from tools.real_models.fetch import RealModels, default_folder
 from tools.real_models.held_out import held_out_text
 
+WIDTH = 140  # of the table, where no terminal says how wide it is
 BAR = 1.1  # times llama.cpp's KL
 MADE = ("Q4_0", "Q8_0", "F16")  # by llama-quantize
 FIGURES = Path(__file__).parents[2] / "tests" / "real" / "llama_cpp_figures.json"
@@ -57,7 +58,7 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS), help="which of them")
     parser.add_argument("--half", action="store_true", help="the first half of the windows alone")
     parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
-    options, console = parser.parse_args(), Console()
+    options, console = parser.parse_args(), Console(width=None if sys.stdout.isatty() else WIDTH)
     models = RealModels(options.folder)
     kinds = (PUBLISHED, *MADE) if options.made else (PUBLISHED,)
     found = list(measured(models, options.models.split(","), kinds, console, options.half))

@@ -9,11 +9,9 @@ from engine.compile.arguments import CompileArguments, Quant, default_quant
 from engine.compile.arguments import Target as CompileTarget
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.evaluate import Quality, TextWindow, evaluate, quality
 from engine.evaluation.models import open_bundle
 from engine.evaluation.served import open_served
-from engine.evaluation.statistics import Quality, quality
-from engine.evaluation.windows import TextWindow
 
 SEED = 0
 LEAST_TOKENS = 2  # to check a bundle with; it is measured here
@@ -42,12 +40,18 @@ def read_as_served(file: Path, text: str, context: int, count: int, folder: Path
     with ExitStack() as stack:
         model = open_served(file.name, served, "", stack)
         reference = open_bundle("floats", floats, None, stack)
-        windows = second_halves(model.vocabulary.tokens(text, context * count), context)
+        vocabulary = model.vocabulary
+        windows = second_halves(vocabulary.tokens(text, context * count), context, vocabulary.bos)
         found, _ = evaluate([model], reference, windows, lambda _: None)
         return ServedFile(quality(found[0], SEED), manifest.kv_dtype, model.size)
 
 
-def second_halves(tokens: Sequence[int], context: int) -> list[TextWindow]:
-    """Windows side by side, of which the tokens behind the first position of the second half are predicted."""
-    starts = range(0, len(tokens) - context + 1, context)
-    return [TextWindow(tuple(tokens[start : start + context]), context // 2 + 1) for start in starts]
+def second_halves(tokens: Sequence[int], context: int, bos: Sequence[int] = ()) -> list[TextWindow]:
+    """Windows side by side, of which the tokens behind the first position of the second half are predicted.
+
+    bos: what the model's texts begin with: it stands before the text, and in place of each window's first tokens.
+    """
+    every = [*bos, *tokens]
+    starts = range(0, len(every) - context + 1, context)
+    windows = [(*bos, *every[start + len(bos) : start + context]) for start in starts]
+    return [TextWindow(window, context // 2 + 1) for window in windows]

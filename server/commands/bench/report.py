@@ -6,15 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from server.commands.bench.rounds import BenchLoad, Book, TurnRecord
+from server.commands.bench.load import BenchLoad, BenchTarget, Book, TurnRecord
+from server.commands.bench.measured import Distribution, ratio
 from server.commands.bench.summary import Comparison, Level, PrefixEffect, comparisons, errors, levels, prefix_effects
-from server.commands.bench.target import BenchTarget
-from server.commands.distribution import Distribution, ratio
-from server.commands.text_bar import bar
+from server.commands.tables import table
+
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(value: float, highest: float, cells: int, is_plain: bool = False) -> str:
+    """A bar of at most `cells` characters, in eighths of one unless `is_plain`."""
+    eighths = round(8 * cells * value / highest) if highest > 0 else 0
+    if is_plain:
+        return "#" * (eighths // 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
 
 BAR_CELLS = 40
 BUSY_GENERATOR = 0.7
@@ -51,76 +60,53 @@ def turn_line(record: TurnRecord, targets: Sequence[BenchTarget]) -> str:
 
 def _latency_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
     titles = ("output\ntok/s", "first token ms\np50/p90/p99", "between tokens ms\np50/p90/p99", "longest\ngap ms")
-    table = _table("Throughput and latency", targets, *titles, "ok/failed\n/429/503")
-    for level in found:
-        counts = "/".join(str(count) for count in level.outcomes.values())
-        table.add_row(
+    rows = [
+        (
             *_place(level.clients, level.server, targets, level.is_complete),
             _number(level.tokens_per_second),
             _percentiles(level.first_token),
             _percentiles(level.gap),
             _milliseconds(level.gap.highest if level.gap.count else None),
-            counts,
+            "/".join(str(count) for count in level.outcomes.values()),
         )
-    return table
+        for level in found
+    ]
+    return table((*_places(targets), *titles, "ok/failed\n/429/503"), rows, "Throughput and latency")
+
+
+ENGINE = ("steps", "useful\nrows/step", "of them\ndecoding", "tokens\nper decode", "rows run\nper step")
 
 
 def _engine_table(found: Sequence[Level], targets: Sequence[BenchTarget]) -> Table:
-    titles = (
-        "passes",
-        "useful\nrows/pass",
-        "of them\ndecoding",
-        "tokens\nper decode",
-        "rows run\nper pass",
-        "outside\nthe graph",
-        "prefix\nhits",
-    )
-    table = _table("Inside the engine, from /metrics", targets, *titles)
-    for level in found:
-        counters = level.counters
-        if counters is None:
-            continue
-        table.add_row(
+    rows = [
+        (
             *_place(level.clients, level.server, targets, level.is_complete),
-            f"{counters.passes:.0f}",
-            _number(counters.useful_rows_per_pass, 2),
-            _number(counters.decode_rows_per_pass, 2),
+            f"{counters.steps:.0f}",
+            _number(counters.useful_rows_per_step, 2),
+            _number(counters.decode_rows_per_step, 2),
             _number(counters.tokens_per_decode, 2),
-            _number(counters.rows_run_per_pass, 2),
+            _number(counters.rows_run_per_step, 2),
             _percent(counters.outside_graph),
             _percent(ratio(counters.prefix_hits, counters.prefix_queries)),
         )
-    return table
+        for level in found
+        if (counters := level.counters) is not None
+    ]
+    headings = (*_places(targets), *ENGINE, "outside\nthe graph", "prefix\nhits")
+    return table(headings, rows, "Inside the engine, from /metrics")
 
 
 def _comparison_table(compared: Sequence[Comparison], targets: Sequence[BenchTarget]) -> Table:
-    titles = (
-        "output\ntok/s",
-        "lowest\nround",
-        "highest\nround",
-        "first token\np50",
-        "gap\np50",
-        "gap\np95",
-    )
-    table = _table(f"Ratios to {targets[0].name}, median of rounds side by side", targets, *titles)
-    for each in compared:
-        speeds = (each.tokens_per_second, each.lowest, each.highest, each.first_token_p50, each.gap_p50, each.gap_p95)
-        table.add_row(*_place(each.clients, each.server, targets), *(_times(value) for value in speeds))
-    return table
+    titles = ("output\ntok/s", "lowest\nround", "highest\nround", "first token\np50", "gap\np50", "gap\np95")
+    rows = [
+        (*_place(each.clients, each.server, targets), *map(_times, dataclasses.astuple(each)[2:])) for each in compared
+    ]
+    return table((*_places(targets), *titles), rows, f"Ratios to {targets[0].name}, median of rounds side by side")
 
 
 def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[BenchTarget]) -> Table:
-    table = Table(
-        title="Shared prefix: first token in milliseconds, median",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for title in ("server", "prompt\ntokens", "of them\ncached", "cold", "warm", "warm / cold"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for effect in effects:
-        table.add_row(
+    rows = [
+        (
             targets[effect.server].name,
             _number(effect.prompt_tokens, 0),
             _number(effect.cached_tokens, 0),
@@ -128,15 +114,14 @@ def _prefix_table(effects: Sequence[PrefixEffect], targets: Sequence[BenchTarget
             _milliseconds(effect.warm_s),
             _times(effect.warm_over_cold),
         )
-    return table
+        for effect in effects
+    ]
+    headings = ("server", "prompt\ntokens", "of them\ncached", "cold", "warm", "warm / cold")
+    return table(headings, rows, "Shared prefix: first token in milliseconds, median")
 
 
-def _table(title: str, targets: Sequence[BenchTarget], *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    servers = ["at"] if len(targets) > 1 else []
-    for column in ("clients", *servers, *columns):
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+def _places(targets: Sequence[BenchTarget]) -> tuple[str, ...]:
+    return ("clients", "at") if len(targets) > 1 else ("clients",)
 
 
 def _place(clients: int, server: int, targets: Sequence[BenchTarget], is_complete: bool = True) -> list[str]:
@@ -187,7 +172,7 @@ def write_json(path: Path, targets: Sequence[BenchTarget], load: BenchLoad, seed
 
 def _level_object(level: Level) -> dict[str, Any]:
     counters = level.counters
-    names = ("useful_rows_per_pass", "decode_rows_per_pass", "tokens_per_decode", "rows_run_per_pass", "outside_graph")
+    names = ("useful_rows_per_step", "decode_rows_per_step", "tokens_per_decode", "rows_run_per_step", "outside_graph")
     return dataclasses.asdict(level) | {name: getattr(counters, name) if counters else None for name in names}
 
 

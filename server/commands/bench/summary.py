@@ -4,10 +4,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.commands.bench.answers import AnswerOutcome, MeasuredAnswer
-from server.commands.bench.rounds import PrefixRecord, TurnRecord
-from server.commands.bench.scrape import ScrapedCounters, total
-from server.commands.distribution import Distribution, distribution, median, ratio
+from server.commands.bench.load import PrefixRecord, TurnRecord
+from server.commands.bench.measured import (
+    AnswerOutcome,
+    Distribution,
+    MeasuredAnswer,
+    ScrapedCounters,
+    distribution,
+    median,
+    ratio,
+    total,
+)
 
 
 @dataclass(frozen=True, slots=True)

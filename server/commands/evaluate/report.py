@@ -1,39 +1,37 @@
-"""The figures as one table, as JSON and as a drawing."""
+"""The figures as one table and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from engine.compile.bootstrap import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
+from engine.compile.calibration.statistics import BLOCK_TOKENS, LEVEL, RESAMPLES, Interval
+from engine.evaluation.evaluate import Quality
 from engine.evaluation.models import EvaluatedModel
-from engine.evaluation.statistics import Quality
-from server.commands.evaluate.drawing import Point, error_drawing
-from server.commands.evaluate.lm_eval import TaskFigures, TaskMetric
-from server.commands.evaluate.speed import ANSWER_TOKENS, ROUNDS, Rate, ServedSpeed
+from server.commands.tables import table
 
-ALONE = ("perplexity",)
-COMPARED = ("perplexity", "perplexity\nloss %", "top-1 %", "KL mean", "KL p99")
-TIMED = ("decode\ntokens/s", "prompt\ntokens/s")
-NOTHING = "-"
+# Field of Quality, heading, factor, form of the value and of its bounds; those that compare stand behind the first.
+COLUMNS = (
+    ("perplexity", "perplexity", 1.0, ".2f", ".2f"),
+    ("perplexity_loss", "perplexity\nloss %", 100.0, ".2f", ".2f"),
+    ("top1", "top-1 %", 100.0, ".2f", ".2f"),
+    ("kl", "KL mean", 1.0, ".3g", ".2g"),
+    ("kl_p99", "KL p99", 1.0, ".3g", ".2g"),
+)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EvaluatedRow:
-    """One model of the table. form: how its weights are stored. size: bytes on disk. None, {}: not measured."""
+    """One model of the table. form: how its weights are stored. size: bytes on disk."""
 
     name: str
     form: str
     size: int
-    device: str = ""
-    quality: Quality | None = None
-    speed: ServedSpeed | None = None
-    tasks: dict[str, TaskFigures] = field(default_factory=dict)
+    device: str
+    quality: Quality
 
     @classmethod
     def of(cls, model: EvaluatedModel, quality: Quality) -> "EvaluatedRow":
@@ -54,110 +52,43 @@ class TextSetting:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Everything that is reported. setting: None = no text. reference: None = the models were compared with nothing."""
+    """Everything that is reported. reference: None = the models were compared with nothing."""
 
-    setting: TextSetting | None
+    setting: TextSetting
     reference: EvaluatedRow | None
-    models: list[EvaluatedRow]
+    models: Sequence[EvaluatedRow]
+
+    def document(self) -> dict[str, Any]:
+        """Every figure."""
+        rows = {"reference": self.reference and asdict(self.reference), "models": [asdict(row) for row in self.models]}
+        intervals = {"level": LEVEL, "resamples": RESAMPLES, "block_tokens": BLOCK_TOKENS}
+        return {**asdict(self.setting), **rows, "intervals": intervals}
 
 
 def print_evaluation(console: Console, found: Evaluation) -> None:
     """One row for each model, the reference last, and what the figures are of."""
-    rows = [*found.models, *([found.reference] if found.reference else [])]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in ("bundle", "weights\nruns on"):
-        table.add_column(title, overflow="fold", min_width=8)
-    predicted = () if found.setting is None else COMPARED if found.reference else ALONE
-    timed = TIMED if any(row.speed for row in rows) else ()
-    tasks = list(dict.fromkeys((name, each.headline) for row in rows for name, each in row.tasks.items()))
-    for title in ("size MB", *predicted, *timed, *(f"{name}\n{metric}" for name, metric in tasks)):
-        table.add_column(title, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(
-            Path(row.name).name or row.name,
-            f"{row.form}\n{row.device}",
-            f"{row.size / 1e6:.1f}",
-            *_filled(_quality_cells(row.quality), len(predicted)),
-            *_filled(_speed_cells(row.speed), len(timed)),
-            *(_task_cell(row.tasks.get(name), metric) for name, metric in tasks),
-        )
-    console.print(table, markup=False, highlight=False)
-    console.print(" ".join(_captions(found)), markup=False, highlight=False, soft_wrap=True)
-
-
-def write_json(file: Path, found: Evaluation) -> None:
-    """Every figure. OSError."""
-    intervals = {"level": LEVEL, "resamples": RESAMPLES, "block_tokens": BLOCK_TOKENS}
-    setting: dict[str, Any] = asdict(found.setting) if found.setting else {}
-    rows = {"reference": found.reference and asdict(found.reference), "models": [asdict(row) for row in found.models]}
-    content = msgspec.json.encode({**setting, **rows, "intervals": intervals})
-    file.write_bytes(msgspec.json.format(content, indent=1) + b"\n")
-
-
-def write_svg(file: Path, found: Evaluation) -> None:
-    """KL against size and speed, or perplexity where there is no reference. OSError."""
-    title = "Mean KL from the float model" if found.reference else "Perplexity"
-    points = [
-        Point(
-            f"{Path(row.name).name} ({row.form})",
-            row.size,
-            row.quality.kl or row.quality.perplexity,
-            row.speed.decode.value if row.speed else None,
-        )
-        for row in found.models
-        if row.quality is not None
-    ]
-    file.write_text(error_drawing(title, points), encoding="utf-8")
-
-
-def _captions(found: Evaluation) -> list[str]:
-    said, quality = [], found.models[0].quality
-    if found.setting is not None and quality is not None:
-        said.append(
-            f"{quality.tokens} tokens predicted, in {found.setting.windows} windows of up to {found.setting.context}, "
-            f"{found.setting.stride} apart, of {found.setting.text}. Below each figure: its {LEVEL:.0%} confidence "
-            "interval."
-        )
-    speed = found.models[0].speed
-    if speed is not None:
-        said.append(
-            f"Speed: served on this machine, one client, {speed.prompt_tokens} tokens of prompt and {ANSWER_TOKENS} of "
-            f"answer; the median of {ROUNDS} rounds in turns, below it the slowest and the fastest."
-        )
-    if any(row.tasks for row in found.models):
-        said.append(f"Tasks: by lm-eval, below each figure its {LEVEL:.0%} interval from lm-eval's standard error.")
-    return said
-
-
-def _filled(cells: Sequence[str], count: int) -> list[str]:
-    return [*cells, *[NOTHING] * (count - len(cells))]
-
-
-def _quality_cells(quality: Quality | None) -> list[str]:
-    if quality is None:
-        return []
-    fixed, small = (".2f", ".2f"), (".3g", ".2g")
-    columns = (
-        (quality.perplexity, 1.0, *fixed),
-        (quality.perplexity_loss, 100.0, *fixed),
-        (quality.top1, 100.0, *fixed),
-        (quality.kl, 1.0, *small),
-        (quality.kl_p99, 1.0, *small),
+    columns = COLUMNS if found.reference else COLUMNS[:1]
+    rows = []
+    for row in (*found.models, *([found.reference] if found.reference else [])):
+        figures = (_cell(getattr(row.quality, name), factor, form, bounds) for name, _, factor, form, bounds in columns)
+        rows.append([Path(row.name).name or row.name, f"{row.form}\n{row.device}", f"{row.size / 1e6:.1f}", *figures])
+    headings = ("bundle", "weights\nruns on", "size MB", *(heading for _, heading, *_ in columns))
+    console.print(table(headings, rows, words=2))
+    setting = found.setting
+    console.print(
+        f"{found.models[0].quality.tokens} tokens predicted, in {setting.windows} windows of up to {setting.context}, "
+        f"{setting.stride} apart, of {setting.text}. Below each figure: its {LEVEL:.0%} confidence interval.",
+        soft_wrap=True,
     )
-    return [_cell(figure, factor, form, bounds) for figure, factor, form, bounds in columns if figure is not None]
 
 
-def _cell(figure: Interval | Rate, factor: float, form: str, bounds: str) -> str:
+def _cell(figure: Interval | None, factor: float, form: str, bounds: str) -> str:
+    """A figure and below it where it lies; the reference is compared with nothing."""
+    if figure is None:
+        return "-"
     return f"{figure.value * factor:{form}}\n{figure.low * factor:{bounds}}..{figure.high * factor:{bounds}}"
 
 
-def _speed_cells(speed: ServedSpeed | None) -> list[str]:
-    return [] if speed is None else [_cell(rate, 1.0, ".4g", ".4g") for rate in (speed.decode, speed.prompt)]
-
-
-def _task_cell(task: TaskFigures | None, metric: str) -> str:
-    figure: TaskMetric | None = task.metrics.get(metric) if task else None
-    if figure is None:
-        return NOTHING
-    bounds = figure.bounds
-    return f"{figure.value:.4g}\n" + (f"{bounds[0]:.3g}..{bounds[1]:.3g}" if bounds else "")
+def write_json(file: Path, document: dict[str, Any]) -> None:
+    """OSError."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")

@@ -1,8 +1,6 @@
-"""One run of `hexserve eval`: models read a text, are timed and given tasks, with progress; then all is reported."""
+"""One run of `hexserve eval`: models read a text, with progress; then all is reported."""
 
-import os
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,113 +8,67 @@ from pathlib import Path
 from rich.console import Console
 
 from engine.compile.progress import RichProgress
-from engine.demo.location import SHIPPED
+from engine.compile.sources.named import named_source
 from engine.errors import BundleError, CompileError, EngineFailure
-from engine.evaluation.evaluate import context_of, evaluate, windows_of
-from engine.evaluation.facts import BundleFacts, bundle_facts
-from engine.evaluation.models import EvaluatedModel, open_bundle, open_reference
+from engine.evaluation.evaluate import context_of, evaluate, quality, windows_of
+from engine.evaluation.models import EvaluatedModel, evaluated_text, open_bundle, open_reference
 from engine.evaluation.served import open_served
-from engine.evaluation.statistics import quality
-from engine.evaluation.vocabulary import TokenVocabulary, evaluated_text
-from engine.sources.resolve import COSTS_FOLDER, cache_folder, resolve_bundle
-from server.commands.evaluate.lm_eval import LmEvalFailed, TaskFigures, TaskRequest, run_lm_eval
+from engine.sources.resolve import COSTS_FOLDER, resolve_bundle
 from server.commands.evaluate.report import EvaluatedRow, Evaluation, TextSetting, print_evaluation, write_json
-from server.commands.evaluate.report import write_svg as draw
-from server.commands.evaluate.speed import ServedSpeed, TimedBundle, answers_wanted, measure_speed
 from server.commands.exit_codes import FAILED, INTERRUPTED, refuse
-from server.commands.http_client.address import Unreachable
-from server.commands.own_server import ServerFailed, own_model, running_server
-from server.settings import SettingsError, load_settings
-
-FILE_WIDTH = 400  # of no terminal: a column for each task, and nothing wraps
-VISIBLE = "a"
+from server.commands.own_server import settings_cache
+from server.commands.tables import wide_console
+from server.settings import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
-class TextRequest:
-    """The text to predict; against: '' = nothing, tokens, context, stride and served as the command's help says."""
+class EvaluationRequest:
+    """Bundles, and the text to predict. against: '' = nothing. The rest is as the command's help says."""
 
+    bundles: tuple[str, ...]
     file: Path
     against: str
     tokens: int
     context: int
     stride: int
     seed: int
-    served: bool = False
+    served: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationRequest:
-    """What the command line asks for: of a text and of tasks at least one."""
-
-    bundles: tuple[str, ...]
-    text: TextRequest | None
-    tasks: TaskRequest | None
-    wants_speed: bool
-
-
-def run_evaluation(wanted: EvaluationRequest, json_file: Path | None, svg_file: Path | None) -> int:
+def run_evaluation(wanted: EvaluationRequest, json_file: Path | None) -> int:
     """Evaluate, print and write; the exit code."""
     try:
-        found = _evaluated(wanted)
+        found = evaluated(wanted)
     except (SettingsError, BundleError, CompileError) as error:
         refuse(error)
-    except (EngineFailure, ServerFailed, Unreachable, LmEvalFailed) as error:
+    except EngineFailure as error:
         refuse(error, FAILED)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
+    console = wide_console()
     print_evaluation(console, found)
-    for written, file, write in (("Written to", json_file, write_json), ("Drawn in", svg_file, draw)):
-        if file is None:
-            continue
+    if json_file is not None:
         try:
-            write(file, found)
+            write_json(json_file, found.document())
         except OSError as error:
-            refuse(f"{file} cannot be written: {error.strerror or error}")
-        console.print(f"{written} {file}", markup=False, highlight=False)
+            refuse(f"{json_file} cannot be written: {error.strerror or error}")
+        console.print(f"Written to {json_file}")
     return 0
 
 
-def _evaluated(wanted: EvaluationRequest) -> Evaluation:
-    text = evaluated_text(wanted.text.file) if wanted.text else ""  # the quickest of all that may be wrong
-    cache = cache_folder(load_settings({}, os.environ, None).cache_dir)
+def evaluated(wanted: EvaluationRequest) -> Evaluation:
+    """What the models make of the text. SettingsError, BundleError, CompileError, EngineFailure."""
+    text = evaluated_text(wanted.file)  # the quickest of all that may be wrong
+    cache = settings_cache()
     folders = [resolve_bundle(bundle, cache) for bundle in wanted.bundles]
-    facts = [bundle_facts(bundle, folder) for bundle, folder in zip(wanted.bundles, folders, strict=True)]
-    with RichProgress(Console(stderr=True)) as progress:
-        if wanted.text:
-            found = _predicted(wanted.text, text, wanted.bundles, folders, cache / COSTS_FOLDER, progress)
-        else:
-            rows = [EvaluatedRow(name, each.form, each.size) for name, each in zip(wanted.bundles, facts, strict=True)]
-            found = Evaluation(None, None, rows)
-        own = found.models[: len(folders)]  # behind them the same ones as served
-        if wanted.wants_speed:
-            for row, speed in zip(own, _timed(folders, facts, progress), strict=True):
-                row.speed = speed
-    if wanted.tasks:
-        for row, folder in zip(own, folders, strict=True):
-            row.tasks, row.device = _tasks(wanted.tasks, row.name, folder)
-    return found
-
-
-def _predicted(
-    wanted: TextRequest,
-    text: str,
-    names: Sequence[str],
-    folders: Sequence[Path],
-    memory: Path,
-    progress: RichProgress,
-) -> Evaluation:
-    with ExitStack() as stack:
-        models = [open_bundle(name, folder, memory, stack) for name, folder in zip(names, folders, strict=True)]
+    memory = cache / COSTS_FOLDER
+    named = list(zip(wanted.bundles, folders, strict=True))
+    with RichProgress(Console(stderr=True)) as progress, ExitStack() as stack:
+        models = [open_bundle(name, folder, memory, stack) for name, folder in named]
         if wanted.served:
-            models += [
-                open_served(name, folder, str(memory), stack) for name, folder in zip(names, folders, strict=True)
-            ]
-        reference = _reference(wanted.against, models[0].made_for, memory, stack)
+            models += [open_served(name, folder, str(memory), stack) for name, folder in named]
+        reference = _reference(wanted.against, models[0].made_for, cache, stack)
         everyone = [*models, *([reference] if reference else [])]
         context = context_of(everyone, wanted.context)
         windows = windows_of(everyone, text, wanted.tokens, context, wanted.stride)
@@ -128,30 +80,13 @@ def _predicted(
         return Evaluation(setting, last, rows)
 
 
-def _reference(against: str, context: int, memory: Path, stack: ExitStack) -> EvaluatedModel | None:
+def _reference(against: str, context: int, cache: Path, stack: ExitStack) -> EvaluatedModel | None:
     if not against:
         return None
     try:
-        source = SHIPPED[against]() if against in SHIPPED else Path(against).expanduser()
-    except RuntimeError:
-        raise BundleError(f"--against {against} names a home folder that does not exist") from None
-    return open_reference(against, source, context, memory, stack)
-
-
-def _timed(folders: Sequence[Path], facts: Sequence[BundleFacts], progress: RichProgress) -> list[ServedSpeed]:
-    """The graphs that read a text are closed by now: each model is in memory once."""
-    bundles = []
-    for folder, each in zip(folders, facts, strict=True):
-        model = each.manifest.model
-        said = TokenVocabulary(folder, each.manifest.text, model.vocab).tokens(VISIBLE, 1)
-        bundles.append(TimedBundle(folder, model.vocab, each.longest, said[0] if said else 0))
-    progress.stage("speed", answers_wanted(len(bundles)), "answers")
-    return measure_speed(bundles, progress.advance)
-
-
-def _tasks(wanted: TaskRequest, name: str, folder: Path) -> tuple[dict[str, TaskFigures], str]:
-    """Figures by task, and the device that the server names."""
-    print(f"tasks of {name}", file=sys.stderr)
-    with running_server(str(folder)) as address:
-        model = own_model(address)
-        return run_lm_eval(wanted, address, model.name, model.context), model.device
+        source = named_source(against, cache).folder
+    except BundleError as error:
+        raise BundleError(f"--against {error}") from error
+    except OSError as error:
+        raise BundleError(f"--against {against} cannot be read: {error.strerror or error}") from error
+    return open_reference(against, source, context, cache / COSTS_FOLDER, stack)

@@ -4,24 +4,52 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from engine.config import Trait
 from server.commands.exit_codes import refuse
-from server.options.bounds import Value
-from server.settings import RENAMED, Option, Settings, SettingsError, flag_name, load_settings, options
+from server.settings import Option, Settings, SettingsError, Value, load_settings, options
 
-ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"idle_unload_s": ("--idle-unload",)})
+Sources = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME=]SOURCE...", help="What to serve: the first as --bundle, others as --more-models."),
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with settings (or HEXSERVE_CONFIG).")]
 
 
-def _serve(sources: list[str] | None = None, config: Path | None = None, **given: Value | list[str] | None) -> None:
+FURTHER_NAMES = {"idle_unload_s": ["--idle-unload"], "devices": ["--place"]}
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a flag for each setting beside its own parameters: typer reads flags from a signature."""
+    own = list(inspect.signature(command).parameters.values())[:-1]  # behind them **flags
+    flags = [
+        inspect.Parameter(option.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(option))
+        for option in options()
+        if not option.has(Trait.SECRET)
+    ]
+    setattr(command, "__signature__", inspect.Signature([*own, *flags]))  # noqa: B010 (mypy knows no __signature__)
+    return command
+
+
+def _flag(option: Option) -> Any:
+    text = option.help + (f" One of {', '.join(option.choices)}." if option.choices else "")
+    names = [f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag]
+    names += FURTHER_NAMES.get(option.key, [])
+    default = str(option.default).lower() if option.kind is bool else str(option.default)
+    kind = list[str] if option.has(Trait.REPEATABLE) else option.kind
+    return Annotated[kind | None, typer.Option(*names, help=text, show_default=default or False)]
+
+
+@with_settings
+def serve(sources: Sources = None, config: ConfigFile = None, **flags: Value | list[str] | None) -> None:
     """Serve a model, or several, over HTTP. A flag wins over HEXSERVE_<NAME>, that over the TOML file."""
-    settings = settings_of(sources, config, given, os.environ)
+    settings = settings_of(sources, config, flags, os.environ)
     from server.commands.serve.start import start
     from server.commands.version import version_text
-    from server.tracing.wanted import TracingError, tracing_layers
+    from server.observability.tracing import TracingError, tracing_layers
 
     try:
         with tracing_layers(settings.otel, version_text()) as layers:
@@ -60,40 +88,3 @@ def _take_sources(sources: list[str], flags: dict[str, Value | None]) -> None:
         refuse("give further models as SOURCE or as --more-models, not both")
     flags["bundle"] = source
     flags["more_models"] = ",".join(further) or flags.get("more_models")
-
-
-def _flag(option: Option) -> inspect.Parameter:
-    text = option.bounds.help
-    if option.bounds.choices:
-        text += f" One of {', '.join(option.bounds.choices)}."
-    declarations = [f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag]
-    declarations += ALIASES.get(option.key, ())
-    default = str(option.default).lower() if option.kind is bool else option.default
-    info: Any = typer.Option(None, *declarations, help=text, show_default=str(default) if default != "" else False)
-    kind = list[str] if option.bounds.is_repeatable else option.kind
-    return inspect.Parameter(option.key, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind | None)
-
-
-def _renamed_flag(key: str) -> inspect.Parameter:
-    """A flag that load_settings refuses with its new name."""
-    info: Any = typer.Option(None, flag_name(key), hidden=True)
-    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=str | None)
-
-
-def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """typer reads a command's flags from its signature: give it one flag per setting."""
-    config: Any = typer.Option(None, "--config", help="TOML file with settings (or HEXSERVE_CONFIG).")
-    sources: Any = typer.Argument(
-        None, metavar="[NAME=]SOURCE...", help="What to serve: the first as --bundle, others as --more-models."
-    )
-    own = [
-        inspect.Parameter("sources", inspect.Parameter.KEYWORD_ONLY, default=sources, annotation=list[str] | None),
-        inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=config, annotation=Path | None),
-    ]
-    flags = [_flag(option) for option in options() if not option.bounds.is_secret]
-    signature = inspect.Signature([*own, *flags, *map(_renamed_flag, RENAMED)])
-    setattr(command, "__signature__", signature)  # noqa: B010 (mypy knows no __signature__)
-    return command
-
-
-serve = _with_flags(_serve)

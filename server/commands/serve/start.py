@@ -1,29 +1,206 @@
 """`hexserve serve`: bind, find the bundle, run."""
 
 import logging
+import re
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
+from engine.adapters.named import named_adapters
+from engine.bundle.manifest import Manifest
 from engine.client.engine import ClientLimits, Engine
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.grammar.compiler_pool import GrammarCompilerLimits
 from engine.isolation.helper_pool import HelperLimits
-from engine.sources.resolve import cache_folder
-from server.commands.serve.prepare import OpenEngine, prepare
-from server.commands.serve.storage import opened_store
-from server.http.access_record import ACCESS_LOGGER
-from server.http.guard.hosts import is_loopback
-from server.http.guard.keys import KeyFileError, read_keys
-from server.http.open_files import bound_connections
+from engine.isolation.memory import usable_memory
+from engine.sources.devices import bundles_for, devices_of
+from engine.sources.later import LaterCompilations
+from engine.sources.resolve import cache_folder, models_in, resolve_bundle
+from engine.sources.retention import in_use
+from engine.text.answer_finding import load_described
+from server.http.connections import bounded_connections
 from server.logs import set_up_logging
+from server.middleware.access_log import ACCESS_LOGGER
+from server.middleware.auth import KeyFileError, read_keys
+from server.middleware.origins import is_loopback
+from server.models.loader import BundleLoader
+from server.models.manager import ManagerRules, ModelManager
+from server.models.models import Models, OneModel
+from server.models.served_model import ServedModel
+from server.observability.tracing import Layer
 from server.run import UNUSABLE, bind, run
-from server.settings import Settings
+from server.settings import Settings, listed
 from server.signals import unwinding
-from server.stored.folder import DataFolderError
-from server.tracing.wanted import Layer
+from server.stored_responses.database import StorageBounds
+from server.stored_responses.store import DataFolderError, ResponseStore, data_folder
+
+OpenEngine = Callable[[EngineConfig, ClientLimits, str], Engine]  # the last one: the label of its log lines
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._:/-]{0,127})=(.+)", re.ASCII)
+MACHINE_SHARE = 0.75  # of its memory, for all models; the system and everybody else have the rest
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """name: "" = the bundle's own, known once it is found. is_eager: found, and compiled if need be, at the start."""
+
+    name: str
+    source: str
+    is_eager: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """settings: of the server. remarks: what shall be told. count: of models. make: to be called on the event loop."""
+
+    settings: Settings
+    remarks: tuple[str, ...]
+    count: int
+    make: Callable[[ClientLimits], Models]
+
+
+def prepare(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
+    """Find what is to be served, compiling what was named and is no bundle. BundleError.
+
+    held: keeps the bundles in the cache from being removed until it is closed.
+    """
+    settings = with_name(settings)
+    if has_several_models(settings):
+        return _several(settings, cache, open_engine, held)
+    devices = devices_of(settings.engine.devices, settings.model_name)
+    settings = replace(settings, engine=replace(settings.engine, devices=devices))
+    own = _resolved(settings, _found(settings, cache, held), cache, held)
+    return Prepared(own, (), 1, lambda limits: OneModel(own, open_engine(own.engine, limits, "")))
+
+
+def _several(settings: Settings, cache: Path, open_engine: OpenEngine, held: ExitStack) -> Prepared:
+    sources, told = model_sources(settings)
+    models: list[_Found] = []
+    for number, source in enumerate(sources):
+        own = settings if number == 0 else _of_another(settings)
+        devices = devices_of(settings.engine.devices, source.name, [each.name for each in sources])
+        own = replace(own, engine=replace(own.engine, bundle=source.source, devices=devices))
+        models.append(_find(source, own, cache, held))
+    check_names([(model.name, model.settings.engine.bundle) for model in models], settings)
+    rules = ManagerRules(
+        budget=settings.models_memory_mb * 1024**2 or int(MACHINE_SHARE * usable_memory()),
+        idle_s=settings.idle_unload_s,
+        preloads=len(models) == 1 and not settings.models_dir,
+    )
+
+    def make(limits: ClientLimits) -> Models:
+        def opened(config: EngineConfig, name: str) -> Engine:
+            return open_engine(config, limits, name)
+
+        return ModelManager([_served(model, cache, held, partial(opened, name=model.name)) for model in models], rules)
+
+    return Prepared(settings, tuple(told), len(models), make)
+
+
+def _of_another(settings: Settings) -> Settings:
+    """What of the settings belongs to the first model is not said of the others."""
+    engine = replace(settings.engine, draft="", lora="", kv_file="")
+    return replace(settings, model_name="", engine=engine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """manifest: None for what is compiled at its first use."""
+
+    name: str
+    settings: Settings
+    manifest: Manifest | None
+
+
+def _find(source: ModelSource, settings: Settings, cache: Path, held: ExitStack) -> _Found:
+    if not source.is_eager:
+        return _Found(source.name, settings.with_bundle(Path(source.source), cache), None)
+    folders = _found(settings, cache, held)
+    manifest = load_described(folders[0])
+    return _Found(source.name or manifest.name, _resolved(settings, folders, cache, held), manifest)
+
+
+def _served(model: _Found, cache: Path, held: ExitStack, open_engine: Callable[[EngineConfig], Engine]) -> ServedModel:
+    own = replace(model.settings, model_name=model.name)
+
+    def find() -> Path:
+        folder = resolve_bundle(own.engine.bundle, cache)
+        held.enter_context(in_use(folder, cache))
+        return folder
+
+    return ServedModel(own, BundleLoader(own.engine, None if model.manifest else find, open_engine, model.manifest))
+
+
+def _found(settings: Settings, cache: Path, held: ExitStack) -> tuple[Path, Path | None]:
+    """The bundle folder of the settings, and that for another device. BundleError."""
+    later, engine = held.enter_context(LaterCompilations()), settings.engine
+    resolve = partial(resolve_bundle, engine.bundle, cache, lora=bool(engine.lora), later=later)
+    found = bundles_for(engine.devices, engine.bundle, cache, resolve)
+    for folder in filter(None, found):
+        held.enter_context(in_use(folder, cache))
+    return found
+
+
+def _resolved(settings: Settings, folders: tuple[Path, Path | None], cache: Path, held: ExitStack) -> Settings:
+    """The settings with folders for sources."""
+    draft = resolve_bundle(settings.engine.draft, cache) if settings.engine.draft else None
+    if draft is not None:
+        held.enter_context(in_use(draft, cache))
+    return settings.with_bundle(folders[0], cache, draft, folders[1])
+
+
+def has_several_models(settings: Settings) -> bool:
+    """Whether models come and go; otherwise there is one, loaded from the start to the end."""
+    return bool(settings.more_models or settings.models_dir or settings.idle_unload_s)
+
+
+def named(text: str) -> tuple[str, str]:
+    """Name and source of NAME=SOURCE; the name is "" where none was given. What exists is a source as it is."""
+    parts = None if Path(text).exists() else _NAMED.fullmatch(text)
+    return (parts[1], parts[2]) if parts else ("", text)
+
+
+def with_name(settings: Settings) -> Settings:
+    """The settings whose bundle is a source alone: NAME of NAME=SOURCE is their `model_name`. BundleError."""
+    name, source = named(settings.engine.bundle)
+    if not name:
+        return settings
+    if settings.model_name not in ("", name):
+        raise BundleError(f"the model is called {name} and model_name is {settings.model_name}: give one of them")
+    check_names([(name, source)], settings)
+    return replace(settings, model_name=name, engine=replace(settings.engine, bundle=source))
+
+
+def model_sources(settings: Settings) -> tuple[list[ModelSource], list[str]]:
+    """All models in order, and sentences on what is not served. BundleError when nothing is left."""
+    found: list[ModelSource] = []
+    problems: list[str] = []
+    if settings.engine.bundle:
+        found.append(ModelSource(settings.model_name, settings.engine.bundle, is_eager=True))
+    for text in listed(settings.more_models):
+        name, source = named(text)
+        found.append(ModelSource(name, source, is_eager=True))
+    if settings.models_dir:
+        inside, problems = models_in(Path(settings.models_dir).expanduser())
+        found += [ModelSource(model.name, str(model.path), model.is_bundle) for model in inside]
+    if not found:
+        raise BundleError(f"{settings.models_dir} holds no model")
+    return found, problems
+
+
+def check_names(names: Iterable[tuple[str, str]], settings: Settings) -> None:
+    """BundleError when two models, or a model and an adapter, are called the same. names: name and source of each."""
+    taken = {name: f"the adapter {name}" for name in named_adapters(settings.engine.lora)}
+    for name, source in names:
+        if name in taken:
+            raise BundleError(
+                f"two models are called {name}: {taken[name]} and {source}; NAME=SOURCE gives another name"
+            )
+        taken[name] = source
+
 
 _log = logging.getLogger("hexserve")
 
@@ -56,25 +233,33 @@ def start(settings: Settings, open_engine: OpenEngine = opened_engine, layers: S
             print(f"error: {error}", file=sys.stderr)
             return UNUSABLE
         found = prepared.settings
-        set_up_logging(found.log_level, ACCESS_LOGGER if found.access_log_format == "json" else "")
+        set_up_logging(found.log_level, ACCESS_LOGGER if found.access_log == "json" else "")
         for remark in prepared.remarks:
             _log.warning("%s", remark)
-        if found.engine.paced:
-            _log.warning("PACED %s: nothing is computed, every answer is noise", found.engine.paced)
         if not (len(keys) or is_loopback(settings.host)):
             _log.warning("no API keys are set: everyone who can reach %s may use this server", settings.host)
         limits = _client_limits(found)
         pipes = 2 * (limits.grammars.compilers + limits.templates.processes) * prepared.count
-        found = replace(found, max_connections=bound_connections(found.max_connections, pipes))
-        return run(found, keys, lambda: prepared.make(limits), listener, store, layers)
+        return run(found, keys, lambda: prepared.make(limits), listener, store, layers, bounded_connections(pipes))
 
 
 def _client_limits(settings: Settings) -> ClientLimits:
     return ClientLimits(
         settings.max_queued,
         settings.max_queued_tokens,
-        settings.stream_buffer,
-        GrammarCompilerLimits(settings.grammar_timeout_s, settings.grammar_limit_bytes, settings.grammar_compilers),
-        HelperLimits(settings.template_timeout_s),
-        settings.denoising,
+        grammars=GrammarCompilerLimits(settings.prepare_timeout_s),
+        templates=HelperLimits(settings.prepare_timeout_s),
     )
+
+
+@contextmanager
+def opened_store(settings: Settings) -> Iterator[ResponseStore | None]:
+    """The store of responses, None when nothing is to be stored. DataFolderError."""
+    if not settings.store_responses:
+        yield None
+        return
+    store = ResponseStore(data_folder(settings.data_dir), StorageBounds())
+    try:
+        yield store
+    finally:
+        store.close()

@@ -1,8 +1,107 @@
 """`hexserve service install|remove|status`."""
 
-from typing import Annotated
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
 
 import typer
+
+from engine.processes import module_command
+from server.commands.exit_codes import FAILED, refuse
+from server.commands.serve.command import serve, settings_of
+from server.commands.service.definition import (
+    ServiceDefinition,
+    ServiceError,
+    ServiceState,
+    check_name,
+    stop_seconds,
+)
+from server.commands.service.scheduled_tasks import ScheduledTasks
+from server.commands.service.systemd import SystemdUser
+from server.settings import ENVIRONMENT_PREFIX, Settings
+
+
+class ServiceManager(Protocol):
+    """Each method raises ServiceError."""
+
+    def install(self, service: ServiceDefinition) -> Iterator[str]:
+        """Install and start it; lines for the user."""
+
+    def remove(self, name: str) -> Iterator[str]:
+        """Stop and remove it; lines for the user."""
+
+    def state(self, name: str) -> ServiceState:
+        """What is known of it."""
+
+
+def manager_of(platform: str = sys.platform) -> ServiceManager:
+    """The service manager of this system. Raises ServiceError."""
+    if platform == "win32":
+        return ScheduledTasks()
+    return SystemdUser()
+
+
+def install_service(name: str, words: tuple[str, ...]) -> None:
+    """Install `hexserve serve WORDS`; ends the command when that would be refused."""
+    settings = served_settings(words)
+    _do(lambda: manager_of().install(definition(name, words, settings)))
+    note = foreign_variables()
+    if note:
+        print(note)
+
+
+def remove_service(name: str) -> None:
+    """Remove it, or end the command."""
+    _do(lambda: manager_of().remove(check_name(name)))
+
+
+def tell_status(name: str) -> None:
+    """Print one line and end the command with 0 or 1."""
+    try:
+        state = manager_of().state(check_name(name))
+    except ServiceError as error:
+        refuse(error)
+    print(state.text)
+    raise typer.Exit(0 if state.is_running else FAILED)
+
+
+def definition(name: str, words: tuple[str, ...], settings: Settings) -> ServiceDefinition:
+    """The service that runs `hexserve serve WORDS` from here. Raises ServiceError."""
+    command = tuple(module_command("server", "serve", *words))
+    return ServiceDefinition(check_name(name), command, Path.cwd(), stop_seconds(settings))
+
+
+def served_settings(words: tuple[str, ...]) -> Settings:
+    """What the service would serve with; ends the command with the sentence of `hexserve serve` when it would refuse.
+
+    The variables of this shell are not the service's.
+    """
+    app = typer.Typer(add_completion=False)
+    app.command("serve")(serve)
+    parsed = typer.main.get_command(app).make_context("serve", list(words)).params
+    given: dict[str, Any] = {key: list(value) if isinstance(value, tuple) else value for key, value in parsed.items()}
+    return settings_of(given.pop("sources"), given.pop("config"), given, {})
+
+
+def foreign_variables(environment: Mapping[str, str] = os.environ) -> str:
+    """A sentence on settings of this shell, which the service will not have; '' when there are none."""
+    names = ", ".join(sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)))
+    return (
+        f"not part of the service: {names} of this shell (docs/how-to/install.md says where to put them)"
+        if names
+        else ""
+    )
+
+
+def _do(work: Callable[[], Iterator[str]]) -> None:
+    try:
+        for line in work():
+            print(line)
+    except ServiceError as error:
+        refuse(error)
+
 
 service_app = typer.Typer(help="Have the system start the server: a systemd user unit, on Windows a scheduled task.")
 Name = Annotated[str, typer.Option("--name", help="Name of the service, for more than one on a machine.")]
@@ -15,7 +114,7 @@ Name = Annotated[str, typer.Option("--name", help="Name of the service, for more
 )
 def install(context: typer.Context, name: Name = "hexserve") -> None:
     """Install and start a service with these options of `hexserve serve`, in place of one of the same name."""
-    from server.commands.service.session import install_service
+    from server.commands.service.command import install_service
 
     install_service(name, tuple(context.args))
 
@@ -23,7 +122,7 @@ def install(context: typer.Context, name: Name = "hexserve") -> None:
 @service_app.command("remove")
 def remove(name: Name = "hexserve") -> None:
     """Stop a service and remove it."""
-    from server.commands.service.session import remove_service
+    from server.commands.service.command import remove_service
 
     remove_service(name)
 
@@ -31,6 +130,6 @@ def remove(name: Name = "hexserve") -> None:
 @service_app.command("status")
 def status(name: Name = "hexserve") -> None:
     """Say whether a service runs; status 0 when it does, 1 when it does not."""
-    from server.commands.service.session import tell_status
+    from server.commands.service.command import tell_status
 
     tell_status(name)

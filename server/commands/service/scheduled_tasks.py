@@ -3,12 +3,52 @@
 import csv
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from xml.sax.saxutils import escape
 
-from server.commands.service.definition import ServiceDefinition, ServiceError, ServiceState
-from server.commands.service.run_tool import ToolResult, has_tool, run_tool
-from server.commands.service.task_text import task_text
+from server.commands.service.definition import (
+    ServiceDefinition,
+    ServiceError,
+    ServiceState,
+    ToolResult,
+    has_tool,
+    run_tool,
+)
+
+# A task is not started again because its program ended with a failure, so the trigger repeats, and does nothing while
+# the program runs. Without the other settings a task ends after three days and whenever the laptop is unplugged.
+TEMPLATE = Path(__file__).with_name("task.xml")
+
+
+def task_text(service: ServiceDefinition, user: str, log: str) -> str:
+    """The whole document. user: DOMAIN\\name; log: the file for what the server writes, made anew at each start.
+
+    Raises ServiceError for an argument that a command line of cmd.exe cannot hold.
+    """
+    arguments = hidden_command(service.command, log)
+    template, folder = TEMPLATE.read_text("utf-8"), escape(str(service.folder))
+    return template.format(user=escape(user), arguments=escape(arguments), folder=folder)
+
+
+def hidden_command(words: Sequence[str], log: str) -> str:
+    """What conhost.exe is given to run the program without a window, its output in a file.
+
+    cmd /s takes off the outermost quotes and nothing else.
+    """
+    inner = " ".join(map(quoted, words))
+    return f'--headless cmd.exe /d /s /c "{inner} > {quoted(log)} 2>&1"'
+
+
+def quoted(word: str) -> str:
+    """A word that cmd.exe and the C runtime take as it is. Raises ServiceError for what neither can be told."""
+    if '"' in word or "%" in word or not word.isprintable():
+        raise ServiceError(
+            f"{word!r} cannot be an option of a scheduled task: no quotes, percent signs, control characters"
+        )
+    ending = len(word) - len(word.rstrip("\\"))  # backslashes before a quote count twice
+    return f'"{word}{word[len(word) - ending :]}"'
+
 
 LAST_RESULT = 6  # column of `schtasks /Query /V /FO CSV`, whose names and texts are in the user's language
 RUNNING = "267009"  # SCHED_S_TASK_RUNNING

@@ -29,10 +29,10 @@ export async function* chatChunks(body, signal) {
   }
 }
 
-/** The events of GET /v1/passes of a model. */
+/** The events of GET /v1/steps of a model. */
 export async function* passEvents(model, signal) {
   const query = model ? `?model=${encodeURIComponent(model)}` : ''
-  yield* read(await ask(`v1/passes${query}`, { signal }))
+  yield* read(await ask(`v1/steps${query}`, { signal }))
 }
 
 async function* read(answer) {

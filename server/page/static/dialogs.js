@@ -129,7 +129,7 @@ const SHORTCUTS = [
   ['Alt + ↑ / ↓', 'conversation before, after'],
   ['Alt + R', 'answer again'],
   ['Alt + E', 'edit the last message'],
-  ['Alt + P', 'show or hide the passes'],
+  ['Alt + P', 'show or hide the steps'],
   ['Alt + T', 'theme: system, light, dark'],
   ['?', 'this list'],
 ]

@@ -7,13 +7,13 @@ import { append, asMarkdown, chooseVersion, newConversation, path } from './conv
 import { askDelete, askFormat, askKey, askName, askSettings, showShortcuts } from './dialogs.js'
 import { byId, drawIcons, el } from './elements.js'
 import { keepKey } from './keys.js'
-import { PassPanel } from './pass_panel.js'
+import { StepPanel } from './step_panel.js'
 import { Sidebar } from './sidebar.js'
 import { Store } from './store.js'
 import { themeSwitch } from './theme.js'
 import { Thread } from './thread.js'
 
-const PASSES = 'hexserve.passes'
+const STEPS = 'hexserve.steps'
 const WIDE = matchMedia('(min-width: 1180px)')
 const AGAIN_MS = 2000
 
@@ -48,13 +48,13 @@ class Page {
       send: (text) => this.say(text),
       stop: () => this.runs.stop(this.current.id),
     })
-    const close = () => this.showPasses(false)
-    this.panel = new PassPanel(byId('passes'), { model: () => this.current.model, isDark, closed: close })
+    const close = () => this.showSteps(false)
+    this.panel = new StepPanel(byId('steps'), { model: () => this.current.model, isDark, closed: close })
     this.nextTheme = themeSwitch(byId('theme'), () => this.panel.recolour())
     this.#listen()
     this.open(this.store.current ?? this.store.all()[0] ?? this.#fresh())
-    const wanted = localStorage.getItem(PASSES)
-    this.showPasses(wanted === null ? WIDE.matches : wanted === 'open' && WIDE.matches, false)
+    const wanted = localStorage.getItem(STEPS)
+    this.showSteps(wanted === null ? WIDE.matches : wanted === 'open' && WIDE.matches, false)
     this.loadModels()
   }
 
@@ -106,12 +106,12 @@ class Page {
     }
   }
 
-  showPasses(isOpen, isKept = true) {
+  showSteps(isOpen, isKept = true) {
     this.panel.open(isOpen)
-    byId('frame').classList.toggle('with-passes', isOpen)
-    byId('show-passes').setAttribute('aria-expanded', String(isOpen))
-    if (isKept) localStorage.setItem(PASSES, isOpen ? 'open' : 'closed')
-    if (isKept) byId('show-passes').focus()
+    byId('frame').classList.toggle('with-steps', isOpen)
+    byId('show-steps').setAttribute('aria-expanded', String(isOpen))
+    if (isKept) localStorage.setItem(STEPS, isOpen ? 'open' : 'closed')
+    if (isKept) byId('show-steps').focus()
   }
 
   #answer(conversation, parent) {
@@ -231,7 +231,7 @@ class Page {
     on('delete', () => this.#delete())
     on('export', () => this.#export())
     on('settings', () => this.#settings())
-    on('show-passes', () => this.showPasses(!this.panel.isOpen))
+    on('show-steps', () => this.showSteps(!this.panel.isOpen))
     on('show-sidebar', () => this.#toggleSidebar(true))
     on('veil', () => this.#toggleSidebar(false))
     byId('model').addEventListener('change', (event) => {
@@ -260,7 +260,7 @@ class Page {
     const last = (label) => () => [...byId('thread').querySelectorAll(`[aria-label="${label}"]`)].at(-1)?.click()
     return {
       KeyN: () => this.newChat(),
-      KeyP: () => this.showPasses(!this.panel.isOpen),
+      KeyP: () => this.showSteps(!this.panel.isOpen),
       KeyT: () => this.nextTheme(),
       KeyR: last('Retry'),
       KeyE: last('Edit'),

@@ -1,4 +1,4 @@
-// Claude Code judges, run headless in an empty home with the settings of docs/clients/claude-code.md and nothing else.
+// Claude Code judges, run headless in an empty home with the settings of docs/how-to/clients/claude-code.md and nothing else.
 // servers: wide
 
 import assert from 'node:assert/strict';

@@ -12,7 +12,7 @@ import { baseURL, check, model, run } from './checking.mjs';
 const CODEX = fileURLToPath(new URL('../node_modules/@openai/codex/bin/codex.js', import.meta.url));
 const PATIENCE_MS = 120_000;
 
-// The page docs/clients/codex.md shows both texts as they stand here.
+// The page docs/how-to/clients/codex.md shows both texts as they stand here.
 const CONFIG = `model = "my-model"
 model_provider = "hexserve"
 model_context_window = 32768

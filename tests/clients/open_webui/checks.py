@@ -1,4 +1,4 @@
-"""Open WebUI's real server and its page against live servers, with the settings of docs/clients/open-webui.md."""
+"""Open WebUI's real server and page against live servers, with the settings of docs/how-to/clients/open-webui.md."""
 
 # servers: embeds several
 

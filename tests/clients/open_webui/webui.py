@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from checking import base_url
 
-PAGE = Path(__file__).parents[3] / "docs" / "clients" / "open-webui.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "clients" / "open-webui.md"
 DOCUMENTED = "http://127.0.0.1:8000"
 KEY = os.environ["OPENAI_API_KEY"]
 USER = {"name": "Jo", "email": "jo@localhost.test", "password": "a-password-of-tests", "profile_image_url": ""}

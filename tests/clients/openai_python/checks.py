@@ -142,9 +142,6 @@ def raises(kind: type[openai.APIError], **attributes: Any) -> Iterator[None]:
         raise AssertionError(f"{kind.__name__} was not raised")
 
 
-# Chat.
-
-
 @check
 def chat() -> None:
     answer = client.chat.completions.create(model=MODEL, messages=user("Hello there, नमस्ते 👩‍🚀"))
@@ -231,9 +228,6 @@ def chat_accepts_what_openai_accepts() -> None:
         extra_body={"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.05},
     )
     assert answer.choices[0].finish_reason == "stop"
-
-
-# Streams.
 
 
 @check
@@ -378,9 +372,6 @@ def request_id_is_echoed() -> None:
         model=MODEL, messages=user("hi"), extra_headers={"x-request-id": "mine-1.2"}
     )
     assert raw.headers["x-request-id"] == "mine-1.2"
-
-
-# Tools.
 
 
 @check
@@ -537,9 +528,6 @@ def tools_forced_on_the_model() -> None:
     assert set(json.loads(call.function.arguments)) == {"city", "days"}
 
 
-# Structured output.
-
-
 @check
 def parse() -> None:
     answer = client.chat.completions.parse(model=MODEL, messages=user("Where?"), response_format=Trip, max_tokens=400)
@@ -616,9 +604,6 @@ def json_object() -> None:
     assert isinstance(json.loads(choice.message.content), dict)
 
 
-# Reasoning.
-
-
 @check
 def reasoning_content() -> None:
     answer = sdk("thinks").chat.completions.create(model=MODEL, messages=user("hello"))
@@ -652,9 +637,6 @@ def reasoning_then_parse() -> None:
         model=MODEL, messages=user("Where?"), response_format=Trip, max_tokens=400
     )
     assert isinstance(answer.choices[0].message.parsed, Trip)
-
-
-# Responses.
 
 
 @check
@@ -912,9 +894,6 @@ def responses_refuse_what_needs_storage() -> None:
         client.responses.create(model=MODEL, input="hi", previous_response_id="resp_1")
 
 
-# Plain completions.
-
-
 @check
 def completions_every_prompt_form() -> None:
     ids = [20, 21, 22]
@@ -954,9 +933,6 @@ def completions_suffix_is_refused() -> None:
         client.completions.create(model=MODEL, prompt="a", suffix="b")
 
 
-# Models.
-
-
 @check
 def models() -> None:
     listed = client.models.list()
@@ -969,9 +945,6 @@ def models() -> None:
 def models_unknown() -> None:
     with raises(openai.NotFoundError, code="model_not_found"):
         client.models.retrieve("no/such")
-
-
-# Errors.
 
 
 @check
@@ -1089,9 +1062,6 @@ def timeout() -> None:
     except openai.APITimeoutError:
         return
     raise AssertionError("APITimeoutError was not raised")
-
-
-# Many at once.
 
 
 @check

@@ -17,7 +17,7 @@ TOOL = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 LONG = "word " * 700
-PICTURE = "Rows of the last passes by request. Arrow keys describe single passes."
+PICTURE = "Rows of the last steps by request. Arrow keys describe single steps."
 FOCUSED = "({activeElement: e}) => e.ariaLabel || e.labels?.[0]?.textContent.trim() || e.textContent.trim()"
 RICH = """# A title
 
@@ -330,8 +330,8 @@ def everything_is_reached_by_keyboard() -> None:
             keyboard.press("Tab")
             walk.append(focused(it))
         expected = ["New chat", "say: hello", "Theme: system", "Shortcuts", "Rename", "Export", "Delete", "Model"]
-        expected += ["Settings of this conversation", "Passes", "Messages", "Copy", "Edit", "Copy", "Retry", "Message"]
-        expected += ["Pause", "Close the passes", PICTURE]
+        expected += ["Settings of this conversation", "Steps", "Messages", "Copy", "Edit", "Copy", "Retry", "Message"]
+        expected += ["Pause", "Close the steps", PICTURE]
         assert walk == expected, walk
         keyboard.press("?")
         expect(it.page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
@@ -362,7 +362,7 @@ def what_happens_is_said_to_screen_readers() -> None:
         expect(said).to_have_attribute("role", "status")
         it.ask("say: spoken")
         expect(said).to_have_text("spoken")
-        for role, name in (("main", ""), ("navigation", "Conversations"), ("complementary", "Passes of the engine")):
+        for role, name in (("main", ""), ("navigation", "Conversations"), ("complementary", "Steps of the engine")):
             expect(it.page.get_by_role(role, name=name)).to_have_count(1)
         expect(it.page.get_by_role("article", name="You")).to_have_count(1)
         expect(it.page.get_by_role("article", name="Model")).to_have_count(1)
@@ -403,8 +403,8 @@ def axe_finds_nothing() -> None:
                 it.page.keyboard.press("Escape")
     with tab(viewport={"width": 390, "height": 844}) as it:
         found += violations(it, "phone")
-        it.button("Passes").click()
-        found += violations(it, "phone, passes")
+        it.button("Steps").click()
+        found += violations(it, "phone, steps")
     assert not found, "\n".join(found)
 
 
@@ -435,11 +435,11 @@ def the_picture_shows_two_requests_that_run() -> None:
         picture.focus()
         it.page.keyboard.press("ArrowLeft")
         expect(it.page.locator(".detail")).to_have_text(
-            re.compile(r"Pass \d+: 2 of \d+ rows, .*request \d+.*request \d+")
+            re.compile(r"Step \d+: \d+ of \d+ rows, .*request \d+.*request \d+")
         )
         assert it.page.evaluate(HUES) >= 2
         expect(it.page.locator(".dot")).to_have_count(0)
-        expect(it.page.locator(".columns")).to_have_text(re.compile(r"columns[\d,]+ of [\d,]+"))
+        expect(it.page.locator(".columns")).to_have_text(re.compile(r"KV slots[\d,]+ of [\d,]+"))
 
 
 @check
@@ -475,7 +475,7 @@ def on_a_phone_nothing_is_cut_off() -> None:
         expect(navigation).to_be_visible()
         it.page.keyboard.press("Escape")
         expect(navigation).to_be_hidden()
-        it.button("Passes").click()
+        it.button("Steps").click()
         box = it.page.get_by_role("complementary").bounding_box()
         assert box is not None and box["width"] <= 390
 

@@ -1,4 +1,4 @@
-"""Writes docs/page-light.png, page-dark.png and page-passes.png into the folder that SCREENSHOTS names."""
+"""Writes docs/how-to/page-light.png, page-dark.png and page-steps.png into the folder that SCREENSHOTS names."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def earlier(it: Tab) -> None:
 def chat(scheme: str) -> None:
     """A conversation with reasoning, a table and code; in the dark one a tool is called."""
     with tab("thinks", color_scheme=scheme, **FRAME) as it:
-        it.button("Close the passes").click()
+        it.button("Close the steps").click()
         earlier(it)
         if scheme == "light":
             told(it, {QUESTION: ANSWER})
@@ -91,20 +91,20 @@ def chat(scheme: str) -> None:
         it.page.screenshot(path=FOLDER / f"page-{scheme}.png")
 
 
-def passes() -> None:
+def steps() -> None:
     """The picture while others are served too."""
-    with tab("passes", has_key=False, **FRAME) as it:
+    with tab("steps", has_key=False, **FRAME) as it:
         it.ready()
         it.ask("Tell me a short story.")
         it.answered(1)
         it.ask("Tell me another story.")
         it.answered(2)
         it.page.evaluate(PAUSE_WHEN_BUSY)
-        it.page.screenshot(path=FOLDER / "page-passes.png")
+        it.page.screenshot(path=FOLDER / "page-steps.png")
 
 
 if __name__ == "__main__":
     chat("light")
     chat("dark")
-    passes()
+    steps()
     close_browser()

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from engine.bundle.lora import LoraModule
+from engine.bundle.specs import LoraModule
 
 assert ml_dtypes.bfloat16  # numpy learns the name that checkpoints use
 

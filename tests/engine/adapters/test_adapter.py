@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from engine.adapters.adapter import read_adapter, read_adapters
-from engine.bundle.lora import LoraModule
 from engine.bundle.manifest import Manifest
+from engine.bundle.specs import LoraModule
 from engine.errors import BundleError
 from tests.engine.adapters.peft_folders import write_adapter
 from tests.engine.worker.recurrent_runtime import SMALLEST

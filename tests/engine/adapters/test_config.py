@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.adapters.config import AdapterConfig, read_adapter_config
+from engine.adapters.adapter import AdapterConfig, read_adapter_config
 from engine.errors import BundleError
 
 BASE: dict[str, object] = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from engine.adapters.safetensors import TensorFile
+from engine.adapters.adapter import TensorFile
 from engine.errors import BundleError
 
 

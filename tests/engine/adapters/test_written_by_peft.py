@@ -10,14 +10,14 @@ from engine.adapters.adapter import read_adapter
 from engine.bundle.manifest import load_manifest
 from engine.errors import BundleError
 from tests.bundles import Bundles
-from tests.engine.graphs.test_onnx_lora import LORA, open_lora, part
-from tests.engine.graphs.test_onnx_segments import PROMPT, run
+from tests.engine.runtime.test_onnx_lora import LORA, open_lora, part
+from tests.engine.runtime.test_onnx_segments import PROMPT, run
 
 WRITTEN = Path(__file__).parent / "written_by_peft"
 SUPPORTED = ("plain", "rslora", "patterns")
 
 
-def test_the_tokens_and_logits_that_peft_computes_all_in_the_same_passes(bundles: Bundles) -> None:
+def test_the_tokens_and_logits_that_peft_computes_all_in_the_same_steps(bundles: Bundles) -> None:
     """Three prompts, one for each adapter, then 23 passes of three decodes."""
     expected = {name: json.loads((WRITTEN / name / "expected.json").read_text()) for name in SUPPORTED}
     runtime = open_lora(bundles(LORA), {name: WRITTEN / name for name in SUPPORTED})

@@ -13,7 +13,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from tools.random_checkpoint import SHAPES, write_checkpoint
 
 PROMPT = [(i * 31 + 7) % 256 for i in range(40)]
 TOKENS = 24

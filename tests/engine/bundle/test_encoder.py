@@ -6,10 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from engine.bundle.check import check_contract
-from engine.bundle.encoder_spec import EncoderSpec
 from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, files_used, load_manifest
-from engine.bundle.pooling import RerankKind, RerankSpec
-from engine.bundle.task import ModelTask
+from engine.bundle.specs import EncoderSpec, ModelTask, RerankKind, RerankSpec
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from engine.bundle.encoding import Encoding, encoding_of
-from engine.bundle.manifest import RopeSpec, TensorSpec
+from engine.bundle.manifest import TensorSpec
+from engine.bundle.model_spec import RopeSpec
+from engine.bundle.tensors import Encoding, encoding_of
 from engine.errors import BundleError
-from engine.graphs.rotary import RotaryTable
+from engine.runtime.buffers import RotaryTable
 
 
 def test_mask_codes_of_every_convention() -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from engine.bundle.check import check_contract
 from engine.bundle.fused import FusedShape, fused_shape, fused_shapes
-from engine.bundle.fused_spec import FusedSpec
 from engine.bundle.manifest import GraphSpec, Manifest, load_manifest
+from engine.bundle.specs import FusedSpec
 from engine.errors import BundleError
 from tests.bundles import Bundles
 
@@ -35,7 +35,7 @@ def test_other_names_are_refused(name: str) -> None:
         fused_shape(name)
 
 
-def test_a_bundle_has_a_graph_for_every_kind_of_pass() -> None:
+def test_a_bundle_has_a_graph_for_every_kind_of_step() -> None:
     names = [shape.name for shape in fused_shapes(FusedSpec((32, 128), (28, 124), 4, 896))]
     assert names == ["model.0.s1", "model.0.d4", "model.0.pd.s32.d4", "model.0.pd.s128.d4"]
     one_slot = [shape.name for shape in fused_shapes(FusedSpec((32, 64, 128), (31, 63, 127), 1, 896))]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.bundle import hashes
-from engine.bundle.hashes import check_once, remember
+from engine.bundle import weight_files as hashes
+from engine.bundle.weight_files import check_once, remember
 from engine.errors import BundleError
 from tests.engine.tiny_bundle import write_bundle
 

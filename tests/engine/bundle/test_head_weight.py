@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from engine.bundle.check import check_contract
-from engine.bundle.head_weight import read_head_weight
 from engine.bundle.manifest import FileEntry, GraphKind, Manifest, load_manifest, save_manifest
+from engine.bundle.weight_files import read_head_weight
 from engine.errors import BundleError
 from tests.bundles import Bundles
 from tests.head_weight import with_weight_input

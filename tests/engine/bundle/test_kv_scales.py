@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine.bundle import float_file
+from engine.bundle import weight_files as float_file
 from engine.bundle.check import check_contract, check_listed
-from engine.bundle.kv_scales import KV_SCALES, read_kv_scales, write_kv_scales
 from engine.bundle.manifest import MANIFEST_FILE, Manifest, describe_file, load_manifest
+from engine.bundle.weight_files import KV_SCALES, read_kv_scales, write_kv_scales
 from engine.errors import BundleError
 from tests.bundles import Bundles
 

@@ -1,6 +1,6 @@
 """The names of cache tensors, in every spelling that is read."""
 
-from engine.bundle.tensor_names import Place, place_of
+from engine.bundle.tensors import Place, place_of
 
 
 def test_the_place_of_a_tensor() -> None:

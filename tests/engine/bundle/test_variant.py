@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, ModelSpec, RopeSpec, TextSpec
-from engine.bundle.variant import PassShape, ShapeTable, pin, shape_table
+from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, TextSpec
+from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.variant import ShapeTable, StepShape, pin, shape_table
 from engine.errors import BundleError
 
 
@@ -24,7 +25,7 @@ ALL = ((1, 160), (8, 96), (8, 160), (32, 96))
 
 def test_rows_of_less_than_a_block_are_left_out() -> None:
     table = shape_table(manifest(*ALL, block_length=8), 256)
-    assert table == ShapeTable((PassShape(8, 88), PassShape(8, 152), PassShape(32, 64)), 32, 152, unit=8)
+    assert table == ShapeTable((StepShape(8, 88), StepShape(8, 152), StepShape(32, 64)), 32, 152, unit=8)
     assert shape_table(manifest(*ALL, block_length=16), 256).max_past == 64
     assert len(shape_table(manifest(*ALL, block_length=None), 256).fixed) == 4
 
@@ -38,5 +39,5 @@ def test_too_few_rows_end_the_start_with_a_sentence() -> None:
 
 
 def test_one_pinned_shape_has_the_rows_of_a_block() -> None:
-    assert pin(shape_table(manifest(block_length=64), 256), 32).fixed == (PassShape(64, 512),)
+    assert pin(shape_table(manifest(block_length=64), 256), 32).fixed == (StepShape(64, 512),)
     assert pin(shape_table(manifest(*ALL, block_length=4), 256), 8).unit == 4

@@ -34,12 +34,12 @@ from engine.messages import (
     Failed,
     Fatal,
     Heartbeat,
-    PassRecord,
     Ping,
     Ready,
     Report,
     Shutdown,
     Stats,
+    StepRecord,
     Submit,
     Tokens,
     Watch,
@@ -71,13 +71,13 @@ class Sequence:
 
 
 class ScriptedWorker:
-    """One token (or `many`) per request and pass, until max_tokens."""
+    """One token (or `many`) per request and step, until max_tokens."""
 
     def __init__(self, start: int, folder: Path) -> None:
         self.start = start
         self.folder = folder
         self.sequences: dict[str, Sequence] = {}
-        self.passes = 0
+        self.steps = 0
         self.generated = 0
         self.is_watched = False
 
@@ -94,14 +94,14 @@ class ScriptedWorker:
             self.is_watched = command.is_on
 
     def step(self) -> bool:
-        """One pass; False when nothing moved."""
+        """One step; False when nothing moved."""
         events = [event for sequence in list(self.sequences.values()) if (event := self._advance(sequence))]
         if events:
-            self.passes += 1
+            self.steps += 1
             self.generated += sum(len(event.token_ids) for event in events)
-            send(Tokens(tuple(events), Stats(passes=self.passes, generated_tokens=self.generated, running=len(events))))
+            send(Tokens(tuple(events), Stats(steps=self.steps, generated_tokens=self.generated, running=len(events))))
             if self.is_watched:
-                send(PassRecord(self.passes, 0.0, 1.0, 2.0, 0, 8, 64, (), len(self.sequences), 0, 0, 64))
+                send(StepRecord(self.steps, 0.0, 1.0, 2.0, 0, 8, 64, (), len(self.sequences), 0, 0, 64))
         return bool(events)
 
     def _advance(self, sequence: Sequence) -> TokenEvent | None:
@@ -176,7 +176,7 @@ def receive(inbox: "queue.SimpleQueue[Command | None]", worker: ScriptedWorker) 
         if command is None or isinstance(command, Shutdown):
             os._exit(0)
         if isinstance(command, Ping):
-            send(Heartbeat(bool(worker.sequences), worker.passes, 1.0))
+            send(Heartbeat(bool(worker.sequences), worker.steps, 1.0))
         else:
             inbox.put(command)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import (
-    DiffusionSpec,
     GraphKind,
     GraphSpec,
     Manifest,
@@ -72,15 +71,6 @@ async def test_what_is_served(stage: Stage) -> None:
     assert again.info.fingerprint == info.fingerprint
     save_manifest(stage.folder, replace_name(stage.folder))
     assert (await stage.engine()).info.fingerprint != info.fingerprint
-
-
-async def test_how_blocks_are_denoised_is_in_the_fingerprint_of_models_that_have_blocks(stage: Stage) -> None:
-    defaults = [ClientLimits(denoising={"confidence_threshold": bound}) for bound in (0.9, 0.5)]
-    plain = {(await stage.engine(limits=limits)).info.fingerprint for limits in defaults}
-    manifest = load_manifest(stage.folder)
-    save_manifest(stage.folder, msgspec.structs.replace(manifest, diffusion=DiffusionSpec(4, 0)))
-    diffusion = {(await stage.engine(limits=limits)).info.fingerprint for limits in defaults}
-    assert (len(plain), len(diffusion), len(plain | diffusion)) == (1, 2, 3)
 
 
 def replace_name(folder: Path) -> Manifest:
@@ -227,7 +217,7 @@ async def test_timings_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture
     await read(engine.submit(request("a")))
     await engine.close()
     lines = [(record.levelno, record.getMessage()) for record in caplog.records]
-    one = "prompt:10.0ms generate:100.0ms tps:prompt=500.0 generate=110.0 rows/pass=0.0 acceptance=0.00"
+    one = "prompt:10.0ms generate:100.0ms tps:prompt=500.0 generate=110.0 rows/step=0.0 acceptance=0.00"
     assert (logging.DEBUG, f"a#1 {one}") in lines
     assert (logging.INFO, f"requests:1 {one}") in lines
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import worker_process
-from engine.client.lifecycle import EngineState
+from engine.client.info import EngineState
 from engine.client.supervisor import Patience, Supervisor
 from engine.client.worker_process import WorkerProcess
 from engine.errors import EngineFailure, WorkerDied

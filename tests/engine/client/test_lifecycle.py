@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from engine.client.lifecycle import LEGAL_MOVES, EngineState, Lifecycle
+from engine.client.info import LEGAL_MOVES, EngineState, Lifecycle
 
 
 def test_every_state_has_a_row_and_every_state_can_be_stopped() -> None:

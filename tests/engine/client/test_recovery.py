@@ -35,7 +35,7 @@ def send(unfinished: dict[str, PendingRequest]) -> list[str]:
 def test_only_the_poisonous_requests_fail(count: int, poison: set[int], random: Random) -> None:
     unfinished = pendings(count)
     poisonous = {str(i) for i in poison if i < count}
-    failed, deaths, passes = set(), 0, 0
+    failed, deaths, steps = set(), 0, 0
     while unfinished:
         send(unfinished)
         sent_ids = [request_id for request_id, pending in unfinished.items() if pending.is_sent]
@@ -47,10 +47,10 @@ def test_only_the_poisonous_requests_fail(count: int, poison: set[int], random: 
                 failed.add(pending.request.id)
                 del unfinished[pending.request.id]
             continue
-        passes += 1
+        steps += 1
         for request_id in sent_ids:
             unfinished[request_id].has_progressed = True
-            if random.random() < 0.1 or passes > 100:
+            if random.random() < 0.1 or steps > 100:
                 del unfinished[request_id]
     assert failed == poisonous
     assert deaths == (MOST_DEATHS + len(poisonous) - 1 if poisonous else 0)

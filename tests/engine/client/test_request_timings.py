@@ -1,6 +1,6 @@
 """The rolling record of request timings."""
 
-from engine.client.request_timings import TimingsRecord
+from engine.client.token_stream import TimingsRecord
 from engine.request import RequestTimings
 
 
@@ -14,7 +14,7 @@ def test_means_last_values_and_counts() -> None:
     assert (summary.generate_tps.mean, summary.generate_tps.last) == (15.0, 20.0)
     assert (summary.acceptance.mean, summary.acceptance.samples) == (0.5, 1)
     assert summary.line() == (
-        "requests:2 prompt:200.0ms generate:1000.0ms tps:prompt=350.0 generate=15.0 rows/pass=0.0 acceptance=0.50"
+        "requests:2 prompt:200.0ms generate:1000.0ms tps:prompt=350.0 generate=15.0 rows/step=0.0 acceptance=0.50"
     )
 
 

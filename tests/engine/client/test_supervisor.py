@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.lifecycle import EngineState
+from engine.client.info import EngineState
 from engine.client.supervisor import Patience, Supervisor, add_stats
 from engine.errors import BundleError, Busy, BusyReason, EngineFailure, InvalidRequest, WorkerDied
 from engine.messages import Stats
@@ -222,9 +222,9 @@ async def test_counters_add_up_over_workers(scene: Scene) -> None:
     assert supervisor.stats.generated_tokens == 9
 
 
-async def test_whoever_watches_the_passes_sees_those_of_the_next_worker_too(scene: Scene) -> None:
+async def test_whoever_watches_the_steps_sees_those_of_the_next_worker_too(scene: Scene) -> None:
     supervisor = scene.supervisor()
-    watch = supervisor.passes.open()  # before there is a worker
+    watch = supervisor.steps.open()  # before there is a worker
     await supervisor.start()
     supervisor.submit(request("a", "hold@5", tokens=9))
     numbers: list[int] = []
@@ -244,9 +244,9 @@ async def test_whoever_watches_the_passes_sees_those_of_the_next_worker_too(scen
 
 
 def test_gauges_are_not_added() -> None:
-    total = add_stats(Stats(passes=3, running=4), Stats(passes=5, running=2, columns_total=7))
-    assert (total.passes, total.running, total.columns_total) == (8, 2, 7)
-    assert add_stats(Stats(), Stats(passes=5, running=2), with_gauges=False).running == 0
+    total = add_stats(Stats(steps=3, running=4), Stats(steps=5, running=2, kv_slots_total=7))
+    assert (total.steps, total.running, total.kv_slots_total) == (8, 2, 7)
+    assert add_stats(Stats(), Stats(steps=5, running=2), with_gauges=False).running == 0
 
 
 PARENT = """

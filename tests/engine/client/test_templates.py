@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.client.chat_prompts import ChatPrompts
 from engine.client.engine import ClientLimits, Engine, EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, Busy, CallerError, ContextLengthExceeded, InvalidRequest
@@ -41,6 +43,13 @@ HOSTILE = {
 }
 BUDGET = ClientLimits(templates=HelperLimits(1.0, 2, 1.0))
 FOREVER = ClientLimits(templates=HelperLimits(600.0, 2))
+
+
+def template_pids(engine: Engine) -> tuple[int, ...]:
+    """Process ids of an engine's renderers."""
+    assert engine._chats is not None
+    assert engine._chats._templates is not None
+    return engine._chats._templates.pids
 
 
 def when_attacked(hostile: str) -> str:
@@ -79,8 +88,7 @@ async def test_neighbours_do_not_wait_for_a_template_that_loops_nor_does_the_end
     looping = asyncio.create_task(engine.chat_prompt(chat("attack")))
     ids = await asyncio.gather(*(engine.chat_prompt(chat("xyz")) for _ in range(16)))
     assert set(ids) == {(120, 121, 122)} and not looping.done()
-    assert engine._templates is not None
-    pids = engine._templates.pids
+    pids = template_pids(engine)
     await engine.close()
     with pytest.raises(Busy, match="shutting down"):
         await looping
@@ -94,11 +102,10 @@ async def test_neighbours_do_not_wait_for_a_template_that_loops_nor_does_the_end
 async def test_what_happens_to_the_process_of_a_template_is_not_the_requests_fault(stage: Stage, name: str) -> None:
     engine = await stage.engine(limits=BUDGET)
     prompt = await engine.chat_prompt(chat("hello"))
-    assert engine._templates is not None
-    (first,) = engine._templates.pids
+    (first,) = template_pids(engine)
     os.kill(first, getattr(signal, name))
     assert await engine.chat_prompt(chat("hello")) == prompt
-    assert first not in engine._templates.pids
+    assert first not in template_pids(engine)
 
 
 UNUSABLE = {
@@ -112,14 +119,24 @@ UNUSABLE = {
 
 @POSIX
 @pytest.mark.parametrize("name", UNUSABLE)
-async def test_a_template_that_cannot_be_compiled_is_a_sentence_at_the_start(tmp_path: Path, name: str) -> None:
+async def test_a_template_that_cannot_be_compiled_is_a_sentence_at_the_start(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     template, sentence = UNUSABLE[name]
+    made: list[ChatPrompts] = []
+
+    def noted(*given: Any) -> ChatPrompts:
+        made.append(ChatPrompts(*given))
+        return made[-1]
+
+    monkeypatch.setattr("engine.client.engine.ChatPrompts", noted)
     write_bundle(tmp_path, CONTEXT, template)
     engine = Engine(EngineConfig(str(tmp_path)), BUDGET)
     with pytest.raises(BundleError, match=f"the chat template.*{sentence}"):
         await engine.start()
     assert engine.state is EngineState.STOPPED
-    assert engine._templates is not None and engine._templates.pids == ()
+    (chats,) = made
+    assert chats._templates is not None and chats._templates.pids == ()
 
 
 async def test_every_kind_of_text_reaches_the_template_unchanged(stage: Stage) -> None:

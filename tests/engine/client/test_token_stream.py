@@ -65,7 +65,7 @@ async def test_a_reader_may_be_as_far_behind_as_the_bound_and_no_further(tokeniz
 
 
 @pytest.mark.parametrize("has_timings", [True, False])
-async def test_guesses_of_all_passes_are_counted_also_where_a_worker_could_not(
+async def test_guesses_of_all_steps_are_counted_also_where_a_worker_could_not(
     tokenizer: Tokenizer, has_timings: bool
 ) -> None:
     """After a stop string or the death of a worker no timings come with the last token."""

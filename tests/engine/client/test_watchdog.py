@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from engine.client.watchdog import HangBounds, Watchdog
+from engine.client.worker_process import HangBounds, Watchdog
 from engine.messages import Heartbeat
 
-BOUNDS = HangBounds(pass_s=30.0, load_s=600.0)
+BOUNDS = HangBounds(step_s=30.0, load_s=600.0)
 IDLE = Heartbeat(False, 0, 0.0)
 
 
@@ -56,26 +56,26 @@ def test_a_worker_that_does_not_answer_hangs() -> None:
     assert watch.pings == 2  # one outstanding ping, however long it does not read
     watch = ready()
     assert watch.period(Heartbeat(True, 7, 10.0)) is None  # a period of the 30 s
-    assert watch.until_hung(None) == ("has been in one pass for 30 s", 27.0)
+    assert watch.until_hung(None) == ("has been in one step for 30 s", 27.0)
 
 
-def test_a_worker_that_answers_hangs_in_one_pass() -> None:
-    assert ready().until_hung(Heartbeat(True, 7, 10.0)) == ("has been in one pass for 30 s", 30.0)
+def test_a_worker_that_answers_hangs_in_one_step() -> None:
+    assert ready().until_hung(Heartbeat(True, 7, 10.0)) == ("has been in one step for 30 s", 30.0)
 
 
-def test_passes_that_follow_each_other_are_well_and_so_is_a_worker_without_work() -> None:
+def test_steps_that_follow_each_other_are_well_and_so_is_a_worker_without_work() -> None:
     watch = ready()
     assert not any(watch.period(Heartbeat(True, number, 10.0)) for number in range(1000))
     assert not any(watch.period(Heartbeat(False, 1000, 0.0)) for _ in range(1000))
     assert watch.pings == 2000
 
 
-def test_a_pass_that_should_be_long_may_be_long() -> None:
+def test_a_step_that_should_be_long_may_be_long() -> None:
     found, after_s = ready().until_hung(Heartbeat(True, 1, 4000.0))
-    assert (found, after_s) == ("has been in one pass for 81 s", 81.0)  # 20 times 4 s, at the next look
+    assert (found, after_s) == ("has been in one step for 81 s", 81.0)  # 20 times 4 s, at the next look
 
 
-def test_a_pass_of_unknown_cost_may_take_ten_times_the_bound() -> None:
+def test_a_step_of_unknown_cost_may_take_ten_times_the_bound() -> None:
     assert ready().until_hung(Heartbeat(True, 1, 0.0))[1] == 300.0
 
 
@@ -107,7 +107,7 @@ def test_a_replacement_has_what_its_predecessors_took_to_load() -> None:
 
 
 def test_zero_means_never() -> None:
-    bounds = HangBounds(pass_s=0.0, load_s=0.0)
+    bounds = HangBounds(step_s=0.0, load_s=0.0)
     watch = Watch(bounds, load_s=0.0)
     assert not any(watch.period(None) for _ in range(10_000))
     watch.dog.ready()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from engine.compile.random_checkpoint import CHAT_TEMPLATE, byte_tokenizer
+from tools.random_checkpoint import CHAT_TEMPLATE, byte_tokenizer
 
 GEOMETRY = {
     "vocab_size": 384,
@@ -31,12 +31,16 @@ def make_oracle(tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
     """make(family, dtype=..., **config) -> (transformers model in float32, its saved folder)."""
 
     def make(family: str, dtype: str = "float32", **changes: object) -> tuple[Any, Path]:
-        config = getattr(transformers, f"{family}Config")(**(GEOMETRY | changes))
+        of_text = getattr(transformers, f"{family}TextConfig", None)  # of models for more than text
+        config = (of_text or getattr(transformers, f"{family}Config"))(**(GEOMETRY | changes))
         torch.manual_seed(3)
         model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 _randomise(name, parameter)
+            for name, buffer in model.named_buffers():
+                if name.endswith("layer_scalar"):
+                    buffer.uniform_(0.5, 1.5)
         folder = tmp_path / f"{family}-checkpoint"
         model.to(getattr(torch, dtype)).save_pretrained(folder)
         add_text_files(folder)
@@ -48,7 +52,7 @@ def make_oracle(tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
 
 def _randomise(name: str, parameter: torch.Tensor) -> None:
     """Values that make every part of the network matter: the library's own start is almost zero."""
-    if name.endswith("bias"):
+    if name.endswith(("bias", "sinks")):
         parameter.normal_(0, 0.3)
     elif "norm" in name:
         parameter.uniform_(0.5, 1.5)

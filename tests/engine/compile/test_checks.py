@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target
-from engine.compile.checks import check_arguments, fixed_shapes
+from engine.compile.plan import check_arguments, fixed_shapes
 from engine.errors import CompileError
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import layout
+from engine.compile import plan as layout
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Target
-from engine.compile.layout import kv_type, layout_of, settle_layout
+from engine.compile.plan import kv_type, layout_of, resolve_layout
 from engine.errors import CompileError
 
 
@@ -54,8 +54,8 @@ def test_caches(options: dict[str, object], expected: KvType) -> None:
 
 def test_heads_that_the_attention_operator_cannot_have() -> None:
     """By default the model gets pool graphs; who asks for segments is told why not."""
-    assert settle_layout(arguments(), 64).layout is Layout.SEGMENTS
-    assert settle_layout(arguments(), 20).layout is Layout.POOL
+    assert resolve_layout(arguments(), 64).layout is Layout.SEGMENTS
+    assert resolve_layout(arguments(), 20).layout is Layout.POOL
     for options in ({"layout": Layout.SEGMENTS}, {"kv": KvType.INT8}):
         with pytest.raises(CompileError, match="needs a head size that 8 divides, it is 20"):
-            settle_layout(arguments(**options), 20)
+            resolve_layout(arguments(**options), 20)

@@ -11,7 +11,7 @@ import pytest
 from engine.compile import console
 from engine.compile.__main__ import main
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target
-from engine.compile.arguments_json import decode_arguments, encode_arguments
+from engine.compile.console import decode_arguments, encode_arguments
 
 
 def test_arguments_survive_the_way() -> None:
@@ -55,7 +55,7 @@ def test_other_arguments_are_refused(argv: list[str], capsys: pytest.CaptureFixt
 # A signal comes while the head is written.
 SIGNALLED = """
 import os, signal, sys
-from engine.compile import weights
+from engine.compile.quantisation import packer as weights
 from engine.compile.__main__ import main
 
 weights.WeightPacker._head = lambda *_: os.kill(os.getpid(), signal.SIGTERM)

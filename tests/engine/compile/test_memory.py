@@ -1,6 +1,6 @@
 """What a compilation took."""
 
-from engine.compile.memory import peak_memory, peak_text
+from engine.compile.progress import peak_memory, peak_text
 
 
 def test_the_peak_is_told_in_one_line() -> None:

@@ -12,10 +12,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import Manifest
-from engine.compile.arguments import Quant
-from engine.compile.random_checkpoint import SHAPES, write_checkpoint
+from engine.compile.arguments import Layout, QualityLevel, Quant, Target
 from engine.errors import CompileError
+from tools.random_checkpoint import SHAPES, write_checkpoint
 
+EXPERTS: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 INDEX = "model.safetensors.index.json"
 Build = Callable[..., tuple[Path, Manifest]]
 Damage = Callable[[Path], None]
@@ -154,3 +160,33 @@ def test_weights_too_large_for_their_type(source: Path, build: Build) -> None:
     edit_tensors(lambda tensors: tensors.update({EMBEDDING: np.full((384, 64), 1e6, np.float32)}))(source)
     with pytest.raises(CompileError, match="the checkpoint has weights too large to be stored as int4"):
         build(source)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        (
+            {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32},
+            {},
+            r"a window of 32 tokens \(qwen3\) needs --target cpu with --layout segments, or a context of at most 32",
+        ),
+        (
+            {"architectures": ["GemmaForCausalLM"], "hidden_act": None},
+            {"quant": Quant.W8A16, "rows": (1,), "context": (64,)},
+            r"a feed-forward with GELU \(gemma\) needs --target cpu with --layout segments",
+        ),
+        (
+            EXPERTS,
+            {"quant": Quant.W4, "target": Target.X_ELITE, "rows": (1,), "context": (64,)},
+            r"experts \(qwen3_moe\) needs --target cpu with --layout segments",
+        ),
+        (EXPERTS, {"lora": True, "layout": Layout.SEGMENTS}, r"--lora is refused: adapters of layers with experts"),
+        (EXPERTS, {"quality": QualityLevel.GOOD}, r"--quality good does not know layers with experts \(qwen3_moe\)"),
+    ],
+)
+def test_layers_that_pools_lack_are_named(
+    changes: dict[str, Any], options: dict[str, Any], message: str, source: Path, build: Build
+) -> None:
+    edit_config(**changes)(source)
+    with pytest.raises(CompileError, match=message):
+        build(source, **options)

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from engine.doctor.facts import Accelerator, DeviceNode, MachineFacts
+from engine.doctor.machine import Accelerator, DeviceNode, MachineFacts
 
 X_ELITE = "Snapdragon(R) X Elite - X1E80100 - Qualcomm(R) Oryon(TM) CPU"
 X_PLUS = "Snapdragon(R) X Plus - X1P42100 - Qualcomm(R) Oryon(TM) CPU"

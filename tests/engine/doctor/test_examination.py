@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.doctor.check import CheckStatus
 from engine.doctor.examination import examine, try_providers
-from engine.graphs.onnx_qnn_probe import STEPS
+from engine.doctor.machine_checks import CheckStatus
+from engine.runtime.qnn.probe import STEPS
 from tests.engine.doctor.scripted_probe import scripted_probe
 
 
 def test_without_the_extra_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.doctor.examination.package_version", lambda: "")
     checks = {check.name: check for check in examine(None)}
-    assert "pip install 'hexserve[qnn]'" in checks["QNN libraries"].text
+    assert '-m pip install "hexserve[qnn]"' in checks["QNN libraries"].text
     assert checks["CPU provider"].status is CheckStatus.PASS and checks["result on CPU"].status is CheckStatus.PASS
     assert "compile" not in checks and not [check for check in checks.values() if check.status is CheckStatus.FAIL]
 

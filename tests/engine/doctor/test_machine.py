@@ -3,10 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from engine.doctor.check import CheckStatus
-from engine.doctor.chips import HtpTarget, chip_of
-from engine.doctor.facts import Accelerator, DeviceNode
-from engine.doctor.machine_checks import accelerator_check, node_check
+from engine.doctor.machine import Accelerator, DeviceNode
+from engine.doctor.machine_checks import CheckStatus, HtpTarget, accelerator_check, chip_of, node_check
 from tests.engine.doctor.machines import WINDOWS
 
 

@@ -2,15 +2,12 @@
 
 import pytest
 
-from engine.doctor.check import CheckStatus
-from engine.doctor.chips import chip_of, is_snapdragon, is_too_old
 from engine.doctor.examination import examine
-from engine.doctor.facts import MachineFacts
-from engine.doctor.machine import machine_facts
-from engine.doctor.machine_checks import machine_checks
-from engine.graphs.onnx_qnn import HtpTarget
-from engine.graphs.onnx_qnn_probe import STEPS
-from server.commands.doctor.report import line
+from engine.doctor.machine import MachineFacts, machine_facts
+from engine.doctor.machine_checks import CheckStatus, chip_of, is_snapdragon, is_too_old, machine_checks
+from engine.runtime.qnn.probe import STEPS
+from engine.runtime.qnn.provider import HtpTarget
+from server.commands.doctor import line
 from tests.engine.doctor.machines import BROKEN, WELL, WINDOWS
 from tests.engine.doctor.scripted_probe import scripted_probe
 

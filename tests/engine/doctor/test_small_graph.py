@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from engine.doctor.small_graph import example, expected, small_graph
+from engine.doctor.examination import example, expected, small_graph
 
 
 def test_the_small_graph_is_onnx_and_does_what_it_says() -> None:

@@ -17,11 +17,8 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.demo.location import demo_folder
 from engine.errors import BundleError, EngineFailure
-from engine.evaluation.evaluate import DEFAULT_CONTEXT, context_of, evaluate, windows_of
-from engine.evaluation.models import EvaluatedModel, open_bundle, open_reference
-from engine.evaluation.statistics import quality
-from engine.evaluation.vocabulary import TokenVocabulary, evaluated_text
-from engine.evaluation.windows import cut
+from engine.evaluation.evaluate import DEFAULT_CONTEXT, context_of, cut, evaluate, quality, windows_of
+from engine.evaluation.models import EvaluatedModel, TokenVocabulary, evaluated_text, open_bundle, open_reference
 
 TEXT = (
     "A lighthouse keeper wrote the weather into a book every evening: wind from the west, 4 degrees, rain before "

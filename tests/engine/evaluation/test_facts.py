@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from engine.bundle.manifest import load_manifest, save_manifest
-from engine.bundle.quality_spec import QualitySpec
-from engine.evaluation.facts import bundle_facts
+from engine.bundle.specs import QualitySpec
+from engine.evaluation.models import bundle_facts
 from tests.bundles import Bundles
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from engine.bundle.manifest import DiffusionSpec, load_manifest, save_manifest
-from engine.compile import parity
 from engine.compile.arguments import CompileArguments, Layout, Quant
+from engine.compile.check import parity
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from engine.errors import BundleError, CompileError
 from engine.evaluation.models import open_bundle, open_reference
 from tests.bundles import Bundles
 from tests.embedders import compiled
-from tests.engine.compile.gguf.gguf_files import write_gguf
+from tests.engine.compile.sources.gguf.gguf_files import write_gguf
 from tests.hybrid import Hybrid, text_of
 from tests.tiny_encoder import write_encoder
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.compile.bootstrap import BLOCK_TOKENS, draw, interval
-from engine.evaluation.statistics import SLAB_ROWS, TokenScores, joined, quality, score
+from engine.compile.calibration.statistics import BLOCK_TOKENS, draw, interval
+from engine.evaluation.evaluate import SLAB_ROWS, TokenScores, joined, quality, score
 
 ROWS, IDS = 2 * SLAB_ROWS + 3, 11
 
@@ -122,18 +122,3 @@ def test_tokens_that_are_alike_by_neighbourhood_widen_it() -> None:
     values = np.repeat(np.random.default_rng(2).normal(5, 1, 100), BLOCK_TOKENS)
     found = interval(lambda at: float(values[at].mean()), len(values), draw([len(values)], 0))
     assert found.high - found.low == pytest.approx(2 * 1.96 / math.sqrt(100), rel=0.2)
-
-
-@pytest.mark.long
-def test_intervals_hold_what_is_true_as_often_as_they_say() -> None:
-    """Texts whose tokens' losses hang together over some 20 neighbours, drawn again and again from one known law."""
-    source, texts, tokens, kept = np.random.default_rng(4), 120, 64 * BLOCK_TOKENS, 0.8
-    held = 0
-    for seed in range(texts):
-        noise = source.normal(0, np.sqrt(1 - kept**2), tokens)
-        noise[0] = source.normal()
-        for place in range(1, tokens):
-            noise[place] += kept * noise[place - 1]
-        found = interval(lambda at, of=noise: float(np.exp(2 + of[at].mean())), tokens, draw([tokens], seed))
-        held += found.low <= math.exp(2) <= found.high
-    assert 0.87 <= held / texts <= 0.99  # 0.95 with blocks that were alike all the way

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from engine.evaluation.windows import cut
+from engine.evaluation.evaluate import cut
 
 TEXT = tuple(range(100, 110))
 

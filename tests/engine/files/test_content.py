@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.content import brief, read_json
-from engine.files.opening import FileRefused
+from engine.files import FileRefused, brief, read_json
 
 
 @pytest.mark.parametrize(

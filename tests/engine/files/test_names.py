@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.names import confined
-from engine.files.opening import FileRefused
+from engine.files import FileRefused, confined
 
 LINKS = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.opening import FileRefused, is_regular, open_regular, read_bytes, read_text
+from engine.files import FileRefused, is_regular, open_regular, read_bytes, read_text
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
 

@@ -98,7 +98,7 @@ def test_refusals_name_the_key(tmp_path: Path, path: str, value: Any, message: s
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "cannot be read"), ("[]", "must hold a JSON object"), ('{"text-generator": {}}', "only text dialogs")],
+    [("{", "cannot be read"), ("[]", "must hold a JSON object"), ('{"image-encoder": {}}', "only text dialogs")],
 )
 def test_other_documents(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "genie_config.json").write_text(text)

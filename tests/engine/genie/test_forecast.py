@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.bundle.forecast import ForecastSpec
-from engine.bundle.forecast_prefix import read_forecast_prefix
-from engine.bundle.manifest import ModelSpec, RopeSpec
+from engine.bundle.model_spec import ModelSpec, RopeSpec
+from engine.bundle.specs import ForecastSpec
+from engine.bundle.weight_files import read_forecast_prefix
 from engine.errors import BundleError
 from engine.genie.config import read_config
-from engine.genie.forecast import ForecastSource, read_forecast
+from engine.genie.extras import ForecastSource, read_forecast
 
 MODEL = ModelSpec("none", 3, 8, 2, 2, 4, 8, 384, RopeSpec("default", 1e4, 4, (1.0, 0.01)))
 SETTINGS = {"forecast-prefix": 16, "forecast-prefix-name": "prefix", "branches": [3, 2], "forecast-token-count": 4}

@@ -8,9 +8,8 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.errors import BundleError
-from engine.genie.config import GenieConfig
-from engine.genie.json_fields import Fields
-from engine.genie.rotary import genie_rope
+from engine.genie.config import Fields, GenieConfig
+from engine.genie.extras import genie_rope
 
 LLAMA3 = {
     "rope-type": "llama3",
@@ -54,10 +53,30 @@ def test_llama3_in_both_files() -> None:
     np.testing.assert_allclose(rope(config(), {"rope_theta": 5e5, "rope_scaling": scaling})[0], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
-def test_a_scaling_of_config_json_is_not_passed_over(kind: str) -> None:
-    told = {"rope_scaling": {"rope_type": kind, "factor": 4.0}}
-    with pytest.raises(BundleError, match=f"rotary type '{kind}' is not supported"):
+def test_yarn_with_all_its_keys_from_config_json() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+    scaling |= {"beta_fast": 16.0, "beta_slow": 2.0}
+    model = LlamaConfig(head_dim=HEAD, rope_theta=1e6, rope_scaling=scaling, max_position_embeddings=32768)
+    expected, factor = ROPE_INIT_FUNCTIONS["yarn"](model, "cpu")
+    found = rope(config(theta=1e6), {"rope_scaling": scaling, "max_position_embeddings": 32768})
+    np.testing.assert_allclose(found[0], expected.numpy(), rtol=1e-6)
+    assert found[1] == pytest.approx(factor)
+
+
+def test_a_proportional_table_turns_its_first_frequencies_only() -> None:
+    """As Gemma 4's graphs take it: theta is spread over the whole head."""
+    scaling = {"rope-type": "proportional", "partial-rotary-factor": 0.25}
+    found, _ = rope(config({"type": "rope", "rope-dim": 32, "rope-theta": 1e6, "rope-scaling": scaling}))
+    plain, _ = rope(config(theta=1e6))
+    np.testing.assert_allclose(found[:8], plain[:8], rtol=1e-6)
+    assert not found[8:].any()
+    with pytest.raises(BundleError, match="proportional needs a partial-rotary-factor up to 1"):
+        rope(config({"rope-theta": 1e6, "rope-scaling": {"rope-type": "proportional"}}))
+
+
+def test_a_scaling_of_config_json_is_not_passed_over() -> None:
+    told = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    with pytest.raises(BundleError, match="rotary type 'dynamic' is not supported"):
         rope(config(theta=1e4), told)
     explicit = config({"rope-theta": 10000, "rope-scaling": {"rope-type": "default"}})
     np.testing.assert_allclose(rope(explicit, told)[0], rope(config(theta=1e4))[0])

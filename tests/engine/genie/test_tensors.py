@@ -4,7 +4,7 @@ import pytest
 
 from engine.bundle.manifest import GraphKind
 from engine.errors import BundleError
-from engine.genie.tensors import Meaning, Role, classify, meaning
+from engine.genie.roles import Meaning, Role, classify, meaning
 
 ROW = ("attention_mask", "position_ids_cos", "position_ids_sin")
 CACHE_IN = ("past_key_0_in", "past_value_0_in")
@@ -56,16 +56,14 @@ def test_meaning(name: str, expected: Meaning) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("recurrent_state_3_in", "recurrent layer"),
-        ("conv_state_3_in", "recurrent layer"),
-        ("swa_attention_mask", "sliding window"),
-        ("swa_key_3_in", "sliding window"),
-        ("per_layer_inputs", "extra embedding"),
+        ("ssm_state_3_in", "recurrent layer"),
+        ("recurrent_state_in", "recurrent layer"),
+        ("swa_mask", "sliding window"),
+        ("swa_key_in", "sliding window"),
+        ("per_layer_inputs_3", "extra embedding"),
         ("past_group1__key_3_in", "cache under a name that is not known"),
         ("past_key_3_head2_in", "cache under a name that is not known"),
-        ("inputs_embeds", "embeddings in place of token ids"),
-        ("input_embeds", "embeddings in place of token ids"),
-        ("deepstack_visual_embeds_0", "image features"),
+        ("visual_embeds", "image features"),
     ],
 )
 def test_contracts_that_cannot_be_served(name: str, reason: str) -> None:

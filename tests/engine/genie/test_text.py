@@ -8,10 +8,8 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import BundleError
-from engine.genie.chat_template import find_template
-from engine.genie.config import GenieConfig
-from engine.genie.json_fields import Fields
-from engine.genie.text import read_text
+from engine.genie.config import Fields, GenieConfig
+from engine.genie.text import find_template, read_genie_text
 from tests.engine.tiny_bundle import byte_level_tokenizer
 
 TURNS = [
@@ -120,7 +118,7 @@ def test_everything_that_ends_an_answer(folder: Path) -> None:
     put(folder, "tokenizer_config.json", {"chat_template": "{{ '<|im_end|>' }}", "eos_token": {"content": "<think>"}})
     put(folder, "generation_config.json", {"eos_token_id": [3, 4]})
     put(folder, "config.json", {"eos_token_id": 5})
-    text = read_text(folder, config(eos_ids=(7,), stop_sequences=("<|endoftext|>", "not a token")))
+    text = read_genie_text(folder, config(eos_ids=(7,), stop_sequences=("<|endoftext|>", "not a token")))
     assert set(text.spec.stop_ids) == {3, 4, 5, 7, end, turn, tokenizer.token_to_id("<think>")}
     assert text.spec.eos_token == "<think>"
     assert text.spec.stop_texts == ("not a token",)
@@ -128,20 +126,20 @@ def test_everything_that_ends_an_answer(folder: Path) -> None:
 
 def test_bos_by_id_and_whether_text_starts_with_it(folder: Path) -> None:
     bos = byte_level_tokenizer().token_to_id("<|endoftext|>")
-    assert read_text(folder, config(bos_id=bos)).spec.bos_token == "<|endoftext|>"
-    assert not read_text(folder, config(bos_id=bos)).spec.add_bos
+    assert read_genie_text(folder, config(bos_id=bos)).spec.bos_token == "<|endoftext|>"
+    assert not read_genie_text(folder, config(bos_id=bos)).spec.add_bos
     put(folder, "tokenizer_config.json", {"add_bos_token": True})
-    assert read_text(folder, config(bos_id=bos)).spec.add_bos
+    assert read_genie_text(folder, config(bos_id=bos)).spec.add_bos
     put(folder, "tokenizer_config.json", {})
     document = json.loads((folder / "tokenizer.json").read_text())
     single = [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     document["post_processor"] = {"type": "Sequence", "processors": [{"type": "TemplateProcessing", "single": single}]}
     put(folder, "tokenizer.json", document)
-    assert read_text(folder, config(bos_id=bos)).spec.add_bos
+    assert read_genie_text(folder, config(bos_id=bos)).spec.add_bos
 
 
 def test_a_tokenizer_that_does_not_fit(folder: Path) -> None:
     with pytest.raises(BundleError, match=r"gives token id \d+, genie_config.json says n-vocab 100"):
-        read_text(folder, config(vocabulary=100))
+        read_genie_text(folder, config(vocabulary=100))
     with pytest.raises(BundleError, match=r"has no other\.json, which genie_config.json names as tokenizer"):
-        read_text(folder, config(tokenizer="models/other.json"))
+        read_genie_text(folder, config(tokenizer="models/other.json"))

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, ModelSpec, NpuSpec, RopeSpec, TensorSpec, TextSpec
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, NpuSpec, TensorSpec, TextSpec
+from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.errors import BundleError
-from engine.genie.config import read_config
-from engine.genie.json_fields import Fields
+from engine.genie.config import Fields, read_config
+from engine.genie.extras import genie_rope
 from engine.genie.read import read_chip
-from engine.genie.rotary import genie_rope
 from engine.genie.write import write_genie_files
 from tests.engine.tiny_bundle import byte_level_tokenizer
 

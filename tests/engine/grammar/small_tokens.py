@@ -6,9 +6,9 @@ from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from engine.grammar.literals import Literals
+from engine.grammar.call_rules import Literals
+from engine.grammar.compiler import serialised
 from engine.grammar.masks import GrammarMasks
-from engine.grammar.source import serialised
 from engine.grammar.spec import Choice, GrammarSpec
 
 END = 49

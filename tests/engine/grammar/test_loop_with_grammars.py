@@ -2,10 +2,10 @@
 
 import pytest
 
+from engine.core.speculation import PromptLookup
 from engine.grammar.masks import GrammarMasks
-from engine.graphs.fake_runtime import expected_token
-from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason
+from tests.engine.fake_runtime import expected_token
 from tests.engine.grammar.small_tokens import (
     END,
     TEXTS,
@@ -77,7 +77,7 @@ def test_preempted_sequences_go_on_where_they_were() -> None:
 def test_guesses_are_checked_against_the_grammar() -> None:
     texts = ("ABABABABABABABAB", "ABABABABABABABAC")
     prompt = tuple(ord(character) - 48 for character in "ABABABABZABAB")
-    world = simulate(fixed((8, 240)), mode=PromptLookup(), lookup_rows=6, masks=inline_masks())
+    world = simulate(fixed((8, 240)), lookup=PromptLookup(), lookup_rows=6, masks=inline_masks())
     world.submit("a", prompt, 50, **asked(grammar=grammar(texts)))
     passes = world.run()
     assert world.outputs["a"] == followed(prompt, texts)
@@ -115,7 +115,7 @@ def test_waiting_for_masks_alone_is_no_busy_loop_and_an_abort_ends_it() -> None:
     world.submit("b", (1, 2), 5, **asked())
     for _ in range(3):
         world.step()
-    assert world.runtime.passes and len(world.runtime.passes) == 1  # the prompt of b but for its last token
+    assert len(world.runtime.steps) == 1  # the prompt of b but for its last token
     for name in ("a", "b"):
         world.loop.abort(name)
     assert not world.scheduler.has_work and masks.ids == ()

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from engine.demo.location import demo_folder
-from engine.grammar.compiler import compiled
-from engine.grammar.literals import Literals
+from engine.grammar.call_rules import Literals
+from engine.grammar.compiler import compiled, serialised, unforced
 from engine.grammar.matching import control_tokens, load_tokenizer, new_matcher
-from engine.grammar.source import serialised, unforced
 from engine.grammar.spec import CalledTool, Cfg, Choice, Form, GrammarSpec, JsonSchema, Regex, ToolCalls
 from engine.text.tokenizer import Tokenizer
 from tests.call_formats import HERMES

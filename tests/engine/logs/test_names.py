@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from engine.logs.names import server_log, worker_format
+from engine.logs.handler import server_log, worker_format
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,33 @@ def test_context_is_bounded_by_the_checkpoint(asked: int, given: int) -> None:
 
 
 LAYERS = {"layer_types": ["linear_attention", "full_attention"]}
+COUNTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 8)
+EXPERTS = COUNTS | dict.fromkeys(("num_experts_per_tok", "moe_k"), 2) | {"moe_intermediate_size": 32}
+EXPERTS |= {"shared_expert_intermediate_size": 32, "shared_intermediate_size": 32}
+WITH_EXPERTS = (
+    "Qwen3Moe",
+    "Qwen2Moe",
+    "Mixtral",
+    "Olmoe",
+    "GraniteMoe",
+    "GraniteMoeShared",
+    "Glm4Moe",
+    "Ernie4_5_Moe",
+    "GptOss",
+)
+HEADS = {"qk_nope_head_dim": 16, "v_head_dim": 16}
 MORE: dict[str, dict[str, Any]] = {
     "SDARForCausalLM": {"mask_token_id": 99},
+    "GraniteMoeHybridForCausalLM": {"shared_intermediate_size": 128},
+    "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
+    **{f"{name}ForCausalLM": EXPERTS for name in (*WITH_EXPERTS, "GptOss")},
+    **{f"{name}ForCausalLM": EXPERTS | HEADS for name in ("DeepseekV2", "Glm4MoeLite")},
+    "Qwen2_5_VLForConditionalGeneration": {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}},
+    "Qwen3VLForConditionalGeneration": {"text_config": GOOD | {"head_dim": 128}},
+    "InternVLForConditionalGeneration": {"text_config": GOOD | {"model_type": "qwen3"}},
     "Qwen3_5ForCausalLM": LAYERS,
+    "Qwen3_5MoeForCausalLM": EXPERTS | LAYERS,
+    "Qwen3_5MoeForConditionalGeneration": {"text_config": GOOD | EXPERTS | LAYERS},
     "Qwen3_5ForConditionalGeneration": {"text_config": GOOD | LAYERS},
 }
 
@@ -91,22 +115,18 @@ def test_family_differences() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM"),
+        ({"architectures": ["MptForCausalLM"]}, "MptForCausalLM"),
         ({"architectures": None, "model_type": "rwkv"}, "rwkv"),
         ({"hidden_act": "gelu"}, "'gelu'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised already"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 1024}, "sliding window of 1024"),
-        ({"architectures": ["Phi3ForCausalLM"], "sliding_window": 2047}, "sliding window of 2047"),
-        (
-            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 512},
-            "sliding window of 512",
-        ),
-        (
-            {"architectures": ["Qwen3ForCausalLM"], "layer_types": ["sliding_attention"], "sliding_window": 512},
-            "sliding window of 512",
-        ),
         ({"layer_types": ["linear_attention"]}, "'linear_attention'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn'"),
+        ({"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}, "'sliding_attention' is not supported"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
+        ({"architectures": ["Gemma3ForCausalLM"], "hidden_activation": "silu"}, "'silu'"),
+        ({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (
+            {"rope_scaling": {"type": "yarn", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 512}},
+            "context of at most 512",
+        ),
     ],
 )
 def test_unsupported_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -115,23 +135,33 @@ def test_unsupported_is_refused_by_name(changes: dict[str, Any], message: str) -
         read_network(GOOD | changes)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"architectures": ["MistralForCausalLM"], "sliding_window": 4096},
-        {"architectures": ["MistralForCausalLM"], "sliding_window": None},
-        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 512},
-    ],
-)
-def test_a_window_that_hides_nothing_is_accepted(changes: dict[str, Any]) -> None:
-    """As wide as the context, absent, or switched off."""
-    assert read_network(GOOD | changes).compiled_context == 2048
+LISTED = {"layer_types": ["sliding_attention", "full_attention"]}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 512}
+WINDOWS: list[tuple[dict[str, Any], tuple[int, int]]] = [
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": 1024}, (1024, 1024)),
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, (0, 0)),
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, (0, 0)),
+    ({"architectures": ["Phi3ForCausalLM"], "sliding_window": 2047}, (2047, 2047)),
+    (QWEN2, (0, 0)),
+    (QWEN2 | {"max_window_layers": 1}, (0, 512)),
+    (QWEN2 | {"use_sliding_window": False, "max_window_layers": 0}, (0, 0)),
+    ({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 512} | LISTED, (512, 0)),
+    ({"architectures": ["Gemma2ForCausalLM"], "sliding_window": 512}, (512, 0)),
+    ({"architectures": ["Gemma3ForCausalLM"], "sliding_window": 512, "sliding_window_pattern": 2}, (512, 0)),
+    ({"architectures": ["Exaone4ForCausalLM"], "sliding_window": 512, "sliding_window_pattern": "GL"}, (0, 512)),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), WINDOWS)
+def test_the_window_of_each_layer(changes: dict[str, Any], expected: tuple[int, int]) -> None:
+    """One that hides nothing in the context is none."""
+    assert read_network(GOOD | changes).spec.layer_windows == expected
 
 
 def test_a_narrow_context_makes_a_window_inactive() -> None:
     """A window of 1024 hides nothing in a context of 1024."""
     values = GOOD | {"architectures": ["MistralForCausalLM"], "sliding_window": 1024}
-    assert read_network(values, 1024).compiled_context == 1024
+    assert read_network(values, 1024).spec.attention == ()
 
 
 @pytest.mark.parametrize(

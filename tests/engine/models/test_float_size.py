@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.float_size import LARGEST_IN_FLOAT, float_bytes, generator_quant, keeps_floats, quant_by_size
+from engine.models.config_fields import LARGEST_IN_FLOAT, generator_quant, keeps_floats, quant_by_size
+from engine.models.stored_codes import float_bytes
 
 
 @pytest.mark.parametrize(

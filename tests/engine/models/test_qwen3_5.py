@@ -89,7 +89,6 @@ def test_a_quarter_of_a_head_turns_unless_the_config_says_otherwise() -> None:
         ({"linear_num_value_heads": 24}, "24 value heads are no multiple of 16 key heads"),
         ({"linear_key_head_dim": 0}, "linear_key_head_dim must be an integer from 2"),
         ({"linear_num_value_heads": 1024, "linear_key_head_dim": 1024, "linear_value_head_dim": 1024}, "is the most"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantised already"),
         ({"hidden_act": "gelu"}, "'gelu'"),
     ],
 )
@@ -97,8 +96,3 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
     for config in (TEXT_ONLY | changes, CONFIG | {"text_config": SMALLEST | changes}):
         with pytest.raises((CompileError, UnsupportedModel), match=message):
             read_network(config)
-
-
-def test_a_quantised_checkpoint_says_so_around_its_text_config() -> None:
-    with pytest.raises(UnsupportedModel, match="quantised already"):
-        read_network(CONFIG | {"quantization_config": {"quant_method": "fp8"}})

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.config_fields import ConfigFields
-from engine.models.rotary import read_rope
+from engine.models.rotary import RopeReading, read_rope
 
 HEAD_DIM = 64
 LENGTH = 4096
@@ -31,6 +31,28 @@ SCALED: dict[str, dict[str, Any]] = {
         "long_factor": LONG,
         "short_factor": SHORT,
         "original_max_position_embeddings": 1024,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
+    "yarn-betas": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "original_max_position_embeddings": 512,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "truncate": False,
+    },
+    "yarn-mscale": {
+        "rope_type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 512,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.4,
+    },
+    "yarn-attention-factor": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 512,
+        "attention_factor": 1.25,
     },
     "longrope-factor": {
         "rope_type": "longrope",
@@ -75,7 +97,7 @@ def test_same_as_transformers(case: str, context: int, spelling: str) -> None:
         values = {"rope_parameters": parameters | {"rope_theta": theta}}
     elif spelling == "rope_scaling with type":
         values["rope_scaling"]["type"] = values["rope_scaling"].pop("rope_type")
-    ours = read_rope(ConfigFields(values), HEAD_DIM, LENGTH, context, has_partial=False)
+    ours = read_rope(ConfigFields(values), RopeReading(HEAD_DIM, LENGTH, context))
     frequencies, factor = theirs(parameters, theta, context)
     assert np.allclose(ours.inverse_frequencies, frequencies, rtol=1e-6, atol=0)
     assert ours.factor == pytest.approx(factor, rel=1e-12)
@@ -86,8 +108,8 @@ def test_original_length_beside_the_parameters() -> None:
     """Phi-3 keeps the original length outside; it decides between the tables."""
     parameters = {key: value for key, value in SCALED["longrope"].items() if key[:8] != "original"}
     values = {"rope_scaling": parameters, "original_max_position_embeddings": 1024}
-    short = read_rope(ConfigFields(values), HEAD_DIM, LENGTH, 1024, has_partial=True)
-    long = read_rope(ConfigFields(values), HEAD_DIM, LENGTH, 1025, has_partial=True)
+    short = read_rope(ConfigFields(values), RopeReading(HEAD_DIM, LENGTH, 1024, has_partial=True))
+    long = read_rope(ConfigFields(values), RopeReading(HEAD_DIM, LENGTH, 1025, has_partial=True))
     plain = 10_000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
     assert np.allclose(short.inverse_frequencies, plain / SHORT, rtol=1e-6)
     assert np.allclose(long.inverse_frequencies, plain / LONG, rtol=1e-6)
@@ -96,16 +118,16 @@ def test_original_length_beside_the_parameters() -> None:
 def test_old_name_of_longrope() -> None:
     """`su` is longrope."""
     parameters = SCALED["longrope"] | {"rope_type": "su"}
-    ours = read_rope(ConfigFields({"rope_scaling": parameters}), HEAD_DIM, LENGTH, LENGTH, has_partial=False)
+    ours = read_rope(ConfigFields({"rope_scaling": parameters}), RopeReading(HEAD_DIM, LENGTH, LENGTH))
     frequencies, factor = theirs(SCALED["longrope"], 10_000.0, LENGTH)
     assert np.allclose(ours.inverse_frequencies, frequencies, rtol=1e-6) and ours.factor == pytest.approx(factor)
 
 
-@pytest.mark.parametrize("kind", ["yarn", "dynamic", "proportional", "mrope"])
+@pytest.mark.parametrize("kind", ["dynamic", "proportional", "mrope"])
 def test_unknown_types_are_refused_by_name(kind: str) -> None:
     """The message says which type it was."""
     with pytest.raises(UnsupportedModel, match=f"'{kind}'"):
-        read_rope(ConfigFields({"rope_scaling": {"rope_type": kind}}), HEAD_DIM, LENGTH, LENGTH, has_partial=False)
+        read_rope(ConfigFields({"rope_scaling": {"rope_type": kind}}), RopeReading(HEAD_DIM, LENGTH, LENGTH))
 
 
 @pytest.mark.parametrize(
@@ -126,4 +148,4 @@ def test_unknown_types_are_refused_by_name(kind: str) -> None:
 def test_damaged_parameters(values: dict[str, Any], message: str) -> None:
     """Every bad value is named."""
     with pytest.raises(CompileError, match=message):
-        read_rope(ConfigFields(values), HEAD_DIM, LENGTH, LENGTH, has_partial=False)
+        read_rope(ConfigFields(values), RopeReading(HEAD_DIM, LENGTH, LENGTH))

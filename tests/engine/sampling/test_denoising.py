@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.graphs.logits import Logits
+from engine.core.plan import Segment
+from engine.core.rows import block_segment
+from engine.core.scheduler import Scheduler
 from engine.request import Denoising, Request, SamplingParams
-from engine.sampling.denoising import certainty, predict, predict_row
+from engine.runtime.interface import Logits
+from engine.sampling.sample_step import certainty, predict, predict_row
 from engine.sampling.sampler import BadLogits
-from engine.scheduling.block_rows import block_segment
-from engine.scheduling.plan import Segment
-from engine.scheduling.scheduler import Scheduler
 from tests.engine.worker.simulation import free, simulate
 
 SETTINGS = Denoising(4, 3, 4)
@@ -90,12 +90,12 @@ def test_log_probabilities_are_the_models_without_its_mask_token() -> None:
 def begun(scheduler: Scheduler, name: str, seed: int, step: int) -> Segment:
     params = SamplingParams(max_tokens=9, temperature=1.0, denoising=SETTINGS)
     sequence = scheduler.add(Request(name, (1, 2), params), (), seed, 0.0)
-    assert sequence.block is not None
-    sequence.block.step = step
+    assert sequence.active_block is not None
+    sequence.active_block.step = step
     return block_segment(sequence, 4, 16)
 
 
-def test_random_numbers_go_by_seed_token_and_pass_of_the_block() -> None:
+def test_random_numbers_go_by_seed_token_and_step_of_the_block() -> None:
     scheduler = simulate(free(16, 64)).scheduler
     scheduler.shapes = type(scheduler.shapes)((), 16, 64, unit=4)
     flat = Logits.of(np.zeros((2, 5000), np.float32))

@@ -5,14 +5,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.bundle.encoding import Encoding
-from engine.graphs.logits import Logits
+from engine.bundle.tensors import Encoding
 from engine.request import SamplingParams
+from engine.runtime.interface import Logits
 from engine.sampling import drawing
-from engine.sampling.candidates import top_and_others, top_ids
-from engine.sampling.drawing import CodedRow
-from engine.sampling.row_context import RowContext
-from engine.sampling.sampler import SampledToken, sample
+from engine.sampling.drawing import CodedRow, top_and_others, top_ids
+from engine.sampling.sampler import RowContext, SampledToken, sample
 from tests.engine.sampling.plain_order import order_of, plain_token
 
 ENCODINGS = {

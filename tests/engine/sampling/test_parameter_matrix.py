@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine.modes.autoregressive import Autoregressive
-from engine.modes.prompt_lookup import PromptLookup
-from engine.request import Denoising, FinishReason, Request, SamplingParams, ThinkingBudget
+from engine.core.speculation import PromptLookup
+from engine.request import Denoising, FinishReason, Request, SamplingParams, SpeechRules, ThinkingBudget
 from tests.engine.grammar.small_tokens import END, grammar, inline_masks
 from tests.engine.worker.simulation import VOCAB, by_hand, fixed, free, simulate
 
@@ -29,12 +28,13 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "grammar": {"grammar": grammar(), "stop_token_ids": (END,)},
     "max_tokens": {"max_tokens": 0},
     "denoising": {"denoising": Denoising(4, VOCAB - 1, 2)},
+    "speech": {"speech": SpeechRules((3,), (5,), 2, VOCAB - 20, times=True), "stop_token_ids": (2,)},
 }
 MODES: dict[str, dict[str, Any]] = {
     "plain": {"shapes": free(16, 256)},
-    "guesses": {"shapes": fixed((8, 120)), "mode": PromptLookup(), "lookup_rows": 4},
+    "guesses": {"shapes": fixed((8, 120)), "lookup": PromptLookup(), "lookup_rows": 4},
     "short of columns": {"shapes": fixed((4, 92), (16, 96))},
-    "two pools and a host cache": {"shapes": fixed((8, 56)), "pools": 2, "offload_pages": 8},
+    "two pools and a host cache": {"shapes": fixed((8, 56)), "pools": 2, "offload_blocks": 8},
     "no prefix cache": {"shapes": fixed((8, 120)), "prefix_cache": False},
 }
 PROMPT = tuple((i * 7 + 3) % 11 for i in range(19))
@@ -48,7 +48,6 @@ def test_no_parameter_is_forgotten() -> None:
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_each_in_each(name: str, mode: str) -> None:
     options = dict(MODES[mode])
-    options.setdefault("mode", Autoregressive())
     shapes = replace(options.pop("shapes"), unit=4)  # for the one that denoises blocks; others need no more than a row
     world = simulate(shapes, masks=inline_masks(), **options)
     fields: dict[str, Any] = {"max_tokens": 14, "temperature": 0.0} | PARAMETERS[name]
@@ -74,7 +73,6 @@ def test_each_in_each(name: str, mode: str) -> None:
 def completions(fields: dict[str, Any], mode: str) -> list[list[int]]:
     """What four requests with these parameters get."""
     options = dict(MODES[mode])
-    options.setdefault("mode", Autoregressive())
     shapes = replace(options.pop("shapes"), unit=4)  # for the one that denoises blocks; others need no more than a row
     world = simulate(shapes, masks=inline_masks(), **options)
     for number in range(4):

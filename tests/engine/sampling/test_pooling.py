@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from engine.bundle.encoding import Encoding
-from engine.graphs.logits import Logits
+from engine.bundle.tensors import Encoding
 from engine.request import Pooling
-from engine.sampling.pooling import pooled
+from engine.runtime.interface import Logits
+from engine.sampling.sample_step import pooled
 from engine.sampling.sampler import BadLogits
 
 

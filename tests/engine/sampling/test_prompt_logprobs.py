@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from engine.graphs.batch import PackedBatch
-from engine.graphs.fake_runtime import expected_token
-from engine.graphs.logits import Logits
-from engine.modes.prompt_lookup import PromptLookup
+from engine.core.rows import PROMPT_LOGPROB_ROWS
+from engine.core.speculation import PromptLookup
 from engine.request import FinishReason, TokenLogprob
-from engine.sampling.prompt_logprobs import token_logprobs
+from engine.runtime.interface import Logits, PackedBatch
+from engine.sampling.sample_step import token_logprobs
 from engine.sampling.sampler import BadLogits
-from engine.scheduling.slots import PROMPT_LOGPROB_ROWS
+from tests.engine.fake_runtime import expected_token
 from tests.engine.worker.simulation import VOCAB, Simulation, by_hand, fixed, free, simulate
 
 HIGH = 10.0 - math.log(math.exp(10.0) + VOCAB - 1)
@@ -41,7 +40,7 @@ def check(world: Simulation, name: str, tokens: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 16, 17, 60])
 @pytest.mark.parametrize("max_tokens", [0, 1, 5])
-def test_every_length_against_chunks_and_pages(length: int, max_tokens: int) -> None:
+def test_every_length_against_chunks_and_blocks(length: int, max_tokens: int) -> None:
     world = simulate(fixed((8, 120)))
     world.submit("a", prompt(length), max_tokens, prompt_logprobs=1)
     world.run()
@@ -69,7 +68,7 @@ def test_a_known_prefix_has_its_logprobs_computed_again_and_shared_otherwise() -
 
 
 def test_among_others_with_guesses_and_preemption() -> None:
-    world = simulate(fixed((4, 92), (16, 96)), mode=PromptLookup(), lookup_rows=3)
+    world = simulate(fixed((4, 92), (16, 96)), lookup=PromptLookup(), lookup_rows=3)
     prompts = {f"s{i}": prompt(20 + 3 * i, i) for i in range(6)}
     for number, (name, tokens) in enumerate(prompts.items()):
         world.submit(name, tokens, 18, **({"prompt_logprobs": 1} if number % 2 else {}))
@@ -118,7 +117,7 @@ def test_a_row_without_numbers_fails_its_request_alone() -> None:
 
     def poisoned(batch: PackedBatch) -> Logits:
         logits = run(batch)
-        if len(world.runtime.passes) == 2:
+        if len(world.runtime.steps) == 2:
             logits.decoded()[0] = np.nan
         return logits
 
@@ -140,7 +139,7 @@ def test_scores_are_the_log_softmax_of_torch() -> None:
         assert [i for i, _ in entry.top] == np.argsort(-expected[row], kind="stable")[:3].tolist()
 
 
-def test_scoring_takes_few_rows_of_a_pass_that_decodes() -> None:
+def test_scoring_takes_few_rows_of_a_step_that_decodes() -> None:
     world = simulate(free(256, 1024))
     world.submit("talks", prompt(4), 12)
     world.step()
@@ -156,7 +155,7 @@ def test_scoring_takes_few_rows_of_a_pass_that_decodes() -> None:
     assert world.outputs["talks"] == by_hand(prompt(4), 12)
 
 
-def test_scoring_alone_takes_whole_passes() -> None:
+def test_scoring_alone_takes_whole_steps() -> None:
     world = simulate(free(256, 1024))
     world.submit("a", prompt(200), 1, prompt_logprobs=1)
     world.step()

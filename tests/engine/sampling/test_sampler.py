@@ -12,12 +12,10 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from engine.graphs.logits import Logits
 from engine.request import SamplingParams
-from engine.sampling.candidates import top_ids
-from engine.sampling.drawing import nucleus
-from engine.sampling.row_context import RowContext
-from engine.sampling.sampler import BadLogits, SampledToken, sample, uniform
+from engine.runtime.interface import Logits
+from engine.sampling.drawing import nucleus, top_ids
+from engine.sampling.sampler import BadLogits, RowContext, SampledToken, sample, uniform
 
 RNG = np.random.default_rng(3)
 SPLITMIX = [0.5079605879681605, 0.17601256256594233, 0.2357696609793668, 0.5315233567015305]

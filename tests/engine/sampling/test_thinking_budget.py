@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from engine.graphs.logits import Logits
-from engine.modes.prompt_lookup import PromptLookup
+from engine.core.speculation import PromptLookup
 from engine.request import SamplingParams, ThinkingBudget
-from engine.sampling.row_context import RowContext
-from engine.sampling.sampler import SampledToken, sample
-from engine.sampling.thinking_budget import forced_token
+from engine.runtime.interface import Logits
+from engine.sampling.sampler import RowContext, SampledToken, forced_token, sample
 from tests.engine.worker.simulation import by_hand, fixed, simulate
 
 OPEN, CLOSE = (90,), (91, 92)
@@ -38,7 +36,7 @@ def test_what_is_forced(opening: tuple[int, ...], completion: list[int], forced:
 
 @pytest.mark.parametrize("budget", [0, 1, 7])
 def test_a_spent_budget_closes_and_neighbours_go_on(budget: int) -> None:
-    world = simulate(fixed((4, 60), (8, 64)), mode=PromptLookup(), lookup_rows=2, columns=48)
+    world = simulate(fixed((4, 60), (8, 64)), lookup=PromptLookup(), lookup_rows=2, columns=48)
     closing = (41, 42)
     for name, limits in (("thinks", ThinkingBudget(budget, (), closing)), ("free", None), ("late", None)):
         world.submit(name, (1, 2, 3), 25, thinking_budget=limits)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import BundleError
-from engine.sources.listing import ListedModel, models_in
+from engine.sources.resolve import ListedModel, models_in
 from tests.bundles import Bundles
 
 
@@ -45,3 +45,9 @@ def test_a_damaged_bundle_is_told_and_the_others_are_listed(bundles: Bundles, tm
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"models_dir .*nowhere cannot be read"):
         models_in(tmp_path / "nowhere")
+
+
+def test_a_model_in_several_gguf_files_is_listed_once(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"big-0000{number}-of-00002.gguf").write_bytes(b"GGUF")
+    assert models_in(tmp_path) == ([ListedModel("big", tmp_path / "big-00001-of-00002.gguf", is_bundle=False)], [])

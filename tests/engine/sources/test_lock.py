@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from engine.sources.lock import exclusive
+from engine.sources.retention import exclusive
 
 HOLDER = """
 import sys
 from pathlib import Path
-from engine.sources.lock import exclusive
+from engine.sources.retention import exclusive
 with exclusive(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
     sys.stdin.read()

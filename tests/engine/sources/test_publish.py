@@ -13,7 +13,7 @@ import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.compile.arguments import CompileArguments
-from engine.compile.arguments_json import encode_arguments
+from engine.compile.console import encode_arguments
 from engine.errors import CompileError
 from engine.sources import publish
 from engine.sources.publish import staged_folder
@@ -24,7 +24,7 @@ Build = Callable[..., tuple[Path, Manifest]]
 STALLED = """
 import sys, time
 from pathlib import Path
-from engine.compile import weights
+from engine.compile.quantisation import packer as weights
 from engine.compile.arguments import CompileArguments, Layout
 from engine.compile.console import run_compiler
 

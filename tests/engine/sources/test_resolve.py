@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from gguf.constants import GGMLQuantizationType
 
-from engine.bundle import hashes
+from engine.bundle import weight_files as hashes
 from engine.bundle.manifest import load_manifest
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
 from engine.sources import resolve
-from engine.sources.liveness import process_is_alive
+from engine.sources.publish import process_is_alive
 from engine.sources.resolve import bundle_key, cache_folder, compiler_stamps, default_cache, resolve_bundle
-from tests.engine.compile.gguf.gguf_files import write_gguf
+from tests.engine.compile.sources.gguf.gguf_files import write_gguf
 from tests.tiny_encoder import write_encoder
 
 RESOLVE = "import sys; from pathlib import Path; from engine.sources.resolve import resolve_bundle as r; "
@@ -135,7 +135,7 @@ def test_who_waits_for_another_compilation_says_so_once(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     key = bundle_key(tiny_checkpoint, ("int8", "tiny"))
-    code = "import sys; from pathlib import Path; from engine.sources.lock import exclusive; "
+    code = "import sys; from pathlib import Path; from engine.sources.retention import exclusive; "
     code += "lock = exclusive(Path(sys.argv[1]), print); lock.__enter__(); print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, str(tmp_path / f"tiny-int8-{key}.lock")]
     say = resolve._say_waiting
@@ -168,7 +168,7 @@ def test_other_sources_are_refused(make: str, message: str, tmp_path: Path) -> N
         path.mkdir()
     with pytest.raises(BundleError, match=message) as caught:
         resolve_bundle(str(path), tmp_path / "cache")
-    assert make == "folder" or str(caught.value).endswith(" file, 'demo' or 'demo-diffusion'")
+    assert make == "folder" or str(caught.value).endswith(", 'demo' or 'demo-diffusion'")
 
 
 def test_the_key_follows_the_files(tiny_checkpoint: Path, tmp_path: Path) -> None:

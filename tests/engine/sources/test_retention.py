@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.sources import retention
-from engine.sources.lock import exclusive
 from engine.sources.resolve import COSTS_FOLDER, resolve_bundle
-from engine.sources.retention import UNUSED_S, in_use, lock_of, mark_used, remove_unused
+from engine.sources.retention import UNUSED_S, exclusive, in_use, lock_of, mark_used, remove_unused
 
 OLD, USED = "demo-fp32-0123456789abcdef", "demo-fp32-fedcba9876543210"
 SERVES = """

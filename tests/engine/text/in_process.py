@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.bundle.manifest import TextSpec
-from engine.text.chat_template import ChatTemplate
 from engine.text.prompt import PromptMaker
+from engine.text.renderer import ChatTemplate
 from engine.text.rendering import decode_rendered, decode_request, encode, encode_request
 from engine.text.tokenizer import Tokenizer
 

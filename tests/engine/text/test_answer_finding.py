@@ -14,9 +14,9 @@ from engine.bundle.answer_format import (
     TaggedArguments,
 )
 from engine.text.answer_finding import find_answer
-from engine.text.chat_template import ChatTemplate
 from engine.text.format_probes import Renderings, probe_requests
 from engine.text.format_table import end_marks
+from engine.text.renderer import ChatTemplate
 
 JSON = JsonArguments()
 KINDS = ("string", "integer", "number", "boolean", "null", "object", "array")

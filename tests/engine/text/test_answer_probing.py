@@ -6,7 +6,7 @@ import msgspec
 
 from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.manifest import load_manifest, save_manifest
-from engine.text.answer_probing import load_described, probed_answer
+from engine.text.answer_finding import load_described, probed_answer
 from tests.call_formats import CODER
 from tests.clients.obedient_bundle import write_bundle
 

@@ -70,6 +70,36 @@ def test_an_unfinished_character_may_complete_a_stop_string() -> None:
     assert (delta.text, delta.finish) == ("a", FinishReason.STOP)
 
 
+CALL = StopRules(("END",), once=("<c>", "</c>"))
+
+
+def test_the_same_part_a_second_time_ends_the_text() -> None:
+    deltas = feed(CALL, *map(event, "<c>1</c> <c>2</c>\n<c>1</c><c>3</c>"))
+    assert "".join(delta.text for delta in deltas) == "<c>1</c> <c>2</c>\n"
+    assert (deltas[-1].finish, deltas[-1].stopped_by) == (FinishReason.STOP, None)
+
+
+def test_parts_that_begin_alike_are_given_out_whole() -> None:
+    deltas = feed(CALL, *map(event, "<c>12</c><c>1"), event("3</c>END"))
+    assert "".join(delta.text for delta in deltas) == "<c>12</c><c>13</c>"
+    assert deltas[-1].stopped_by == "END"
+
+
+@given(st.lists(st.text("<c>/1", max_size=6), max_size=6), st.integers(1, 5))
+def test_text_ends_before_the_first_place_where_an_earlier_part_stands_again(pieces: list[str], size: int) -> None:
+    text = "<c>".join(piece + "</c>" for piece in pieces)
+    again, place = list[tuple[int, int]](), 0
+    while (start := text.find("<c>", place)) >= 0 and (end := text.find("</c>", start + 3)) >= 0:
+        place = end + 4
+        if (second := text.find(text[start:place], place)) >= 0:
+            again.append((second + place - start, second))
+    expected = text[: min(again)[1]] if again else text
+    rules = StopRules(once=("<c>", "</c>"))
+    cut = [event(text[start : start + size]) for start in range(0, len(text), size)]
+    deltas = feed(rules, *cut, TokenEvent("r", (), (), FinishReason.LENGTH))
+    assert "".join(delta.text for delta in deltas) == expected
+
+
 def test_a_lone_byte_has_no_clean_text_but_its_bytes() -> None:
     delta = feed(StopRules(), event("é"))[0]
     assert [(entry.token, entry.token_bytes) for entry in delta.logprobs] == [("\ufffd", b"\xc3"), ("\ufffd", b"\xa9")]

@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.demo.location import demo_folder
 from engine.errors import BundleError, InvalidRequest
-from engine.text.chat_template import ChatTemplate
+from engine.text.prompt import check_options
+from engine.text.renderer import ChatTemplate
 from engine.text.rendering import RenderTooLong
-from engine.text.template_options import check_options
 from tests.engine.tiny_bundle import CHATML, byte_level_tokenizer
 
 TOOLS = [

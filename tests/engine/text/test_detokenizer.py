@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.text.detokenizer import Detokenizer
+from engine.text.assembler import Detokenizer
 from engine.text.tokenizer import Tokenizer
 from tests.engine.tiny_bundle import SPECIALS, byte_level_tokenizer
 

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from engine.text.chat_template import ChatTemplate
 from engine.text.prompt import PromptMaker, normalise_message
+from engine.text.renderer import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.in_process import InProcess
 from tests.engine.tiny_bundle import CHATML, SPECIALS, byte_level_tokenizer, write_bundle

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.text.special_token_guard import SpecialTokenGuard, choose_separator
+from engine.text.prompt import SpecialTokenGuard, choose_separator
 from tests.engine.tiny_bundle import SPECIALS
 
 GUARD = SpecialTokenGuard(SPECIALS)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.text.stop_strings import StopMatcher
+from engine.text.assembler import StopMatcher
 
 SHORT = st.text("ab", min_size=1, max_size=4)
 

@@ -1,4 +1,4 @@
-"""The fake runtime under the rules of fused graphs: every pass is placed as the real one places it."""
+"""The fake runtime under the rules of fused graphs: every step is placed as the real one places it."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bundle.fused import shape_for
-from engine.bundle.fused_spec import SPARE_COLUMNS
-from engine.graphs.batch import PackedBatch
-from engine.graphs.fused.placement import Placement, place
+from engine.bundle.specs import SPARE_COLUMNS
+from engine.runtime.fused_graphs import Placement, place
+from engine.runtime.interface import PackedBatch
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 
 class FusedFake(SegmentedFake):
-    """placements: what each pass came to. A pass that no fused graph can run fails."""
+    """placements: what each step came to. A step that no fused graph can run fails."""
 
     placements: list[Placement]
 
     def seen(self, batch: PackedBatch) -> Callable[[int], NDArray[np.int64]]:
-        """Place the pass, then read as sequences with caches of their own do."""
+        """Place the step, then read as sequences with caches of their own do."""
         shape = shape_for(batch.shape.rows, self.shapes.slots)
         placed = place(batch, shape, self.shapes.max_past - SPARE_COLUMNS)
         placed.logit_index(batch.logit_rows)

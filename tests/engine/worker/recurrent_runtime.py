@@ -5,11 +5,10 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.recurrent import RecurrentSpec
+from engine.bundle.specs import RecurrentSpec
 from engine.bundle.variant import ShapeTable
-from engine.graphs.batch import PackedBatch
-from engine.graphs.logits import Logits
-from engine.graphs.recurrent_states import RecurrentStates
+from engine.runtime.interface import Logits, PackedBatch
+from engine.runtime.recurrent import RecurrentStates
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 SMALLEST = RecurrentSpec(layers=(0,), key_heads=1, value_heads=1, key_dim=2, value_dim=2, kernel=2)

@@ -7,48 +7,45 @@ import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from engine.bundle.variant import PassShape, ShapeTable, slot_table
-from engine.cache.pages import PagePool
+from engine.bundle.variant import ShapeTable, StepShape, slot_table
+from engine.core.forecast_tree import ForecastShape
+from engine.core.kv_blocks import BlockPool
+from engine.core.plan import Rules
+from engine.core.policy import CostTable
+from engine.core.scheduler import Scheduler
+from engine.core.sequence import Capacity
+from engine.core.sequence import Sequence as Progress
+from engine.core.speculation import Drafter, PromptLookup
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import GrammarFailed
-from engine.graphs.fake_runtime import FakeRuntime, expected_token
-from engine.modes.autoregressive import Autoregressive
-from engine.modes.forecast_tree import ForecastShape
-from engine.modes.mode import Mode
-from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, GuessCounts, Pooling, Request, SamplingParams, TokenLogprob
-from engine.scheduling.admission import Capacity
-from engine.scheduling.costs import CostTable
-from engine.scheduling.invariants import violations
-from engine.scheduling.rules import Rules
-from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.sequence import Sequence as Progress
-from engine.speculation.drafter import Drafter
-from engine.worker.loop import EngineLoop
-from tests.engine.grammar.small_tokens import Inline
+from engine.worker.step import EngineLoop
+from tests.engine.fake_runtime import FakeRuntime, expected_token
 from tests.engine.worker.fused_runtime import FusedFake
 from tests.engine.worker.recurrent_runtime import RecurrentFake
 from tests.engine.worker.segmented_runtime import SegmentedFake
 
 VOCAB = 50
-PAGE = 16
+BLOCK = 16
 PLAIN_RULES: dict[str, object] = {
     "max_running": 256,
     "max_gap_ms": 250.0,
     "prefix_cache": True,
     "lookup_rows": 0,
     "prediction_rows": 16,
-    "offload_pages": 0,
+    "offload_blocks": 0,
     "reserve_tokens": 0,
     "is_recurrent": False,
     "state_snapshots": 0,
     "pooled_rows": 16,
+    "window": 0,
+    "window_blocks": 0,
 }
 
 
 def fixed(*shapes: tuple[int, int], prefill: tuple[tuple[int, int], ...] = ()) -> ShapeTable:
     """A table of (rows, past) shapes; `prefill` ones give no logits."""
-    made, kv_only = (tuple(sorted(PassShape(rows, past) for rows, past in part)) for part in (shapes, prefill))
+    made, kv_only = (tuple(sorted(StepShape(rows, past) for rows, past in part)) for part in (shapes, prefill))
     return ShapeTable(made, max(s.rows for s in made), max(s.past for s in made), prefill=kv_only)
 
 
@@ -114,7 +111,7 @@ class Simulation:
         return self.loop.scheduler
 
     @property
-    def tokens_per_pass(self) -> float:
+    def tokens_per_step(self) -> float:
         """Of a sequence that decodes: its certain token, and the guesses that were right."""
         counters, stats = self.scheduler.counters, self.loop.stats()
         return 1 + counters.accepted_rows / (stats.decode_rows - counters.drafted_rows)
@@ -149,7 +146,7 @@ class Simulation:
                 self.finishes[event.id] = event.finish
         for failure in report.failures:
             self.failures[failure.id] = failure.message
-        assert list(violations(self.scheduler)) == []
+        assert list(self.scheduler.violations()) == []
 
     def run(self, most: int = 5000) -> int:
         """Step until idle; the number of steps."""
@@ -174,34 +171,36 @@ def simulate(
     shapes: ShapeTable,
     *,
     pools: int = 1,
-    mode: Mode | None = None,
-    costs: dict[PassShape, float] | None = None,
+    lookup: PromptLookup | None = None,
+    costs: dict[StepShape, float] | None = None,
     max_context: int = 10**6,
     columns: int | None = None,
     masks: GrammarMasks | None = None,
-    page: int = PAGE,
+    block: int = BLOCK,
     drafter: Drafter | None = None,
     forecasts: ForecastShape | None = None,
     **rules: object,
 ) -> Simulation:
-    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. page: columns of one.
+    """Build a simulation; `rules` are fields of `Rules`, instead of PLAIN_RULES. block: columns of one.
 
-    forecasts: of a prefix of a page.
+    forecasts: of a prefix of a block.
     """
     taken = 0 if forecasts is None else 1
-    pages = [PagePool(columns or shapes.max_past, page, taken) for _ in range(pools)]
-    # Of fused graphs a page is a whole cache, and a sequence has one.
-    capacity = Capacity(page if shapes.slots else (pages[0].page_count - taken) * page, max_context)
+    blocks = [BlockPool(columns or shapes.max_past, block, taken) for _ in range(pools)]
+    # Of fused graphs a block is a whole cache, and a sequence has one.
+    capacity = Capacity(block if shapes.slots else (blocks[0].block_count - taken) * block, max_context)
     scheduler = Scheduler(
         shapes,
         CostTable(costs or {}),
-        pages,
-        mode or Autoregressive(),
+        blocks,
         Rules(capacity, **{**PLAIN_RULES, **rules}),  # type: ignore[arg-type]
         forecasts,
+        lookup,
     )
     runtime = fake_of(shapes, bool(rules.get("is_recurrent")))(shapes, pools, shapes.max_past, VOCAB)
+    if isinstance(runtime, SegmentedFake) and (window := rules.get("window")):
+        runtime.open_caches(int(str(window)))
     ticks = iter(range(10**9))
     masks = masks or GrammarMasks(no_tokenizer)
-    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, Inline(), drafter=drafter)
+    loop = EngineLoop(scheduler, runtime, lambda: float(next(ticks)), masks, drafter=drafter)
     return Simulation(loop, runtime)

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
-from engine.bundle.variant import PassShape
+from engine.bundle.variant import StepShape
 from engine.config import EngineConfig
+from engine.core.build import ModelLimits, build_scheduler
+from engine.core.policy import CostTable
 from engine.errors import BundleError
-from engine.graphs.pass_times import load_times
-from engine.scheduling.build import ModelLimits, build_scheduler
-from engine.scheduling.costs import CostTable
+from engine.runtime.step_times import load_times
 from engine.worker.assembly import assemble, choose_shapes
 from tests.bundles import Bundles
 
@@ -29,12 +29,12 @@ def capacity(bundles: Bundles, layout: str, config: EngineConfig) -> tuple[int, 
     return scheduler.rules.capacity.columns, scheduler.rules.capacity.tokens_per_sequence
 
 
-def test_pool_columns_and_context_follow_the_settings(bundles: Bundles) -> None:
+def test_kv_slots_and_context_follow_the_settings(bundles: Bundles) -> None:
     assert capacity(bundles, "free", CONFIG) == (4096, 512)
-    assert capacity(bundles, "free", replace(CONFIG, pool_columns=1024)) == (1024, 512)
-    assert capacity(bundles, "free", replace(CONFIG, pool_columns=100, max_context=90)) == (128, 90)
-    assert capacity(bundles, "free", replace(CONFIG, pool_columns=64)) == (64, 65)
-    assert capacity(bundles, "fixed", CONFIG) == (112, 113)  # the widest past, in whole pages
+    assert capacity(bundles, "free", replace(CONFIG, kv_slots=1024)) == (1024, 512)
+    assert capacity(bundles, "free", replace(CONFIG, kv_slots=100, max_context=90)) == (128, 90)
+    assert capacity(bundles, "free", replace(CONFIG, kv_slots=64)) == (64, 65)
+    assert capacity(bundles, "fixed", CONFIG) == (112, 113)  # the widest past, in whole blocks
 
 
 def rehash(folder: Path) -> None:
@@ -45,7 +45,7 @@ def rehash(folder: Path) -> None:
 
 
 def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stages = ["manifest", "shapes", "graphs and pools", "pass times", "scheduler"]
+    stages = ["manifest", "shapes", "graphs and pools", "step times"]
     with caplog.at_level(logging.DEBUG, "hexserve.worker"):
         assemble(replace(CONFIG, bundle=str(bundles("fixed")))).runtime.close()
     *begun, last = [record.message for record in caplog.records]
@@ -71,7 +71,7 @@ def test_times_of_a_start_that_was_cut_short_are_kept(
     bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, bundle=str(bundles("fixed")), cost_cache=str(tmp_path))
-    monkeypatch.setattr("engine.graphs.pass_times.BUDGET_S", -1.0)
+    monkeypatch.setattr("engine.runtime.step_times.BUDGET_S", -1.0)
     known = []
     for _ in range(2):
         assemble(config).runtime.close()
@@ -82,17 +82,17 @@ def test_times_of_a_start_that_was_cut_short_are_kept(
 
 
 def test_fixed_shapes_decide_the_pool(bundles: Bundles) -> None:
-    with pytest.raises(BundleError, match="pool_columns"):
-        capacity(bundles, "fixed", replace(CONFIG, pool_columns=64))
+    with pytest.raises(BundleError, match="kv_slots"):
+        capacity(bundles, "fixed", replace(CONFIG, kv_slots=64))
 
 
 def test_deterministic_pins_one_shape(bundles: Bundles) -> None:
     manifest = load_manifest(bundles("fixed"))
     shapes = choose_shapes(manifest, replace(CONFIG, deterministic=True))
-    assert shapes.fixed == (PassShape(32, 96),)  # not one row, although that has the widest past
+    assert shapes.fixed == (StepShape(32, 96),)  # not one row, although that has the widest past
     manifest = load_manifest(bundles("same past"))
     shapes = choose_shapes(manifest, replace(CONFIG, deterministic=True))
-    assert shapes.fixed == (PassShape(32, 96),)
+    assert shapes.fixed == (StepShape(32, 96),)
 
 
 def test_a_damaged_weight_is_found_before_it_answers(bundles: Bundles, tmp_path: Path) -> None:

@@ -10,26 +10,26 @@ import msgspec
 import pytest
 
 from engine.bundle.manifest import Manifest, describe_file, load_manifest, save_manifest
-from engine.bundle.recurrent import RecurrentSpec
+from engine.bundle.specs import RecurrentSpec
 from engine.bundle.variant import ShapeTable
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
-from engine.compile.random_checkpoint import SHAPES, write_checkpoint
 from engine.config import EngineConfig
-from engine.drafts.draft_model import DraftModel
 from engine.errors import BundleError
-from engine.graphs.runtime import Runtime
 from engine.request import Request, SamplingParams
-from engine.worker.assembly import _open_draft, assemble, choose_shapes, open_configured
+from engine.runtime.interface import Runtime
+from engine.speculation.draft_models import DraftModel
+from engine.worker.assembly import _open_draft, assemble, choose_shapes, open_onnx
 from tests.bundles import Bundles
+from tools.random_checkpoint import SHAPES, write_checkpoint
 
 PROMPTS = tuple(tuple((5 * index + 31 * salt) % 250 for index in range(20 + 9 * salt)) for salt in range(3))
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 5}
 
 
 def answers(config: EngineConfig, **params: object) -> tuple[dict[str, list[int]], int, int]:
-    """Tokens by request, passes of the served model, and tokens that the draft model got right."""
+    """Tokens by request, steps of the served model, and tokens that the draft model got right."""
     assembled = assemble(config)
     loop, found = assembled.loop, {}
     try:
@@ -41,7 +41,7 @@ def answers(config: EngineConfig, **params: object) -> tuple[dict[str, list[int]
             for event in loop.step().events:
                 found[event.id] += event.token_ids
         stats = loop.stats()
-        return found, stats.passes, stats.draft_accepted
+        return found, stats.steps, stats.draft_accepted
     finally:
         loop.close()
         assembled.runtime.close()
@@ -60,15 +60,15 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("params", [{}, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("own", ["segments", "free", "fixed"])
 @pytest.mark.parametrize("served", ["segments", "fixed"])
-def test_one_shape_for_every_pass_the_same_bits(
+def test_one_shape_for_every_step_the_same_bits(
     bundles: Bundles, served: str, own: str, params: dict[str, object]
 ) -> None:
     config = EngineConfig(bundle=str(bundles(served)), deterministic=True)
-    plain, passes, _ = answers(config, **params)
+    plain, steps, _ = answers(config, **params)
     guessed, fewer, accepted = answers(replace(config, draft=str(bundles(own)), draft_tokens=4), **params)
     assert guessed == plain
     # The pool of the fixed one has columns for one of the three.
-    assert (fewer < 0.5 * passes and accepted > 70) or (own == "fixed" and accepted > 20)
+    assert (fewer < 0.5 * steps and accepted > 70) or (own == "fixed" and accepted > 20)
 
 
 def test_a_model_of_other_weights_changes_no_token(bundles: Bundles, stranger: Path) -> None:
@@ -146,13 +146,9 @@ def test_a_tokenizer_written_in_another_way_is_the_same(bundles: Bundles, tmp_pa
     assembled.runtime.close()
 
 
-def test_what_is_no_bundle_and_a_paced_server_are_refused(bundles: Bundles, tmp_path: Path) -> None:
+def test_what_is_no_bundle_is_refused(bundles: Bundles, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="is not a bundle"):
         assemble(EngineConfig(bundle=str(bundles("fixed")), draft=str(tmp_path)))
-    config = EngineConfig(bundle=str(bundles("fixed")), draft=str(bundles("fixed")), paced="x-elite/llama-3.2-3b")
-    manifest = load_manifest(bundles("fixed"))
-    with pytest.raises(BundleError, match="draft: a paced server computes nothing"):
-        _open_draft(bundles("fixed"), manifest, choose_shapes(manifest, config), config, open_configured)
 
 
 @pytest.fixture(scope="module")
@@ -166,22 +162,22 @@ def whole(bundles: Bundles, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_graphs_without_a_past_may_guess_and_be_guessed_for(bundles: Bundles, whole: Path) -> None:
     for served, own in ((bundles("segments"), whole), (whole, bundles("free"))):
         config = EngineConfig(bundle=str(served), deterministic=True)
-        plain, passes, _ = answers(config)
+        plain, steps, _ = answers(config)
         guessed, fewer, accepted = answers(replace(config, draft=str(own), draft_tokens=4))
         assert guessed == plain
-        assert fewer < 0.6 * passes
+        assert fewer < 0.6 * steps
         assert accepted > 60
 
 
 @pytest.mark.parametrize("setting", ["draft", "lookup_rows"])
 def test_graphs_without_a_past_need_no_padding_for_guesses(bundles: Bundles, whole: Path, setting: str) -> None:
-    """Their passes have as many rows as are asked for, and take no longer for guesses."""
-    config = EngineConfig(bundle=str(whole))
-    plain, passes, _ = answers(config)
+    """Their steps have as many rows as are asked for, and take no longer for guesses."""
+    config = EngineConfig(bundle=str(whole), lookup_rows=0)
+    plain, steps, _ = answers(config)
     value: object = str(bundles("free")) if setting == "draft" else 4
     guessed, fewer, _ = answers(replace(config, **{setting: value}))  # type: ignore[arg-type]
     assert guessed == plain
-    assert fewer < 0.9 * passes
+    assert fewer < 0.9 * steps
 
 
 def test_recurrent_layers_are_no_draft(bundles: Bundles, tmp_path: Path) -> None:
@@ -195,12 +191,12 @@ def test_recurrent_layers_are_no_draft(bundles: Bundles, tmp_path: Path) -> None
 
 
 def test_a_draft_with_a_forecast_prefix_has_its_columns_for_itself(bundles: Bundles) -> None:
-    """Its pages begin with the first column, where the prefix would lie."""
+    """Its blocks begin with the first column, where the prefix would lie."""
     asked: list[EngineConfig] = []
 
     def noted(folder: Path, manifest: Manifest, shapes: ShapeTable, config: EngineConfig) -> Runtime:
         asked.append(config)
-        return open_configured(folder, manifest, shapes, config)
+        return open_onnx(folder, manifest, shapes, config)
 
     config = EngineConfig(bundle=str(bundles("fixed")), draft=str(bundles("fixed")))
     manifest = load_manifest(bundles("fixed"))

@@ -13,8 +13,7 @@ from engine.compile.progress import SilentProgress
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.request import Pooling, Request, SamplingParams
-from engine.worker.assembly import assemble
-from engine.worker.work_loop import Assembled
+from engine.worker.assembly import Assembled, assemble
 from tests.tiny_encoder import VOCAB, write_encoder
 
 TEXTS = [tuple(map(int, np.random.default_rng(seed).integers(5, VOCAB, 3 + 5 * seed))) for seed in range(6)]
@@ -52,7 +51,7 @@ def test_it_says_what_it_is(opened: Assembled) -> None:
     assert (ready.device, ready.variants) == ("CPU", ("32 rows", "96 rows"))
     assert ready.max_tokens_per_sequence == ready.max_input_tokens == 96
     vectors(opened, TEXTS)
-    assert opened.loop.stats().passes == 1
+    assert opened.loop.stats().steps == 1
 
 
 @pytest.mark.parametrize("opened", [True], indirect=True)
@@ -65,7 +64,7 @@ def test_deterministic_vectors_depend_on_no_neighbour(opened: Assembled) -> None
 
 @pytest.mark.parametrize(
     "setting",
-    [{"draft": "x"}, {"lora": ("a=x",)}, {"paced": "x"}, {"window": 64}, {"kv_file": "x"}],
+    [{"draft": "x"}, {"lora": ("a=x",)}, {"window": 64}, {"kv_file": "x"}],
 )
 def test_settings_of_models_that_generate_are_refused_by_name(setting: dict[str, Any], bundle: Path) -> None:
     with pytest.raises(BundleError, match=f"{next(iter(setting))} is for models that generate"):

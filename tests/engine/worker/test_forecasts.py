@@ -1,20 +1,19 @@
-"""Sequences that guess for themselves, driven through the real loop: the text by hand, in fewer passes."""
+"""Sequences that guess for themselves, driven through the real loop: the text by hand, in fewer steps."""
 
 import random
 
 import numpy as np
 import pytest
 
-from engine.bundle.encoding import Encoding
-from engine.bundle.variant import PassShape
-from engine.graphs.batch import PackedBatch
-from engine.graphs.fake_runtime import FakeRuntime, expected_token
-from engine.graphs.logits import Logits
-from engine.modes.forecast_tree import ForecastShape
-from tests.engine.worker.simulation import PAGE, VOCAB, Simulation, by_hand, fixed, simulate
+from engine.bundle.tensors import Encoding
+from engine.bundle.variant import StepShape
+from engine.core.forecast_tree import ForecastShape
+from engine.runtime.interface import Logits, PackedBatch
+from tests.engine.fake_runtime import FakeRuntime, expected_token
+from tests.engine.worker.simulation import BLOCK, VOCAB, Simulation, by_hand, fixed, simulate
 
 FIRST_ID = 1000
-SHAPE = ForecastShape(FIRST_ID, (3, 2), PAGE)
+SHAPE = ForecastShape(FIRST_ID, (3, 2), BLOCK)
 SHAPES = ((32, 208), (64, 176))
 
 
@@ -22,7 +21,7 @@ def forecasting(monkeypatch: pytest.MonkeyPatch, right: float, **options: object
     """A model whose forecast rows are right so often, as long as they see their node, and the prefix in its columns."""
     chance, made = random.Random(7), simulate(**{"shapes": fixed(*SHAPES), "forecasts": SHAPE, **options})  # type: ignore[arg-type]
     runtime, plain = made.runtime, FakeRuntime.run
-    runtime._pools[:, :PAGE] = [[-1, place] for place in range(PAGE)]  # as nothing else is kept
+    runtime._pools[:, :BLOCK] = [[-1, place] for place in range(BLOCK)]  # as nothing else is kept
 
     def run(batch: PackedBatch) -> Logits:
         logits = plain(runtime, batch).decoded().copy()
@@ -31,7 +30,7 @@ def forecasting(monkeypatch: pytest.MonkeyPatch, right: float, **options: object
             forecast = int(batch.input_ids[row]) - FIRST_ID
             found = seen(int(row)).tolist()
             prefix = [place for position, place in found if position == -1]
-            assert prefix == (list(range(PAGE)) if forecast >= 0 else [])
+            assert prefix == (list(range(BLOCK)) if forecast >= 0 else [])
             if forecast < 0:
                 continue
             text = sorted(pair for pair in found if pair[0] >= 0 and pair[1] < FIRST_ID)
@@ -52,27 +51,27 @@ def test_the_text_is_the_same_however_often_guesses_are_right(monkeypatch: pytes
     prompt = tuple(range(3, 20))
     made = forecasting(monkeypatch, right)
     made.submit("a", prompt, 90)
-    passes = made.run()
+    steps = made.run()
     assert made.outputs["a"] == by_hand(prompt, 90)
     counters = made.scheduler.counters
-    assert counters.accepted_rows == 90 - passes and (right or counters.accepted_rows < 25)
-    if right == 1.0:  # but for a first pass without guesses, and guesses that would repeat a token
-        assert passes < 2 + 90 / 3 * 1.15
-        assert counters.drafted_rows <= 9 * passes
+    assert counters.accepted_rows == 90 - steps and (right or counters.accepted_rows < 25)
+    if right == 1.0:  # but for a first step without guesses, and guesses that would repeat a token
+        assert steps < 2 + 90 / 3 * 1.15
+        assert counters.drafted_rows <= 9 * steps
 
 
-def test_of_integer_logits_only_the_newest_token_of_a_tree_is_written_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_token_of_a_tree_may_be_written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other rows are guesses or forecasts, and its rows are no run of columns."""
     made = forecasting(monkeypatch, 0.8)
     run, keep = made.runtime.run, made.runtime.keep
     codes, early = Encoding("uint16", 0.001, 3), []
 
     def coded(batch: PackedBatch) -> Logits:
+        early.append(len(batch.early_rows()[0]))
         return Logits(codes.encode(run(batch).decoded().astype(np.float64)), codes)
 
     def kept(pool: int, rows: np.ndarray, columns: np.ndarray) -> None:
         assert len(rows) == len(columns) == len(set(columns.tolist()))
-        early.append(len(rows))
         keep(pool, rows, columns)
 
     monkeypatch.setattr(made.runtime, "run", coded)
@@ -82,7 +81,7 @@ def test_of_integer_logits_only_the_newest_token_of_a_tree_is_written_early(monk
         made.submit(name, prompt, 30)
     made.run()
     assert made.outputs == {name: by_hand(prompt, 30) for name, prompt in prompts.items()}
-    assert early.count(3) > 3  # of every sequence one row, before anything is sampled
+    assert early.count(3) > 3  # of every sequence one row, before the step
 
 
 def test_sequences_share_the_rows_and_stay_what_each_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +109,7 @@ def test_stop_tokens_max_tokens_and_the_edge_of_the_context_cut_what_was_right(m
 
 
 def test_preemption_and_prefixes_that_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few columns: sequences give theirs back and go on; accepted columns are whole pages for others."""
+    """Few columns: sequences give theirs back and go on; accepted columns are whole blocks for others."""
     made = forecasting(monkeypatch, 0.9)
     prompts = {str(i): tuple((7 * i + j) % VOCAB for j in range(40)) for i in range(5)}
     for name, prompt in prompts.items():
@@ -121,33 +120,17 @@ def test_preemption_and_prefixes_that_are_found_again(monkeypatch: pytest.Monkey
     again = (*prompts["4"], *made.outputs["4"][:20])
     made.submit("again", again, 10)
     made.run()
-    assert made.outputs["again"] == by_hand(again, 10) and made.cached["again"] >= 3 * PAGE
+    assert made.outputs["again"] == by_hand(again, 10) and made.cached["again"] >= 3 * BLOCK
 
 
-def test_a_pass_without_the_columns_of_the_prefix_has_no_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_the_columns_of_the_prefix_has_no_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt of one token decodes at once, and nothing of it needs a column of the past."""
-    times = {PassShape(32, 208): 9.0, PassShape(64, 0): 1.0}
+    times = {StepShape(32, 208): 9.0, StepShape(64, 0): 1.0}
     made = forecasting(monkeypatch, 1.0, shapes=fixed((32, 208), (64, 0)), costs=times)
     made.submit("a", (3,), 30)
     made.run()
-    assert made.runtime.passes[0].shape == PassShape(64, 0)
+    assert made.runtime.steps[0].shape == StepShape(64, 0)
     assert made.outputs["a"] == by_hand((3,), 30) and made.scheduler.counters.accepted_rows > 10
-
-
-def test_a_sequence_that_goes_back_forgets_its_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stand behind a token that is not its newest any more: none of them could be right."""
-    made = forecasting(monkeypatch, 1.0)
-    prompt = tuple(range(3, 20))
-    made.submit("a", prompt, 60)
-    while len(made.outputs["a"]) < 30:
-        made.step()
-    (sequence,) = made.scheduler.sequences()
-    assert sequence.forecasts
-    made.loop.rewind("a", 12)
-    assert sequence.forecasts == ()
-    del made.outputs["a"][12:]
-    made.run()
-    assert made.outputs["a"] == by_hand(prompt, 60)
 
 
 def test_the_prefix_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,5 +138,5 @@ def test_the_prefix_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         made.submit(name, tuple(range(50)), 12)
     made.run()
-    assert all(0 not in segment.pages for batch in made.runtime.passes for segment in batch.segments)
-    assert (made.runtime._pools[0, :PAGE] == [[-1, place] for place in range(PAGE)]).all()
+    assert all(0 not in segment.blocks for batch in made.runtime.steps for segment in batch.segments)
+    assert (made.runtime._pools[0, :BLOCK] == [[-1, place] for place in range(BLOCK)]).all()

@@ -8,7 +8,7 @@ from engine.bundle.manifest import Manifest, load_manifest
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.worker.assembly import assemble, choose_shapes, settings_for
-from engine.worker.fused_settings import fused_settings
+from engine.worker.settings import fused_settings
 from tests.bundles import Bundles
 
 CACHE = 64
@@ -23,10 +23,10 @@ def manifest(bundles: Bundles) -> Manifest:
 def test_as_many_caches_as_sequences_may_run_and_memory_holds(manifest: Manifest) -> None:
     plain = EngineConfig("", max_running=9)
     cache_bytes = 65 * manifest.kv_bytes_per_token
-    assert fused_settings(manifest, plain, BUDGET).pool_columns == 9 * CACHE
-    assert fused_settings(manifest, plain, 6 * cache_bytes).pool_columns == 6 * CACHE
-    assert fused_settings(manifest, plain, cache_bytes).pool_columns == 4 * CACHE  # what one pass uses
-    assert fused_settings(manifest, replace(plain, pool_columns=200), BUDGET).pool_columns == 3 * CACHE
+    assert fused_settings(manifest, plain, BUDGET).kv_slots == 9 * CACHE
+    assert fused_settings(manifest, plain, 6 * cache_bytes).kv_slots == 6 * CACHE
+    assert fused_settings(manifest, plain, cache_bytes).kv_slots == 4 * CACHE  # what one step uses
+    assert fused_settings(manifest, replace(plain, kv_slots=200), BUDGET).kv_slots == 3 * CACHE
 
 
 def test_nothing_is_shared_offloaded_or_held_back(manifest: Manifest) -> None:
@@ -43,9 +43,8 @@ def test_nothing_is_shared_offloaded_or_held_back(manifest: Manifest) -> None:
     [
         ({"lookup_rows": 4}, "lookup_rows: a fused graph has one row for each decode"),
         ({"draft": "another"}, "draft: a fused graph has one row for each decode"),
-        ({"kv_file": "kept"}, "kv_file: this bundle, as it is run here, has no cached pages"),
-        ({"paced": "x-elite/llama-3.2-3b"}, "paced: fused graphs have no published pass times"),
-        ({"pool_columns": 63}, "pool_columns: 63 are fewer than the 64 of one cache"),
+        ({"kv_file": "kept"}, "kv_file: this bundle, as it is run here, has no cached blocks"),
+        ({"kv_slots": 63}, "kv_slots: 63 are fewer than the 64 of one cache"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(bundles: Bundles, changes: dict[str, object], words: str) -> None:

@@ -1,4 +1,4 @@
-"""A conversation goes on after a restart: its pages are found again, and what is found is what was computed."""
+"""A conversation goes on after a restart: its blocks are found again, and what is found is what was computed."""
 
 import logging
 from collections.abc import Iterator
@@ -16,17 +16,16 @@ from engine.bundle.manifest import load_manifest
 from engine.bundle.variant import ShapeTable
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.kv_file.format import KvFile, PageFacts
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import Assembled, assemble
-from engine.worker.kv_restart import KvRestart, page_facts
+from engine.worker.kv_file import BlockFacts, KvFile, KvRestart, block_facts
 from tests.bundles import Bundles
 from tests.engine.worker.simulation import Simulation, by_hand, fixed, segmented, simulate
 
-FAKE = PageFacts("fake", "int64", 16, 16 * 2 * 8)
-PROMPT = tuple(range(2, 46))  # two pages and a half
+FAKE = BlockFacts("fake", "int64", 16, 16 * 2 * 8)
+PROMPT = tuple(range(2, 46))  # two blocks and a half
 KINDS: dict[str, dict[str, object]] = {
-    "pool with a host cache": {"shapes": fixed((8, 248)), "offload_pages": 64},
+    "pool with a host cache": {"shapes": fixed((8, 248)), "offload_blocks": 64},
     "pool alone": {"shapes": fixed((8, 248))},
     "segments": {"shapes": segmented(32, 512)},
 }
@@ -61,7 +60,6 @@ def test_what_runs_at_the_end_is_kept_as_far_as_it_was_computed(kind: str, tmp_p
     world.submit("a", PROMPT, 60)
     for _ in range(12):
         world.step()
-    world.loop.finish_writes()
     assert file.save() >= 2
     world, file = world_of(kind, tmp_path / "kv")
     file.restore()
@@ -70,17 +68,17 @@ def test_what_runs_at_the_end_is_kept_as_far_as_it_was_computed(kind: str, tmp_p
     assert world.cached["a"] == 32 and world.outputs["a"] == by_hand(PROMPT, 60)
 
 
-def test_pages_in_pools_and_in_the_host_cache_are_kept_alike(tmp_path: Path) -> None:
-    """A pool of four pages has been filled three times over: most prefixes have left it."""
+def test_blocks_in_pools_and_in_the_host_cache_are_kept_alike(tmp_path: Path) -> None:
+    """A pool of four blocks has been filled three times over: most prefixes have left it."""
     shapes = fixed((8, 64))
-    world = simulate(shapes, offload_pages=64)
+    world = simulate(shapes, offload_blocks=64)
     file = KvRestart(KvFile(tmp_path / "kv", FAKE, 1 << 20), world.scheduler, world.runtime)
     prompts = [tuple(range(first, first + 40)) for first in (1, 5, 9)]
     for number, prompt in enumerate(prompts):
         world.submit(f"s{number}", prompt, 3)
         world.run()
     assert len(world.scheduler.host_cache) and file.save() == 6
-    world = simulate(shapes, offload_pages=64)
+    world = simulate(shapes, offload_blocks=64)
     assert KvRestart(file.file, world.scheduler, world.runtime).restore() == 6
     for number, prompt in enumerate(prompts):
         world.submit(f"s{number}", prompt, 3)
@@ -103,7 +101,7 @@ def test_the_bound_keeps_what_was_used_last(kind: str, tmp_path: Path) -> None:
     assert world.cached["new"] == 32
 
 
-def test_more_pages_than_there_is_room_for(tmp_path: Path) -> None:
+def test_more_blocks_than_there_is_room_for(tmp_path: Path) -> None:
     world, file = world_of("pool alone", tmp_path / "kv")
     for number in range(4):
         world.submit(f"s{number}", tuple(range(number, number + 49)), 2)
@@ -128,7 +126,7 @@ def test_a_damaged_file_is_told_and_the_worker_serves(tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING, "hexserve.worker"):
         assert file.restore() == 3
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
-        "it is damaged: page 3 is not what was written; 3 pages were taken from it"
+        "it is damaged: block 3 is not what was written; 3 blocks were taken from it"
     ]
     world.submit("a", PROMPT, 24)
     world.run()
@@ -138,21 +136,21 @@ def test_a_damaged_file_is_told_and_the_worker_serves(tmp_path: Path, caplog: py
 def test_a_file_of_something_else_ends_the_start_and_stays(tmp_path: Path) -> None:
     (tmp_path / "kv").write_text("a thesis")
     _, file = world_of("pool alone", tmp_path / "kv")
-    with pytest.raises(BundleError, match="kv is not used: it is no file of cached pages"):
+    with pytest.raises(BundleError, match="kv is not used: it is no file of cached blocks"):
         file.restore()
     assert (tmp_path / "kv").read_text() == "a thesis"
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -1e30], ids=str)
-def test_a_page_that_would_spoil_others_reaches_no_pool(
+def test_a_block_that_would_spoil_others_reaches_no_pool(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: float
 ) -> None:
-    file = KvFile(tmp_path / "kv", PageFacts("floats", "float32", 16, 64), 1 << 20)
+    file = KvFile(tmp_path / "kv", BlockFacts("floats", "float32", 16, 64), 1 << 20)
     file.write(iter([(b"k" * 16, np.full(16, number, np.float32).tobytes())]))
     world = simulate(fixed((8, 64)))
     with caplog.at_level(logging.WARNING, "hexserve.worker"):
         assert KvRestart(file, world.scheduler, world.runtime).restore() == 0
-    assert "page 0 holds numbers that no cache has" in caplog.text
+    assert "block 0 holds numbers that no cache has" in caplog.text
     assert world.scheduler.pools[0].keyed() == []
 
 
@@ -177,7 +175,7 @@ SHAPES = [fixed((8, 96), (1, 103)), segmented(16, 96), fixed((4, 64), (8, 32))]
     ),
     shapes=st.sampled_from(SHAPES),
     offload=st.sampled_from([0, 6]),
-    pages=st.integers(0, 12),
+    blocks=st.integers(0, 12),
     steps=st.integers(0, 30),
 )
 def test_restarts_at_any_time(
@@ -185,15 +183,15 @@ def test_restarts_at_any_time(
     lives: list[list[tuple[int, int, int]]],
     shapes: ShapeTable,
     offload: int,
-    pages: int,
+    blocks: int,
     steps: int,
 ) -> None:
     """Prompts of a few beginnings, a worker that ends while some run: what is found again is what was computed."""
-    file = KvFile(tmp_path_factory.mktemp("kv") / "kv", FAKE, pages * FAKE.record_bytes)
+    file = KvFile(tmp_path_factory.mktemp("kv") / "kv", FAKE, blocks * FAKE.record_bytes)
     for life in lives:
-        world = simulate(shapes, max_context=60, offload_pages=0 if shapes.segmented else offload)
+        world = simulate(shapes, max_context=60, offload_blocks=0 if shapes.segmented else offload)
         restart = KvRestart(file, world.scheduler, world.runtime)
-        assert restart.restore() <= pages
+        assert restart.restore() <= blocks
         prompts = {}
         for number, (beginning, length, count) in enumerate(life):
             prompts[f"s{number}"] = (beginning, *range(16 + length)), count
@@ -201,14 +199,11 @@ def test_restarts_at_any_time(
         for _ in range(steps):
             if world.scheduler.has_work:
                 world.step()
-        world.loop.finish_writes()
-        assert restart.save() <= pages
+        assert restart.save() <= blocks
         for name, (prompt, count) in prompts.items():
             expected = by_hand(prompt, count, limit=60)
             assert world.outputs[name] == (expected if name in world.finishes else expected[: len(world.outputs[name])])
 
-
-# -- real graphs ---------------------------------------------------------------------------------------------------
 
 LAYOUTS = ("free", "fixed", "segments", "segments int8 caches")
 TEXT = tuple(5 + (7 * index) % 300 for index in range(70))
@@ -219,7 +214,6 @@ def worker(config: EngineConfig) -> Iterator[Assembled]:
     made = assemble(config)
     try:
         yield made
-        made.loop.finish_writes()
         if made.kv_file is not None:
             made.kv_file.save()
     finally:
@@ -250,7 +244,7 @@ def test_real_graphs_give_the_same_tokens_after_a_restart(bundles: Bundles, layo
         assert answer(made, TEXT, 24) == (expected[0], 64)
 
 
-def test_pages_of_another_bundle_are_left_alone(
+def test_blocks_of_another_bundle_are_left_alone(
     bundles: Bundles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = EngineConfig(bundle=str(bundles("free")), deterministic=True, kv_file=str(tmp_path / "kv"))
@@ -265,13 +259,13 @@ def test_pages_of_another_bundle_are_left_alone(
 
 
 def test_facts_tell_weights_and_caches_apart(bundles: Bundles) -> None:
-    found = [page_facts(bundles(layout), load_manifest(bundles(layout))) for layout in LAYOUTS]
+    found = [block_facts(bundles(layout), load_manifest(bundles(layout))) for layout in LAYOUTS]
     assert len({facts.identity for facts in found}) == len(LAYOUTS)
     assert [facts.cache for facts in found] == ["float32", "float32", "float32", "int8"]
     manifest = load_manifest(bundles("segments int4"))
     narrow = msgspec.structs.replace(manifest, graphs=manifest.graphs[:-1])
     folder = bundles("segments int4")
-    assert page_facts(folder, manifest).identity != page_facts(folder, narrow).identity
+    assert block_facts(folder, manifest).identity != block_facts(folder, narrow).identity
 
 
 @pytest.mark.parametrize(
@@ -289,4 +283,4 @@ def test_settings_that_keep_nothing_are_refused(bundles: Bundles, change: dict[s
 
 def test_a_worker_gets_the_time_that_its_file_takes() -> None:
     assert EngineConfig("").save_s == 0
-    assert EngineConfig("", kv_file="kv", kv_file_mb=1000).save_s == 25
+    assert EngineConfig("", kv_file="kv", kv_offload_mb=2000).save_s == 45

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.bundle.variant import PassShape
+from engine.bundle.variant import StepShape
+from engine.core.policy import CostTable
+from engine.core.sequence import MOVES, Sequence, SequenceStatus
+from engine.core.speculation import PromptLookup
 from engine.grammar.masks import GrammarMasks
-from engine.graphs.batch import PackedBatch
-from engine.graphs.logits import Logits
 from engine.messages import Counters
-from engine.modes.prompt_lookup import PromptLookup
 from engine.request import FinishReason, Request, SamplingParams
-from engine.scheduling.costs import CostTable
-from engine.scheduling.sequence import MOVES, Sequence, SequenceStatus
-from engine.worker.loop import EngineLoop
+from engine.runtime.interface import Logits, PackedBatch
+from engine.worker.step import EngineLoop
 from tests.engine.grammar.small_tokens import inline_masks
 from tests.engine.worker.simulation import RightGuesses, by_hand, fixed, free, simulate
 
@@ -41,14 +40,14 @@ def test_counters_tell_useful_rows_from_padding() -> None:
         world.submit(f"s{index}", (index + 1,), 6)
     world.run()
     stats = world.loop.stats()
-    assert (stats.passes, stats.rows_used, stats.rows_run) == (6, 24, 48)
+    assert (stats.steps, stats.rows_used, stats.rows_run) == (6, 24, 48)
     assert (stats.decode_rows, stats.prefill_rows) == (24, 0)
     assert (stats.finished, stats.generated_tokens, stats.prompt_tokens) == (4, 24, 4)
-    assert (stats.running, stats.waiting, stats.columns_used) == (0, 0, 0)
+    assert (stats.running, stats.waiting, stats.kv_slots_used) == (0, 0, 0)
 
 
 def test_rows_with_guesses_are_logged_as_a_decode(caplog: pytest.LogCaptureFixture) -> None:
-    world = simulate(fixed((8, 120)), mode=RightGuesses(), lookup_rows=3)
+    world = simulate(fixed((8, 120)), lookup=RightGuesses(), lookup_rows=3)
     world.submit("a", tuple(range(4)), 9)
     with caplog.at_level(logging.DEBUG, "hexserve.worker"):
         world.run()
@@ -62,7 +61,7 @@ def test_every_stage_of_a_step_is_timed() -> None:
     world.submit("a", (1, 2), 3)
     world.run()
     stages = world.loop.stats().stages
-    assert set(stages) == {"plan", "pack", "pages", "graph", "sample", "commit", "keep", "events"}
+    assert set(stages) == {"plan", "pack", "blocks", "graph", "sample", "commit", "keep", "events"}
     assert all(seconds > 0 for seconds in stages.values())
 
 
@@ -74,7 +73,7 @@ def test_a_row_of_nan_fails_its_request_and_no_other() -> None:
 
     def poisoned(batch: PackedBatch) -> Logits:
         logits = run(batch)
-        if len(world.runtime.passes) == 3:
+        if len(world.runtime.steps) == 3:
             logits.decoded()[1] = np.nan
         return logits
 
@@ -116,7 +115,7 @@ def test_keys_that_are_not_finite_end_their_request_and_reach_no_pool() -> None:
 
 def test_the_time_inside_the_graphs_is_neither_copies_nor_re_laying_nor_masks() -> None:
     masks = inline_masks()
-    world = simulate(free(64, 2048), mode=PromptLookup(), lookup_rows=4, offload_pages=100, masks=masks)
+    world = simulate(free(64, 2048), lookup=PromptLookup(), lookup_rows=4, offload_blocks=100, masks=masks)
     now, observed = [0.0], list[float]()
 
     def lasting(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,26 +135,26 @@ def test_the_time_inside_the_graphs_is_neither_copies_nor_re_laying_nor_masks() 
         world.run()
     stats = world.loop.stats()
     assert world.scheduler.counters.prefix_hits == 592
-    assert stats.run_s == stats.passes and observed == [1000.0] * stats.passes
-    assert stats.restride_s == 10.0 * stats.passes
-    assert stats.copy_s == 34 * 1100.0  # of the 37 pages all but three went to the host cache and came back
-    assert stats.step_s == stats.run_s + stats.restride_s + stats.copy_s + 1.1e5 * stats.passes
+    assert stats.run_s == stats.steps and observed == [1000.0] * stats.steps
+    assert stats.relayout_s == 10.0 * stats.steps
+    assert stats.copy_s == 34 * 1100.0  # of the 37 blocks all but three went to the host cache and came back
+    assert stats.step_s == stats.run_s + stats.relayout_s + stats.copy_s + 1.1e5 * stats.steps
 
 
 def test_every_counter_has_one_owner() -> None:
     """What the loop, the scheduler and the runtime count is added up: two owners would count twice."""
-    world = simulate(fixed((4, 92), (16, 96)), mode=PromptLookup(), lookup_rows=3)
+    world = simulate(fixed((4, 92), (16, 96)), lookup=PromptLookup(), lookup_rows=3)
     for index in range(6):
         world.submit(f"s{index}", (1, 2, 3) * 7 + (index,), 18)
     world.run()
-    parts = (world.loop._counters, world.scheduler.counters)
+    parts = (world.loop._book.counters, world.scheduler.counters)
     counted = [{name for name in Counters.__struct_fields__ if getattr(part, name)} for part in parts]
     assert all(counted) and not counted[0] & counted[1]
     stats = world.loop.stats()
     assert all(getattr(stats, name) == sum(getattr(part, name) for part in parts) for name in set.union(*counted))
 
 
-def test_a_pass_is_announced_with_the_time_it_should_take() -> None:
+def test_a_step_is_announced_with_the_time_it_should_take() -> None:
     world = simulate(fixed((8, 120)))
     told: list[float] = []
     world.submit("a", (1, 2, 3), 3)
@@ -164,7 +163,7 @@ def test_a_pass_is_announced_with_the_time_it_should_take() -> None:
     assert len(told) == 3
     assert told[0] == 0.0  # nobody knows; then the longest so far
     assert told[1] > 0 and told[2] >= told[1]
-    world.scheduler.costs = CostTable({PassShape(8, 120): 40.0})
+    world.scheduler.costs = CostTable({StepShape(8, 120): 40.0})
     world.submit("b", (1, 2, 3), 1)
     world.loop.step(told.append)
     assert told[3] == 40.0
@@ -173,7 +172,7 @@ def test_a_pass_is_announced_with_the_time_it_should_take() -> None:
 def test_no_step_looks_a_sequence_up() -> None:
     """A plan's segments carry their sequences; `find` is for requests that come from outside."""
     masks = inline_masks()
-    world = simulate(fixed((8, 120)), mode=PromptLookup(), lookup_rows=3, offload_pages=4, masks=masks)
+    world = simulate(fixed((8, 120)), lookup=PromptLookup(), lookup_rows=3, offload_blocks=4, masks=masks)
     world.submit("a", (1, 2, 3) * 4, 9)
     world.submit("b", (1, 2, 3, 4), 3, prompt_logprobs=1)
     looked_up: list[str] = []
@@ -208,14 +207,14 @@ def test_timings_are_the_clocks() -> None:
     timings = events[-1].timings
     assert timings is not None
     assert (timings.queue_ms, timings.prompt_ms, timings.generate_ms) == (10_000.0, 2_000.0, 4_000.0)
-    assert (timings.passes, timings.pass_rows) == (3, 5)
+    assert (timings.steps, timings.step_rows) == (3, 5)
 
 
-def test_a_switch_is_a_pass_of_another_shape_than_the_last() -> None:
-    world = simulate(fixed((1, 127), (8, 120)), costs={PassShape(1, 127): 1.0, PassShape(8, 120): 2.0})
+def test_a_switch_is_a_step_of_another_shape_than_the_last() -> None:
+    world = simulate(fixed((1, 127), (8, 120)), costs={StepShape(1, 127): 1.0, StepShape(8, 120): 2.0})
     world.submit("a", tuple(range(8)), 5)
     world.run()
-    assert [batch.shape.rows for batch in world.runtime.passes] == [8, 1, 1, 1, 1]
+    assert [batch.shape.rows for batch in world.runtime.steps] == [8, 1, 1, 1, 1]
     assert world.loop.stats().variant_switches == 1
 
 
@@ -232,7 +231,7 @@ def test_no_logprob_outlives_the_stop_that_cuts_an_accepted_guess() -> None:
     whole = by_hand((1, 2, 3), 40)
     cuts = 0
     for stop in sorted(set(whole)):
-        world = simulate(fixed((8, 256)), mode=RightGuesses(), lookup_rows=4)
+        world = simulate(fixed((8, 256)), lookup=RightGuesses(), lookup_rows=4)
         world.submit("a", (1, 2, 3), 40, stop_token_ids=(stop,), logprobs=0)
         while world.scheduler.has_work:
             for event in world.loop.step().events:

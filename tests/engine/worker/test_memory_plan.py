@@ -4,14 +4,16 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.model_spec import LayerAttention
 from engine.bundle.variant import shape_table
 from engine.config import EngineConfig
 from engine.worker import assembly
 from engine.worker.assembly import assemble, choose_shapes, settings_for
-from engine.worker.memory_plan import MemoryPlan, plan_memory
+from engine.worker.settings import MemoryPlan, plan_memory
 from tests.bundles import Bundles
 from tests.hybrid import Hybrid
 
@@ -45,6 +47,19 @@ def test_states_and_their_snapshots(hybrid: Hybrid) -> None:
     assert manifest.kv_bytes_per_token == 2 * 2 * 2 * 32 * 4  # of two layers out of eight
     assert plan.states == 10 * 2 * 6 * 4 * (4 * 16 * 24 + (2 * 2 * 16 + 4 * 24) * 3)
     assert (plan.caches, plan.prefixes) == (4096 * 1024, 3 * 1024**2)
+
+
+def test_layers_with_a_window_take_less(bundles: Bundles) -> None:
+    """Of two layers one sees 64 columns: a quarter of the 8,192 is kept there, all of them where bits must be equal."""
+    manifest = load_manifest(bundles("segments"))
+    layers = LayerAttention(64), LayerAttention()
+    manifest = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, attention=layers))
+    shapes = replace(shape_table(manifest, 8), max_past=8192)
+    plan = plan_memory(manifest, shapes, replace(CONFIG, pools=1))
+    each = manifest.kv_bytes_per_token // 2
+    assert (plan.caches, plan.window_columns) == ((8192 + 2048) * each, 2048)
+    assert "8,192 tokens (2,048 in layers with a window)" in str(plan)
+    assert plan_memory(manifest, shapes, replace(CONFIG, pools=1, deterministic=True)).caches == 8192 * 2 * each
 
 
 def test_in_words() -> None:

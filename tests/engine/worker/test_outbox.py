@@ -1,10 +1,9 @@
-"""Reports leave in order, when the next pass has begun or when there is none."""
+"""Reports leave in order, when the next step has begun or when there is none."""
 
 import threading
 
 from engine.messages import Failed, Report
-from engine.worker.outbox import Outbox
-from engine.worker.report_pipe import ReportPipe
+from engine.worker.process import Outbox, ReportPipe
 
 
 class Sent(ReportPipe):

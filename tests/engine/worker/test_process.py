@@ -1,4 +1,4 @@
-"""The worker process itself: what it tells its parent when it cannot start, and while a pass does not end."""
+"""The worker process itself: what it tells its parent when it cannot start, and while a step does not end."""
 
 import queue
 import subprocess
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.framing import FrameSplitter, read_frame
+from engine.isolation.framing import FrameSplitter, read_frame
 from engine.messages import (
     Abort,
     Command,
@@ -29,9 +29,7 @@ from engine.messages import (
     frame,
 )
 from engine.request import Request, SamplingParams
-from engine.worker.process import serve
-from engine.worker.progress import Progress
-from engine.worker.report_pipe import ReportPipe
+from engine.worker.process import Progress, ReportPipe, serve
 from tests.engine.tiny_bundle import write_bundle
 from tests.engine.worker.simulation import by_hand, fixed, simulate
 
@@ -39,11 +37,11 @@ GUARD_S = 60.0
 
 NEVER_RUNS = """
 import sys
-from engine.errors import PassFailed
+from engine.errors import StepFailed
 from engine.worker.process import main
 
 def open_runtime(*_):
-    raise PassFailed("graph ar1_cl64 failed: QNN graph execute error")
+    raise StepFailed("graph ar1_cl64 failed: QNN graph execute error")
 
 sys.exit(main(sys.argv[1:], open_runtime))
 """
@@ -65,7 +63,7 @@ def test_graphs_that_load_and_do_not_run_are_told_in_a_sentence(tmp_path: Path) 
 
 NEVER_RETURNS = """
 import sys, threading
-from engine.graphs.fake_runtime import FakeRuntime
+from tests.engine.fake_runtime import FakeRuntime
 from engine.worker.process import main
 
 class Stuck(FakeRuntime):
@@ -120,14 +118,14 @@ def worker(program: str, folder: Path) -> Iterator[Worker]:
             process.kill()
 
 
-def test_pings_are_answered_in_the_middle_of_a_pass_and_tell_that_it_does_not_end(tmp_path: Path) -> None:
+def test_pings_are_answered_in_the_middle_of_a_step_and_tell_that_it_does_not_end(tmp_path: Path) -> None:
     with worker(NEVER_RETURNS, tmp_path / "tiny") as process:
         assert isinstance(process.report(), Ready)
-        assert process.heartbeat() == Heartbeat(is_busy=False, passes=0, expected_ms=0.0)
+        assert process.heartbeat() == Heartbeat(is_busy=False, steps=0, expected_ms=0.0)
         process.send(Submit(Request("a", (1, 2, 3), SamplingParams(4))))
-        while process.heartbeat().passes < 2:  # work has come, then the pass begins
+        while process.heartbeat().steps < 2:  # work has come, then the step begins
             pass
-        assert {process.heartbeat() for _ in range(50)} == {Heartbeat(is_busy=True, passes=2, expected_ms=0.0)}
+        assert {process.heartbeat() for _ in range(50)} == {Heartbeat(is_busy=True, steps=2, expected_ms=0.0)}
 
 
 class Told(ReportPipe):
@@ -140,7 +138,7 @@ class Told(ReportPipe):
         self.reports.append(report)
 
 
-def test_reports_that_wait_for_the_next_pass_arrive_whole_and_in_order() -> None:
+def test_reports_that_wait_for_the_next_step_arrive_whole_and_in_order() -> None:
     """Two requests one after the other, an abort that leaves nothing to run, a request that can never fit, the end."""
     world, told, inbox = simulate(fixed((8, 120))), Told(), queue.SimpleQueue[Command | None]()
     for name, tokens in (("a", (1, 2, 3)), ("b", (4, 5))):
@@ -167,11 +165,11 @@ def test_reports_that_wait_for_the_next_pass_arrive_whole_and_in_order() -> None
                 outputs[event.id] += event.token_ids
     assert outputs == {"a": by_hand((1, 2, 3), 5), "b": by_hand((4, 5), 5)}
     assert [report.id for report in told.reports if isinstance(report, Failed)] == ["long"]
-    assert [each.passes for each in stats] == sorted(each.passes for each in stats)
-    assert (stats[-1].running, stats[-1].passes) == (0, 5)
+    assert [each.steps for each in stats] == sorted(each.steps for each in stats)
+    assert (stats[-1].running, stats[-1].steps) == (0, 5)
 
 
-def test_without_a_next_pass_reports_leave_at_once() -> None:
+def test_without_a_next_step_reports_leave_at_once() -> None:
     """The last tokens are there before the loop waits for its next command."""
     world, told = simulate(fixed((8, 120))), Told()
 

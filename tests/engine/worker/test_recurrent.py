@@ -13,8 +13,8 @@ from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.request import FinishReason, Request, SamplingParams
 from engine.worker.assembly import assemble
-from engine.worker.loop import EngineLoop
-from engine.worker.recurrent import recurrent_settings
+from engine.worker.settings import recurrent_settings
+from engine.worker.step import EngineLoop
 from tests.hybrid import Hybrid, text_of
 
 PROMPTS = {f"r{length}": text_of(length, length) for length in (1, 3, 16, 33, 70, 150)}
@@ -52,7 +52,7 @@ def run(loop: EngineLoop) -> dict[str, list[int]]:
 def test_greedy_tokens_of_many_sequences(
     hybrid: Hybrid, open_loop: Callable[..., EngineLoop], max_rows: int, deterministic: bool
 ) -> None:
-    """Chunks of any length, prompts and decodes in one pass."""
+    """Chunks of any length, prompts and decodes in one step."""
     loop = open_loop(max_rows=max_rows, deterministic=deterministic)
     for name, prompt in PROMPTS.items():
         add(loop, name, prompt)
@@ -80,7 +80,7 @@ def test_prefixes_of_many_are_computed_once(hybrid: Hybrid, open_loop: Callable[
 
 
 def test_sequences_that_gave_their_columns_back(hybrid: Hybrid, open_loop: Callable[..., EngineLoop]) -> None:
-    loop = open_loop(pool_columns=192, reserve_tokens=0)
+    loop = open_loop(kv_slots=192, reserve_tokens=0)
     prompts = {name: text_of(40, seed) for seed, name in enumerate("abcd")}
     for name, prompt in prompts.items():
         add(loop, name, prompt, 30)
@@ -96,7 +96,7 @@ def test_another_worker_goes_on_with_what_was_delivered(hybrid: Hybrid, open_loo
 
 
 def test_the_default_storage_serves_what_it_computes(int4_hybrid: Hybrid, open_loop: Callable[..., EngineLoop]) -> None:
-    """int4 for few rows, int8 for many, keys and values in int8: one sequence a pass gives what many give."""
+    """int4 for few rows, int8 for many, keys and values in int8: one sequence a step gives what many give."""
     together, alone = open_loop(int4_hybrid.bundle), open_loop(int4_hybrid.bundle)
     for name, prompt in PROMPTS.items():
         add(together, name, prompt)
@@ -140,7 +140,7 @@ def test_running_sequences_are_bounded_by_their_states(hybrid: Hybrid, caplog: p
             "lookup_rows = 3: qwen3_5 has recurrent layers, whose state cannot take back a wrong guess",
         ),
         ({"draft": "other"}, "draft = other: qwen3_5 has recurrent layers, whose state cannot take back a wrong guess"),
-        ({"kv_file": "pages"}, "kv_file = pages: qwen3_5 has recurrent layers, whose states it does not hold"),
+        ({"kv_file": "blocks"}, "kv_file = blocks: qwen3_5 has recurrent layers, whose states it does not hold"),
     ],
 )
 def test_what_a_state_cannot_do_is_refused_by_name(
@@ -157,20 +157,6 @@ def test_a_request_s_own_prediction_changes_nothing(hybrid: Hybrid, open_loop: C
     params = SamplingParams(max_tokens=TOKENS, temperature=0.0)
     loop.add(Request("a", prompt, params, prediction=tuple(whole)), (), seed=1, now_s=0.0)
     assert run(loop)["a"] == whole and loop.scheduler.counters.drafted_rows == 0
-
-
-def test_going_back_begins_at_a_snapshot(hybrid: Hybrid, open_loop: Callable[..., EngineLoop]) -> None:
-    """Of the tokens that stay, those behind the last snapshot are computed again."""
-    loop, prompt = open_loop(), PROMPTS["r33"]
-    whole = hybrid.greedy(prompt, TOKENS)
-    add(loop, "a", prompt)
-    outputs: list[int] = []
-    while len(outputs) < 17:
-        outputs += [token for event in loop.step().events for token in event.token_ids]
-    loop.rewind("a", 16)
-    assert loop.scheduler.sequences()[0].computed == 0
-    again = run(loop)["a"]
-    assert outputs[:16] + again == whole
 
 
 @pytest.mark.parametrize("megabytes", [0, 1])
@@ -210,7 +196,7 @@ def with_layers(manifest: Manifest, *layers: int) -> Manifest:
         (lambda manifest: without(manifest, "recurrent"), "has one graph recurrent for all of them"),
         (lambda manifest: msgspec.structs.replace(manifest, conv_weights=""), "has conv_weights ''"),
         (lambda manifest: msgspec.structs.replace(manifest, conv_weights="tokenizer.json"), "convolutions take"),
-        (lambda manifest: with_layers(manifest, 0, 1, 2, 4, 5), "graph linear_7_of_9 has the inputs"),
+        (lambda manifest: with_layers(manifest, 0, 1, 2, 4, 5), "graph linear_7_of_9 lacks the inputs"),
         (lambda manifest: with_layers(manifest, 0, 1, 2, 4, 5, 7), "the last layer is recurrent"),
         (lambda manifest: with_layers(manifest, 1, 0), "not ascending numbers below 8"),
         (lambda manifest: with_layers(manifest, 8), "not ascending numbers below 8"),

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from engine.worker.startup import Stages
+from engine.worker.assembly import Stages
 
 LOG = logging.getLogger("hexserve.test.stages")
 
@@ -13,14 +13,14 @@ def test_times_in_order(caplog: pytest.LogCaptureFixture) -> None:
     ticks = iter([0.0, 1.5, 2.0, 2.25])
     stages = Stages(LOG, lambda: next(ticks))
     with caplog.at_level(logging.DEBUG, LOG.name):
-        for name in ("graphs", "pass times"):
+        for name in ("graphs", "step times"):
             with stages.stage(name):
                 pass
         stages.finish()
     assert [record.message for record in caplog.records] == [
         "start: graphs",
-        "start: pass times",
-        "started in 1.75 s: graphs 1.50, pass times 0.25",
+        "start: step times",
+        "started in 1.75 s: graphs 1.50, step times 0.25",
     ]
 
 

@@ -10,10 +10,10 @@ import pytest
 from engine.bundle.manifest import load_manifest
 from engine.config import EngineConfig
 from engine.errors import BundleError
-from engine.graphs.attention_window import AttentionWindow
 from engine.request import Request, SamplingParams
+from engine.runtime.attention import AttentionWindow
 from engine.worker.assembly import assemble
-from engine.worker.windows import window_of
+from engine.worker.settings import window_of
 from tests.bundles import Bundles
 from tests.hybrid import Hybrid, text_of
 
@@ -30,10 +30,8 @@ def test_the_window_of_the_settings(bundles: Bundles) -> None:
     ("layout", "changes", "message"),
     [
         ("free", {}, "window = 24: the bundle has no graph attention_masked"),
-        ("segments", {"window": 0}, "sinks = 4: they are seen beside a window"),
         ("segments", {"deterministic": True}, "window = 24: rows that see all columns"),
-        ("segments", {"kv_file": "pages"}, "window = 24: a kv_file does not say"),
-        ("fixed", {"paced": "x-elite/llama-3.2-3b"}, "window = 24: a paced server computes nothing"),
+        ("segments", {"kv_file": "blocks"}, "window = 24: a kv_file does not say"),
     ],
 )
 def test_what_it_does_not_go_with(bundles: Bundles, layout: str, changes: dict[str, object], message: str) -> None:

@@ -130,7 +130,7 @@ def metrics_text(requests: int) -> str:
     """
     label = '{model_name="scripted"}'
     values = {
-        "hexserve:passes_total": 10 * requests,
+        "hexserve:steps_total": 10 * requests,
         "hexserve:rows_used_total": 40 * requests,
         "hexserve:rows_run_total": 80 * requests,
         "hexserve:decode_rows_total": 30 * requests,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from engine.compile import console
 from engine.compile.arguments import CompileArguments, KvType, Layout, QualityLevel, Quant, Split, Target
-from engine.compile.checks import check_arguments
+from engine.compile.plan import check_arguments
 from engine.demo.location import demo_folder
 from engine.sources.publish import staged_folder
 from server.commands.cli import app
@@ -162,7 +162,9 @@ def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["compile", "s", "-o", "o"])
     assert result.exit_code == 2
-    assert result.stderr == "error: compiling needs more packages: pip install 'hexserve[compile]'\n"
+    assert (
+        result.stderr == f'error: compiling needs more packages: {sys.executable} -m pip install "hexserve[compile]"\n'
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.compile.block_export import export
-from engine.compile.block_export.arguments import ExportArguments
-from engine.diffusion_export.description import load_export
+from engine.compile.arguments import ExportArguments
+from engine.compile.graphs import block_export as export
 from engine.sources.publish import staged_folder
 from server.commands.cli import app
-from tests.engine.compile.block_export.eager import write_block_checkpoint
+from tests.engine.compile.graphs.block_export.eager import write_block_checkpoint
+from tools.block_loop import load_export
 
 
 def test_a_checkpoint_is_exported(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_sigterm_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(export, "export_blocks", signalled)
-    done = CliRunner().invoke(app, ["export-blocks", "s", str(tmp_path / "out")])
+    done = CliRunner().invoke(app, ["export-blocks", "demo-diffusion", str(tmp_path / "out")])
     assert (done.exit_code, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, [])
 
 

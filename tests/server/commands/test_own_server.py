@@ -13,7 +13,6 @@ from engine.processes import own_group
 from server.commands.own_server import (
     ServerFailed,
     free_port,
-    own_model,
     running_server,
     serve_command,
     stop,
@@ -99,9 +98,3 @@ def test_command_names_bundle_and_port() -> None:
     assert command[0] == sys.executable
     assert command[command.index("serve") + 1 :] == ["--bundle", "demo", "--host", "127.0.0.1", "--port", "1234"]
     assert os.path.isabs(command[0])  # noqa: PTH117
-
-
-def test_a_server_that_does_not_say_its_model() -> None:
-    address = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ServerFailed, match=f"the server at {address} does not say which model it has"):
-        own_model(address)

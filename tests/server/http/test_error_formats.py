@@ -3,13 +3,14 @@
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 
 from engine.config import EngineConfig
-from server.http.error_formats import error_format
+from server.http.error_formats import OllamaError, error_format
 from server.http.errors import WireError
-from server.http.guard.keys import KeyRing, read_keys
+from server.middleware.auth import KeyRing, read_keys
 from server.settings import Settings
 from tests.server.one_model import create_app
 from tests.server.scripted_engine import ScriptedEngine
@@ -19,11 +20,11 @@ OPENAI_KEYS = {"message", "type", "param", "code"}
 
 @pytest.mark.parametrize("path", ["/", "/v1/chat/completions", "/api", "/apis/x", "/v1/api/chat"])
 def test_openais_format_is_everywhere_else(path: str) -> None:
-    assert set(error_format(path).body(WireError(400, "wrong"))["error"]) == OPENAI_KEYS
+    assert set(msgspec.to_builtins(error_format(path).body(WireError(400, "wrong")))["error"]) == OPENAI_KEYS
 
 
 def test_ollamas_is_below_api() -> None:
-    assert error_format("/api/chat").body(WireError(400, "wrong", param="x")) == {"error": "wrong"}
+    assert error_format("/api/chat").body(WireError(400, "wrong", param="x")) == OllamaError("wrong")
 
 
 async def answered(app: FastAPI, method: str, path: str, **given: Any) -> tuple[int, Any]:
@@ -71,6 +72,6 @@ async def test_what_nobody_caught_too(engine: ScriptedEngine, monkeypatch: pytes
     def broken(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("server.routes.ollama_models.tagged", broken)
+    monkeypatch.setattr("server.api.ollama.models.tagged", broken)
     status, body = await answered(app, "GET", "/api/tags")
     assert (status, type(body["error"])) == (500, str)

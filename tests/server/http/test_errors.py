@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from engine.errors import Busy, BusyReason, CompileError, ContextLengthExceeded, InvalidRequest, PassFailed, WorkerDied
+from engine.errors import Busy, BusyReason, CompileError, ContextLengthExceeded, InvalidRequest, StepFailed, WorkerDied
+from server.api.openai.completions import CompletionRequest
+from server.generation.chat_request import ChatRequest, GenerationBody
+from server.http.error_formats import openai_body
 from server.http.errors import RequestTimeout, bounded, dotted, echo, from_engine, from_validation
-from server.protocol.chat_request import ChatRequest
-from server.protocol.completion_request import CompletionRequest
-from server.protocol.generation_request import GenerationBody
 from tests.server.scripted_engine import NAME
 
 SCALARS = (
@@ -57,7 +57,7 @@ def test_every_wrong_body_is_described(model: type[GenerationBody], data: st.Dat
         assert error.code
         assert error.param
         assert 0 < len(error.message) <= 1000
-        msgspec.json.encode(error.body())
+        msgspec.json.encode(openai_body(error))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_every_wrong_body_is_described(model: type[GenerationBody], data: st.Dat
         (Busy("full", BusyReason.REQUESTS, 0.2), 503, "server_error", None),
         (RequestTimeout("slow"), 504, "server_error", "timeout"),
         (WorkerDied("died"), 500, "server_error", None),
-        (PassFailed("failed"), 500, "server_error", None),
+        (StepFailed("failed"), 500, "server_error", None),
         (CompileError("never here"), 500, "server_error", None),
     ],
 )
@@ -102,7 +102,7 @@ def test_the_overflow_sentence_names_the_numbers() -> None:
     ],
 )
 def test_what_is_ours_stays_ours(text: str, clean: str) -> None:
-    assert from_engine(PassFailed(text)).message == clean
+    assert from_engine(StepFailed(text)).message == clean
 
 
 def test_lengths_are_bounded() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from server.http.connections import ConnectionLimits
 from tests.server.served import Served, served
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -153,9 +154,9 @@ ROWS: list[tuple[str, bytes, int]] = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     with served(
+        ConnectionLimits(header_timeout_s=0.5),
         api_keys="anna:sk-anna",
         body_limit_bytes=1024 * 1024,
-        header_timeout_s=0.5,
         body_timeout_s=0.5,
         max_queued=64,
     ) as running:

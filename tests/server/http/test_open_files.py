@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from server.http import open_files
-from server.http.open_files import AcceptFailures, bound_connections, connections_within
+from server.http import connections
+from server.http.connections import AcceptFailures, bounded_connections, connections_within
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,18 +26,19 @@ def test_the_connections_that_there_are_files_for(asked: int, files: int, allowe
 def test_fewer_connections_than_asked_are_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(open_files, "raise_limit", lambda: 256)
-    assert bound_connections(960, 8) == 152
+    monkeypatch.setattr(connections, "raise_limit", lambda: 256)
+    assert bounded_connections(8).most == 152
     assert [record.getMessage() for record in caplog.records] == [
-        "max_connections is 152 instead of 960: this process may open 256 files (ulimit -n)"
+        "at most 152 connections instead of 960: this process may open 256 files (ulimit -n)"
     ]
     caplog.clear()
-    assert (bound_connections(100, 8), caplog.records) == (100, [])
+    monkeypatch.setattr(connections, "raise_limit", lambda: 4096)
+    assert (bounded_connections(8).most, caplog.records) == (960, [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_the_soft_limit_becomes_the_hard_one() -> None:
-    code = "from server.http.open_files import raise_limit; print(raise_limit())"
+    code = "from server.http.connections import raise_limit; print(raise_limit())"
     command = ["sh", "-c", 'ulimit -S -n 64; ulimit -H -n 300; exec "$@"', "sh", sys.executable, "-c", code]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "300\n"
 

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from server.http.uvicorn_protocol import protocol_factory
+from server.http.connections import protocol_factory
 from server.run import bind
 from tests.server.scripted_engine import NAME, ScriptedEngine
 

@@ -1,4 +1,4 @@
-"""A roster over scripted engines whose loads go as the test says."""
+"""A manager over scripted engines whose loads go as the test says."""
 
 import asyncio
 import threading
@@ -8,12 +8,12 @@ from engine.bundle.manifest import Manifest
 from engine.client.engine import EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, HexserveError
-from server.models.roster import Roster, RosterRules
+from server.models.manager import ManagerRules, ModelManager
 from server.models.served_model import ServedModel
 from server.settings import Settings
 from tests.server.scripted_engine import ScriptedEngine, manifest
 
-DEFAULTS = RosterRules()
+DEFAULTS = ManagerRules()
 
 
 class LoadedEngine(ScriptedEngine):
@@ -49,13 +49,13 @@ class ScriptedLoader:
         self.starting, self.may_start, self.may_close = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.may_start.set()
         self.may_close.set()
-        self.may_reckon = threading.Event()
-        self.may_reckon.set()
+        self.may_estimate = threading.Event()
+        self.may_estimate.set()
         self.failure: HexserveError | None = None
         self.is_broken = False
 
-    def reckon(self) -> int:
-        self.may_reckon.wait()
+    def estimate(self) -> int:
+        self.may_estimate.wait()
         if self.is_broken:
             raise BundleError("its manifest is damaged")
         return self.size
@@ -76,18 +76,20 @@ class Clock:
 class Stage:
     """Models a, b, c, ... of 40 bytes each."""
 
-    def __init__(self, count: int = 3, rules: RosterRules = DEFAULTS, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, count: int = 3, rules: ManagerRules = DEFAULTS, clock: Callable[[], float] | None = None
+    ) -> None:
         self.loaders = [ScriptedLoader(40) for _ in range(count)]
         self.clock = Clock()
         models = [
             ServedModel(Settings(EngineConfig("unused"), model_name=chr(ord("a") + number)), loader)
             for number, loader in enumerate(self.loaders)
         ]
-        self.roster = Roster(models, rules, clock or self.clock)
+        self.manager = ModelManager(models, rules, clock or self.clock)
 
     @property
     def models(self) -> Sequence[ServedModel]:
-        return self.roster.models
+        return self.manager.models
 
     @property
     def states(self) -> list[str]:
@@ -97,7 +99,7 @@ class Stage:
         """A request to each of these models, one after the other."""
         for number in numbers:
             with self.models[number].pinned():
-                await self.roster.loaded(self.models[number])
+                await self.manager.loaded(self.models[number])
             self.clock.now_s += 1
 
 

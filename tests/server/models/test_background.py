@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from engine.errors import BundleError, EngineFailure
-from server.models.background import in_background
+from server.models.loader import in_background
 
 
 async def test_what_it_returns_and_raises() -> None:
@@ -58,7 +58,7 @@ async def test_cancelled_it_drops_what_comes() -> None:
 
 def test_the_end_of_the_process_does_not_wait_for_it() -> None:
     code = (
-        "import asyncio, threading\nfrom server.models.background import in_background\n"
+        "import asyncio, threading\nfrom server.models.loader import in_background\n"
         "async def main():\n"
         "    asyncio.create_task(in_background(lambda: threading.Event().wait()))\n"
         "    await asyncio.sleep(0)\n"

@@ -9,8 +9,8 @@ import pytest
 
 from engine.config import EngineConfig
 from server import run
-from server.http.guard.keys import KeyRing
-from server.models.roster import RosterRules
+from server.middleware.auth import KeyRing
+from server.models.manager import ManagerRules
 from server.settings import Settings
 from tests.server.models.stage import Stage, settled
 
@@ -24,13 +24,13 @@ class SeveralLives:
         self.stage = stage
         listener = run.bind("127.0.0.1", 0)
         settings = Settings(EngineConfig("unused"), **options)  # type: ignore[arg-type]
-        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: stage.roster, listener))
+        self.serving = asyncio.create_task(run._serve(settings, KeyRing(), lambda: stage.manager, listener))
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=10)
 
 
 @pytest.fixture
 async def life() -> AsyncIterator[SeveralLives]:
-    stage = Stage(rules=RosterRules(load_wait_s=30))
+    stage = Stage(rules=ManagerRules(load_wait_s=30))
     made = SeveralLives(stage, drain_s=60.0)
     yield made
     if not made.serving.done():

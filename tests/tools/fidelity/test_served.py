@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from engine.evaluation.statistics import Interval, Quality
+from engine.evaluation.evaluate import Interval, Quality
 from tools.fidelity.__main__ import FileBeside, table
 from tools.fidelity.served import ServedFile, second_halves
 
@@ -15,6 +15,12 @@ def test_the_tokens_are_those_that_llama_perplexity_scores() -> None:
     windows = second_halves(range(20), 8)
     assert [window.tokens for window in windows] == [tuple(range(8)), tuple(range(8, 16))]
     assert [window.targets for window in windows] == [(5, 6, 7), (13, 14, 15)]
+
+
+def test_every_window_begins_as_a_text_does() -> None:
+    """llama-perplexity puts BOS before the text, and in the place of each window's first token."""
+    windows = second_halves(range(20), 8, (99,))
+    assert [window.tokens for window in windows] == [(99, *range(7)), (99, *range(8, 15))]
 
 
 @pytest.mark.parametrize(("kl", "told"), [(0.0011, "1.10"), (0.0012, "1.20 (bar missed)")])

@@ -30,7 +30,7 @@ def test_one_server(tmp_path: Path) -> None:
     assert re.search(r"(?m)^ +2 +40 +4.00 +3.00 +1.25 +8.00 +10.0% +15.0% *$", result.output)
     document = json.loads(figures.read_text())
     assert [level["outcomes"]["ok"] for level in document["levels"]] == [2, 4]
-    assert document["levels"][1]["useful_rows_per_pass"] == 4
+    assert document["levels"][1]["useful_rows_per_step"] == 4
     assert len(document["turns"][1]["answers"]) == 4
 
 

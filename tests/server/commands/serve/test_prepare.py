@@ -14,9 +14,9 @@ from engine.client.engine import ClientLimits
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.isolation.memory import usable_memory
-from server.commands.serve.prepare import MACHINE_SHARE, Prepared, prepare
-from server.models.one_model import OneModel
-from server.models.roster import Roster
+from server.commands.serve.start import MACHINE_SHARE, Prepared, prepare
+from server.models.manager import ModelManager
+from server.models.models import OneModel
 from server.settings import Settings
 from tests.bundles import Bundles
 from tests.server.scripted_engine import ScriptedEngine
@@ -41,8 +41,15 @@ def made(tmp_path: Path) -> Iterator[Prepare]:
         yield prepared
 
 
+@pytest.fixture(autouse=True)
+def compiled(bundles: Bundles) -> None:
+    """A compilation runs an event loop of its own, so none may begin inside a test's."""
+    bundles("free")
+    bundles("fixed")
+
+
 def settings_of(bundle: Path, **options: object) -> Settings:
-    engine = {name: options.pop(name) for name in ("draft", "lora", "kv_file", "paced", "threads") if name in options}
+    engine = {name: options.pop(name) for name in ("draft", "lora", "kv_file", "threads") if name in options}
     return Settings(EngineConfig(str(bundle), **engine), **options)  # type: ignore[arg-type]
 
 
@@ -57,19 +64,17 @@ async def test_one_model_is_there_from_the_start(made: Prepare, bundles: Bundles
 @pytest.mark.parametrize(
     ("options", "preloads"),
     [
-        ({"lazy": True}, False),
         ({"idle_unload_s": 5.0}, True),
-        ({"idle_unload_s": 5.0, "lazy": True}, False),
         ({"idle_unload_s": 5.0, "models_dir": "."}, False),
     ],
 )
 async def test_an_only_model_that_comes_and_goes(
     made: Prepare, bundles: Bundles, options: dict[str, object], preloads: bool
 ) -> None:
-    roster = made(settings_of(bundles("free"), **options)).make(ClientLimits())
-    assert isinstance(roster, Roster)
-    assert roster.rules.preloads == preloads
-    assert [model.name for model in roster.models] == [load_manifest(bundles("free")).name]
+    manager = made(settings_of(bundles("free"), **options)).make(ClientLimits())
+    assert isinstance(manager, ModelManager)
+    assert manager.rules.preloads == preloads
+    assert [model.name for model in manager.models] == [load_manifest(bundles("free")).name]
 
 
 async def test_names_are_given_or_the_bundles_own(made: Prepare, bundles: Bundles, tmp_path: Path) -> None:
@@ -83,28 +88,27 @@ async def test_names_are_given_or_the_bundles_own(made: Prepare, bundles: Bundle
         models_dir=str(inside.parent),
         models_memory_mb=7,
         idle_unload_s=3.0,
-        load_wait_s=4.0,
     )
     prepared = made(settings)
-    roster = cast(Roster, prepared.make(ClientLimits()))
+    manager = cast(ModelManager, prepared.make(ClientLimits()))
     own = load_manifest(bundles("free")).name
-    assert [model.name for model in roster.models] == ["first", "org/two", "three", "a-checkpoint", own]
-    assert [model.manifest is None for model in roster.models] == [False, False, False, True, False]
+    assert [model.name for model in manager.models] == ["first", "org/two", "three", "a-checkpoint", own]
+    assert [model.manifest is None for model in manager.models] == [False, False, False, True, False]
     assert prepared.count == 5
-    rules = roster.rules
-    assert (rules.budget, rules.idle_s, rules.load_wait_s, rules.preloads) == (7 * 1024**2, 3.0, 4.0, False)
+    rules = manager.rules
+    assert (rules.budget, rules.idle_s, rules.load_wait_s, rules.preloads) == (7 * 1024**2, 3.0, 120.0, False)
 
 
 async def test_a_path_that_exists_may_hold_an_equals_sign(made: Prepare, bundles: Bundles, tmp_path: Path) -> None:
     place = tmp_path / "a=b"
     shutil.copytree(bundles("free"), place)
-    models = made(settings_of(place, lazy=True)).make(ClientLimits())
+    models = made(settings_of(place)).make(ClientLimits())
     assert models.models[0].settings.engine.bundle == str(place)
 
 
 async def test_the_budget_is_a_share_of_the_machine(made: Prepare, bundles: Bundles) -> None:
-    roster = cast(Roster, made(settings_of(bundles("free"), lazy=True)).make(ClientLimits()))
-    assert roster.rules.budget == int(MACHINE_SHARE * usable_memory())
+    manager = cast(ModelManager, made(settings_of(bundles("free"), idle_unload_s=5.0)).make(ClientLimits()))
+    assert manager.rules.budget == int(MACHINE_SHARE * usable_memory())
 
 
 async def test_what_belongs_to_one_model_is_the_firsts(made: Prepare, bundles: Bundles) -> None:
@@ -136,7 +140,6 @@ async def test_what_belongs_to_one_model_is_the_firsts(made: Prepare, bundles: B
         ({"more_models": "a={free}", "lora": "a=folder"}, "two models are called a: the adapter a and "),
         ({"model_name": "a", "bundle": "b={free}"}, "called b and model_name is a: give one of them"),
         ({"bundle": "a={free}", "lora": "a=folder"}, "two models are called a: the adapter a and "),
-        ({"more_models": "a={free}", "paced": "x-elite/llama-3.2-1b"}, "^paced: the pace of one model"),
         ({"more_models": "/nowhere"}, "/nowhere does not exist"),
         ({"bundle": "", "models_dir": "{empty}"}, "holds no model"),
     ],

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
-from server.commands.serve.start import start
-from server.commands.serve.storage import opened_store
+from server.commands.serve.start import opened_store, start
 from server.run import UNUSABLE
 from server.settings import Settings
-from server.stored.folder import DATABASE
-from server.stored.record import ResponseKey, ResponseRecord
-from server.stored.status import ResponseStatus
+from server.stored_responses.record import ResponseKey, ResponseRecord, ResponseStatus
+from server.stored_responses.store import DATABASE
 
 
 def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -22,7 +20,7 @@ def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_store_is_that_of_the_settings_and_is_closed(tmp_path: Path) -> None:
-    settings = Settings(EngineConfig("unused"), store_responses=True, data_dir=str(tmp_path), stored_mb=1)
+    settings = Settings(EngineConfig("unused"), store_responses=True, data_dir=str(tmp_path))
     record = ResponseRecord(ResponseKey("a", "b"), None, ResponseStatus.COMPLETED, False, {"output": []}, [])
     with opened_store(settings) as store:
         assert store is not None

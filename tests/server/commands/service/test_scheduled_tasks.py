@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from server.commands.service.command import manager_of
 from server.commands.service.definition import ServiceDefinition, ServiceError
-from server.commands.service.scheduled_tasks import ScheduledTasks
-from server.commands.service.session import manager_of
-from server.commands.service.task_text import task_text
+from server.commands.service.scheduled_tasks import ScheduledTasks, task_text
 from tests.server.commands.service.fakes import FakeTools
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")

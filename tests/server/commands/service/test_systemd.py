@@ -32,10 +32,10 @@ def unit(tools: FakeTools, name: str = "hexserve") -> Path:
 
 
 def test_install_writes_enables_and_starts(tools: FakeTools) -> None:
-    code, output, errors = service(tools, "install", "demo", "--port", "8001", "--drain-s", "5", "--no-access-log")
+    code, output, errors = service(tools, "install", "demo", "--port", "8001", "--drain-s", "5", "--no-page")
     assert (code, errors) == (0, "")
     text = unit(tools).read_text()
-    assert f"ExecStart={sys.executable} -P -m server serve demo --port 8001 --drain-s 5 --no-access-log\n" in text
+    assert f"ExecStart={sys.executable} -P -m server serve demo --port 8001 --drain-s 5 --no-page\n" in text
     assert f"WorkingDirectory={tools.folder.parent}\n" in text and "TimeoutStopSec=15\n" in text
     assert output.splitlines()[0].startswith(f"wrote {unit(tools)} and started it")
     assert tools.calls() == [
@@ -56,8 +56,8 @@ def test_a_second_one_replaces_the_first_and_others_have_names(tools: FakeTools)
 
 
 def test_it_may_take_as_long_to_end_as_its_settings_say(tools: FakeTools) -> None:
-    service(tools, "install", "--kv-file", "cache.kv", "--kv-file-mb", "500")
-    assert "TimeoutStopSec=55\n" in unit(tools).read_text()
+    service(tools, "install", "--kv-file", "cache.kv", "--kv-offload-mb", "2048")
+    assert "TimeoutStopSec=86\n" in unit(tools).read_text()
 
 
 def test_who_is_not_lingering_is_told_so(tools: FakeTools) -> None:
@@ -77,7 +77,7 @@ def test_variables_of_the_shell_are_not_the_services(tools: FakeTools) -> None:
     ("words", "sentence"),
     [
         (("--prt", "1"), "No such option"),
-        (("--port", "99999"), "error: --port must be at most 65535"),
+        (("--port", "99999"), "error: --port must be less than or equal to 65535"),
         (("--name", "../evil"), "error: '../evil' is no name for a service"),
         (("a\nExecStartPre=/bin/evil",), "control characters"),
     ],

@@ -1,0 +1,385 @@
+"""The parts of a manifest that describe one thing each: adapters, encoders, fused graphs, forecasts, quality."""
+
+import math
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Text = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+UnknownSize = Annotated[int, Meta(ge=0, le=1 << 24)]  # 0 where a Genie folder does not tell
+Layers = Annotated[int, Meta(ge=1, le=1024)]
+Heads = Annotated[int, Meta(ge=1, le=4096)]
+HeadSize = Annotated[int, Meta(ge=2, le=4096)]
+Vocabulary = Annotated[int, Meta(ge=1, le=1 << 24)]
+Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
+TokenId = Annotated[int, Meta(ge=0, lt=1 << 24)]
+Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
+Part = Annotated[int, Meta(ge=1, le=4096)]
+Axis = Annotated[int, Meta(ge=0, le=1 << 31)]
+Scale = Annotated[float, Meta(gt=0, le=1e30)]
+MAX_CACHE_BYTES_PER_TOKEN = 16 << 20  # 1 MiB serves the largest models there are
+
+
+# Imported by the command line: nothing here may load another package.
+
+
+class ModelTask(StrEnum):
+    """Which requests a bundle answers."""
+
+    GENERATE = "generate"
+    EMBED = "embed"  # vectors only: its graphs give no logits
+    RERANK = "rerank"  # scores; a chat model that judges in words answers chats as well
+    TRANSCRIBE = "transcribe"  # texts of speech
+
+
+class Capability(StrEnum):
+    """What requests may ask of a model, by what its files say."""
+
+    COMPLETION = "completion"
+    TOOLS = "tools"  # its chat template shows it tools
+    REASONING = "reasoning"  # its chat template has marks around it
+    VISION = "vision"  # chats may show it images
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    TRANSCRIPTION = "transcription"
+
+
+TokenTypes = Annotated[int, Meta(ge=1, le=1024)]
+PositionOffset = Annotated[int, Meta(ge=0, le=1024)]
+
+
+class EncoderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of a model that reads whole texts in both directions and generates nothing.
+
+    token_types: token type ids are below it. position_offset: the position of a text's first token. score_head: the
+    file of what makes one number of a pair of texts, "" = there is none. projection: the file of a linear layer that
+    makes a vector of a pooled one, "" = they are the same.
+    """
+
+    token_types: TokenTypes
+    position_offset: PositionOffset = 0
+    score_head: Text = ""
+    projection: Text = ""
+
+
+Index = Annotated[int, Meta(ge=0, lt=4096)]
+
+
+class SpeechSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of a model that reads log-mel frames of speech and writes what is said, as Whisper does.
+
+    mels x frames: numbers of one window; positions: rows that its encoder makes of them. The ids are those of special
+    tokens; no_timestamps is the last one before the times, of which one stands for each position of the encoder.
+    languages: id by code, {} = the model knows one and is not told. suppressed: tokens that are never written, first:
+    that do not begin a text. alignment: (layer, head) of the decoder whose attention follows the speech.
+    """
+
+    mels: Annotated[int, Meta(ge=1, le=1024)]
+    frames: Annotated[int, Meta(ge=2, le=1 << 16)]
+    positions: Annotated[int, Meta(ge=1, le=1 << 16)]
+    start: TokenId
+    end: TokenId
+    transcribe: TokenId
+    translate: TokenId
+    previous: TokenId
+    no_speech: TokenId
+    no_timestamps: TokenId
+    languages: Annotated[dict[Text, TokenId], Meta(max_length=256)] = {}
+    suppressed: Annotated[tuple[TokenId, ...], Meta(max_length=4096)] = ()
+    first: Annotated[tuple[TokenId, ...], Meta(max_length=64)] = ()
+    alignment: Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=1024)] = ()
+
+    @property
+    def features(self) -> int:
+        """Numbers of one window."""
+        return self.mels * self.frames
+
+    @property
+    def first_time(self) -> int:
+        """The token of the time 0."""
+        return self.no_timestamps + 1
+
+
+Branch = Annotated[int, Meta(ge=1, le=16)]
+
+
+class ForecastSpec(msgspec.Struct, frozen=True):
+    """A row with the id first_id + i guesses the token i + 2 places behind the row that it follows.
+
+    file: keys and values of `columns` columns, which such rows see before everything else. branches: how many guesses
+    follow the newest token, how many each of those, and so on.
+    """
+
+    file: Name
+    columns: Annotated[int, Meta(ge=1, le=1024)]
+    first_id: TokenId
+    branches: Annotated[tuple[Branch, ...], Meta(min_length=1, max_length=8)]
+
+
+SPARE_COLUMNS = 1
+Past = Annotated[int, Meta(gt=SPARE_COLUMNS, le=1 << 24)]
+
+
+class FusedSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the fused graphs of a bundle have in common.
+
+    pd_total_len: rows N of each graph that takes a chunk of a prompt beside decodes. pd_prefill_len: how many of them
+    are the prompt's, N - D. decode_slots: D, the sequences that such a step decodes. past: columns of every cache.
+    kv_update_on_device: graphs also give the updated caches; otherwise the host writes what is new.
+    """
+
+    pd_total_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
+    pd_prefill_len: Annotated[tuple[Rows, ...], Meta(min_length=1, max_length=256)]
+    decode_slots: Rows
+    past: Past
+    kv_update_on_device: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Columns of a cache that hold tokens: graphs write the rows that hold nothing into the last one."""
+        return self.past - SPARE_COLUMNS
+
+
+Width = Annotated[int, Meta(ge=1, le=1 << 24)]
+LAYER = "{layer}"
+STARTING = "qkv"  # the linear layer that a part starts its layer with; the others end the layer before
+
+
+class LoraModule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A matrix [outputs, inputs] of the checkpoint. path: its name there, `{layer}` stands for the layer's index.
+
+    linear: the linear layer of the graphs that it is, or is stacked into. The first `scaled_outputs` of its outputs
+    were multiplied by `scale` when the bundle was compiled.
+    """
+
+    path: Name
+    linear: Name
+    inputs: Width
+    outputs: Width
+    scaled_outputs: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    scale: Scale = 1.0
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, as adapters name what they target."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def starts_layer(self) -> bool:
+        """Whether it lies before the layer's attention."""
+        return self.linear == STARTING
+
+    def in_layer(self, layer: int) -> str:
+        """The path in one layer."""
+        return self.path.replace(LAYER, str(layer))
+
+
+Ids = Annotated[tuple[TokenId, ...], Meta(max_length=64)]
+
+
+class PoolingKind(StrEnum):
+    """Which rows of a text its vector is made of."""
+
+    LAST = "last"  # the last one
+    MEAN = "mean"  # all of them, averaged
+    CLS = "cls"  # the first one
+
+
+class PoolingSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a text becomes a vector.
+
+    dimensions: numbers of a whole vector. normalise: whether it has length 1. may_cut: whether its first numbers alone
+    are a vector as well (Matryoshka). begin_ids, end_ids: around the tokens of every text. prompts: what may stand in
+    front of a text, by name; default_prompt: the name of what stands there when nothing is asked for, "" = nothing.
+    """
+
+    kind: PoolingKind
+    dimensions: Vocabulary
+    normalise: bool = True
+    may_cut: bool = True
+    begin_ids: Ids = ()
+    end_ids: Ids = ()
+    prompts: Annotated[dict[Text, Text], Meta(max_length=64)] = {}
+    default_prompt: Text = ""
+
+
+class RerankKind(StrEnum):
+    """How a document is scored."""
+
+    JUDGE = "judge"  # a chat model says yes or no: the share of yes in the probability of both
+    PAIR = "pair"  # an encoder reads query and document as a pair and gives one number
+
+
+class RerankSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a query and a document become a score.
+
+    A judge reads prefix, body and suffix, each tokenised by itself; body has {instruction}, {query} and {document}.
+    instruction: for requests that bring none. yes_id, no_id: tokens of the judgement.
+    A pair is begin_ids, query, middle_ids, document, end_ids; has_types: token types tell the document from the query.
+    """
+
+    kind: RerankKind
+    prefix: Text = ""
+    body: Text = ""
+    suffix: Text = ""
+    instruction: Text = ""
+    yes_id: TokenId = 0
+    no_id: TokenId = 0
+    begin_ids: Ids = ()
+    middle_ids: Ids = ()
+    end_ids: Ids = ()
+    has_types: bool = False
+
+
+Share = Annotated[float, Meta(ge=0)]
+
+
+class RoundingError(msgspec.Struct, frozen=True):
+    """Squared error of a kind of matrices' outputs on calibration text, as a share of the outputs' squares: when
+    weights are rounded to nearest, and as their codes were chosen."""
+
+    nearest: Share
+    chosen: Share
+
+
+class LearningError(msgspec.Struct, frozen=True):
+    """An error on calibration text that was held back: as codes were chosen, and after they were learned."""
+
+    chosen: Share
+    learned: Share
+
+
+class QualitySpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """level: of `--quality`. methods: in the order in which they were used. tokens: of calibration text.
+
+    wide: the share of the layers' weights that have 8 bits because 4 would lose too much.
+    peak_bytes: most memory of the compiler by then, 0 where unknown. errors: by kind of matrix, such as "down".
+    learned: squared error of what a layer hands on as a share of its squares, by "layer N", and mean KL in nats of the
+    whole model's predictions as "KL"; empty where nothing is learned.
+    """
+
+    level: Name
+    methods: Annotated[tuple[Text, ...], Meta(max_length=64)]
+    tokens: Count
+    seconds: Annotated[float, Meta(ge=0)]
+    peak_bytes: Count = 0
+    wide: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    errors: dict[Name, RoundingError] = {}
+    learned: dict[Name, LearningError] = {}
+
+
+TableWidth = Annotated[int, Meta(ge=1, le=1 << 24)]
+
+
+class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file of [tokens, width] numbers, row after row. Quantised: real = scale * (q - zero_point), ONNX sign."""
+
+    file: Name
+    dtype: Name
+    width: TableWidth
+    scale: Scale | None = None
+    zero_point: Annotated[int, Meta(ge=-65536, le=65536)] | None = None
+
+
+FLOAT_BYTES = 4
+MOST_KERNEL = 64
+MOST_STATE_BYTES = 2 << 30  # 256 MiB serves the largest models there are
+
+
+class RecurrentKind(StrEnum):
+    """What a recurrent layer does with its rows."""
+
+    GATED_DELTA = "gated_delta"  # a convolution, then the gated delta rule over a matrix for each head
+    SHORT_CONV = "short_conv"  # a convolution over gated rows, whose outputs are gated: its last inputs are the state
+
+
+class RecurrentSpec(msgspec.Struct, frozen=True):
+    """Geometry of the recurrent layers. layers: which of the model they are, ascending. kernel: of the convolution.
+
+    A short convolution is over the values alone, as many as the hidden size.
+    """
+
+    layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]
+    key_heads: Heads
+    value_heads: Heads
+    key_dim: HeadSize
+    value_dim: HeadSize
+    kernel: Annotated[int, Meta(ge=2, le=MOST_KERNEL)]
+    kind: RecurrentKind = RecurrentKind.GATED_DELTA
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the state has matrices beside the convolution's last inputs."""
+        return self.kind is RecurrentKind.GATED_DELTA
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of a token that the first matrix of a layer gives."""
+        return self.channels + self.value_width * (1 if self.has_memory else 2)
+
+    @property
+    def key_width(self) -> int:
+        """Numbers in the queries of a token, and in its keys."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Numbers in the values of a token."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token that go through the convolution: queries, keys, values."""
+        return (2 * self.key_width if self.has_memory else 0) + self.value_width
+
+    @property
+    def memory_shape(self) -> tuple[int, int, int]:
+        """[H, K, V] of one layer; nothing where there are no matrices."""
+        return (self.value_heads, self.key_dim, self.value_dim) if self.has_memory else (0, 0, 0)
+
+    @property
+    def tail_shape(self) -> tuple[int, int]:
+        """[C, W - 1] of one layer: what the convolution still needs of the last tokens."""
+        return self.channels, self.kernel - 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """float32 bytes of the matrices of one sequence, over all layers."""
+        return len(self.layers) * math.prod(self.memory_shape) * FLOAT_BYTES
+
+    @property
+    def tail_bytes(self) -> int:
+        """float32 bytes of the convolutions' last inputs of one sequence, over all layers."""
+        return len(self.layers) * self.channels * (self.kernel - 1) * FLOAT_BYTES
+
+    @property
+    def state_bytes(self) -> int:
+        """Both: the state of one sequence, however long it is."""
+        return self.memory_bytes + self.tail_bytes
+
+    def fault(self, layers: int) -> str:
+        """What is wrong with it in a model of so many layers, "" when nothing is."""
+        if list(self.layers) != sorted(set(self.layers)) or self.layers[-1] >= layers:
+            return f"recurrent layers {list(self.layers)[:8]} are not ascending numbers below {layers}"
+        if self.has_memory and layers - 1 in self.layers:
+            return "the last layer is recurrent; it must have attention"
+        if self.value_heads % self.key_heads:
+            return f"{self.value_heads} value heads are no multiple of {self.key_heads} key heads"
+        if self.state_bytes > MOST_STATE_BYTES:
+            return f"recurrent layers take {self.state_bytes} bytes a sequence, {MOST_STATE_BYTES} is the most"
+        return ""
+
+
+class ExpertSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Geometry of the experts. layers: which of the model have them, ascending. count: of a layer. chosen: of them for
+    a token. ffn: numbers between the two matrices of one. shared: the same of what every token goes through as well."""
+
+    layers: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1024)]
+    count: Annotated[int, Meta(ge=1, le=4096)]
+    chosen: Annotated[int, Meta(ge=1, le=4096)]
+    ffn: Width
+    shared: UnknownSize = 0

@@ -1,0 +1,102 @@
+"""What a bundle says of images: how one is cut into tiles, how a prompt names it, and the graph that reads a tile."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from engine.bundle.specs import Name, Text, TokenId
+
+PIXELS, FEATURES = "pixels", "image_features"  # uint8 [1, 3, side, side]; float32 [tokens, width]
+# Of a graph that takes an image as patches: uint8 [P, 3 * patch ** 2], row and column [P, 2], 1 where there is none
+# [P, 1], the largest row and column, at least 1 [1, 2].
+PATCHES, PLACES, PADDING, SPAN = "patches", "places", "padding", "span"
+EMBEDS, EMBEDDED = "inputs_embeds", "is_embedded"  # of the first linear graph: rows [1, N, hidden], 1 where they count
+Side = Annotated[int, Meta(ge=0, le=4096)]
+Pixels = Annotated[int, Meta(ge=1, le=1 << 32)]
+
+
+def deepstack_name(layer: int) -> str:
+    """What is added to the rows of an image behind a layer of the text: [1, N, hidden], 0 in all other rows."""
+    return f"deepstack_{layer}"
+
+
+class Cutting(StrEnum):
+    """How an image becomes tiles."""
+
+    WHOLE = "whole"  # one tile, whatever the image's shape
+    GRID = "grid"  # rows and columns of tiles, then the whole image as one more; a small image is that one alone
+    CANVAS = "canvas"  # the grid of tiles whose proportions are nearest, then the whole image unless it is one tile
+    NATIVE = "native"  # one tile of its own proportions, as `NativeSpec` says
+
+
+class Resampling(StrEnum):
+    """How pixels are made of pixels; the names are Pillow's."""
+
+    NEAREST = "nearest"
+    LANCZOS = "lanczos"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
+class NativeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An image in its own proportions: cells of `merge` x `merge` patches of `patch` pixels square, a token each.
+
+    least_pixels, most_pixels: after it is resized. buckets: slots for cells that a run of the graph may have, fewest
+    first. window: cells of a side of what some layers see, whose slots follow each other; 0 = all see everything.
+    """
+
+    patch: Annotated[int, Meta(ge=1, le=256)]
+    merge: Annotated[int, Meta(ge=1, le=16)]
+    least_pixels: Pixels
+    most_pixels: Pixels
+    buckets: Annotated[tuple[int, ...], Meta(min_length=1, max_length=64)]
+    window: Annotated[int, Meta(ge=0, le=256)] = 0
+
+    @property
+    def cell(self) -> int:
+        """Pixels of a side of a cell."""
+        return self.patch * self.merge
+
+    def slots(self, rows: int, columns: int) -> int:
+        """How many a grid of cells takes: windows at its edges are whole."""
+        if not self.window:
+            return rows * columns
+        return -(-rows // self.window) * -(-columns // self.window) * self.window**2
+
+
+class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Images of a bundle whose text graphs take rows in place of tokens.
+
+    file: the graph that gives `tokens` rows for a tile of `side` pixels square, or those that `native` says, both then
+    being 0. deepstack: layers of the text, from the first on, that each add numbers of their own to an image's rows,
+    which come side by side behind the row itself. placeholder: what the chat template
+    writes for an image; token: the id of `pad`, which stands in the prompt for each row. opening: before the rows of a
+    tile, tile_tag or whole_tag between them; tile_tag has {row} and {column}, from 1. row_end: behind a row of tiles,
+    and once more behind all of them. closing: behind the last tile. longest: the longer side of an image before it is
+    cut, 0 = as it is. most_tiles: of a canvas, the whole image not counted.
+    """
+
+    file: Name
+    cutting: Cutting
+    side: Side
+    tokens: Annotated[int, Meta(ge=0, le=1 << 16)]
+    token: TokenId
+    placeholder: Text
+    pad: Text
+    resampling: Resampling = Resampling.BICUBIC
+    longest: Annotated[int, Meta(ge=0, le=1 << 14)] = 0
+    opening: Text = ""
+    tile_tag: Text = ""
+    whole_tag: Text = ""
+    row_end: Text = ""
+    closing: Text = ""
+    most_tiles: Annotated[int, Meta(ge=1, le=256)] = 1
+    native: NativeSpec | None = None
+    deepstack: Annotated[int, Meta(ge=0, le=64)] = 0
+
+    @property
+    def tile_bytes(self) -> int:
+        """Of the pixels of one tile."""
+        return 3 * self.side * self.side

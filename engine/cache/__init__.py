@@ -1,1 +1,0 @@
-"""Book-keeping of cache columns. The runtime holds the bytes; nothing here touches an array."""

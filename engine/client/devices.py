@@ -1,0 +1,335 @@
+"""One model on several devices: a worker for each, one queue, and sequences that go from one to another.
+
+Prompts are read and tokens are written where `placement` says. A sequence takes its full blocks of keys and values
+along (`engine/worker/hand_over.py`). A device that is lost leaves its sequences to the others, which compute them anew.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from engine.client.hand_over_check import MOST_LOSS, HandOverCheck
+from engine.client.info import EngineState
+from engine.client.placement import MOVE_TOKEN_MS, DeviceCosts, DeviceLoad, reader, writer
+from engine.client.recovery import PendingRequest
+from engine.client.step_feed import StepFeed
+from engine.client.supervisor import Supervisor
+from engine.config import BLOCK_SIZE
+from engine.errors import BundleError, HexserveError
+from engine.logs.handler import server_log
+from engine.messages import Ready, Stats, summed
+from engine.request import Request, TokenEvent
+
+OBSERVED_SHARE = 0.25  # of a hand-over in what is expected of the next one
+MakeSupervisor = Callable[..., Supervisor]
+# The state of a group is the best of its devices' while one of them serves.
+BEST_FIRST = (
+    EngineState.READY,
+    EngineState.RESTARTING,
+    EngineState.LOADING,
+    EngineState.DRAINING,
+    EngineState.DEAD,
+    EngineState.STOPPED,
+)
+
+
+@dataclass(slots=True)
+class PlacedRequest:
+    """Where a request is. target: the device that it is being handed to. reads: whether its prompt is being read."""
+
+    at: int
+    may_move: bool
+    target: int | None = None
+    reads: bool = True
+
+
+@dataclass(slots=True)
+class GroupDevice:
+    """One of the group. costs: None until its worker is ready, or where it measured nothing."""
+
+    supervisor: Supervisor
+    ready: Ready | None = None
+    costs: DeviceCosts | None = None
+    placed: set[str] = field(default_factory=set)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can take a request now."""
+        return self.supervisor.state is EngineState.READY
+
+
+class DeviceGroup:
+    """What a `Supervisor` is to an engine, over several. All methods belong to one event loop.
+
+    make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`.
+    """
+
+    def __init__(
+        self,
+        make: Sequence[MakeSupervisor],
+        deliver: Callable[[TokenEvent], None],
+        fail: Callable[[str, HexserveError], None],
+        label: str = "",
+    ) -> None:
+        self._log = server_log(label)
+        self._deliver, self._fail = deliver, fail
+        self._folder = Path(tempfile.mkdtemp(prefix="hexserve-caches-"))
+        self._placed: dict[str, PlacedRequest] = {}
+        self._check = HandOverCheck()
+        self._devices = [GroupDevice(one(**self._listeners(index))) for index, one in enumerate(make)]
+        self.moves = 0
+        self._token_ms = MOVE_TOKEN_MS  # of a hand-over, as the last ones took
+        self.steps = StepFeed(self._tell_watched)
+        for device in self._devices:
+            device.supervisor.steps = self.steps
+
+    def _listeners(self, index: int) -> dict[str, object]:
+        return {
+            "deliver": partial(self._on_event, index),
+            "fail": self._on_failure,
+            "on_loss": partial(self._on_loss, index),
+            "on_handed": self._on_handed,
+        }
+
+    # -- as a supervisor --------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> EngineState:
+        """Where the group is in its life."""
+        states = {device.supervisor.state for device in self._devices}
+        if EngineState.LOADING in states and any(device.ready is None for device in self._devices):
+            return EngineState.LOADING
+        return next(state for state in BEST_FIRST if state in states)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the first worker there is."""
+        return next((pid for device in self._devices if (pid := device.supervisor.pid) is not None), None)
+
+    @property
+    def stats(self) -> Stats:
+        """Counters and gauges of all devices together."""
+        all_stats = [device.supervisor.stats for device in self._devices]
+        gauges = ("running", "waiting", "kv_slots_used", "kv_slots_total")
+        stages = [
+            {f"{number} {device.ready.device if device.ready else ''}: {name}": s for name, s in stats.stages.items()}
+            for number, (device, stats) in enumerate(zip(self._devices, all_stats, strict=True), 1)
+        ]
+        return msgspec.structs.replace(
+            Stats(),
+            **summed(*all_stats) | {"hand_overs": self.moves},
+            **{name: sum(getattr(stats, name) for stats in all_stats) for name in gauges},
+            stages={name: seconds for part in stages for name, seconds in part.items()},
+        )
+
+    @property
+    def restarts(self) -> int:
+        """How often a worker that had been ready was replaced."""
+        return sum(device.supervisor.restarts for device in self._devices)
+
+    @property
+    def death_reason(self) -> str:
+        """Of the last worker that died."""
+        return "; ".join(filter(None, (device.supervisor.death_reason for device in self._devices)))
+
+    async def start(self) -> Ready:
+        """Start all workers. EngineFailure or BundleError when one does not come up, or they do not fit together."""
+        starting = [asyncio.create_task(device.supervisor.start()) for device in self._devices]
+        try:
+            readies = await asyncio.gather(*starting)
+            for device, ready in zip(self._devices, readies, strict=True):
+                device.ready = ready
+                device.costs = DeviceCosts(ready.costs, ready.variants == ("free",)) if ready.costs else None
+            return joined(readies)
+        except BaseException:
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            await self.close()
+            raise
+
+    def check_room(self) -> None:
+        """Busy when no worker reads what it was already sent."""
+        for device in self._devices:
+            device.supervisor.check_room()
+
+    def submit(self, request: Request, emitted: Sequence[int] = ()) -> None:
+        """Take a request; it goes to the device that reads its prompt first."""
+        may_move = can_move(request)
+        index = self._reader(len(request.prompt_ids) + len(emitted)) if may_move else self._first_serving()
+        self._place(request.id, index, may_move)
+        self._devices[index].supervisor.submit(request, emitted)
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request; unknown ids are ignored."""
+        placed = self._forget(request_id)
+        if placed is not None:
+            self._devices[placed.at].supervisor.abort(request_id)
+
+    def drain(self) -> None:
+        """Take nothing new from now on; what runs goes on."""
+        for device in self._devices:
+            device.supervisor.drain()
+
+    async def close(self) -> None:
+        """End all workers and fail what is unfinished. May be repeated."""
+        await asyncio.gather(*(device.supervisor.close() for device in self._devices))
+        self.steps.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def check(self, prompt: tuple[int, ...]) -> None:
+        """Hand a prompt from each device to the next one. BundleError where the caches of two bundles do not fit."""
+        for giver, taker in pairwise((*range(len(self._devices)), 0)):
+            names = [ready.device for index in (giver, taker) if (ready := self._devices[index].ready) is not None]
+            path = self._folder / f"check {giver}.caches"
+            kl = await self._check.loss(self._devices[giver].supervisor, self._devices[taker].supervisor, prompt, path)
+            if kl > MOST_LOSS:
+                raise BundleError(
+                    f"devices: keys and values from {names[0]} do not fit the bundle on {names[1]} (KL {kl:.2f} nats): "
+                    "compile both of the same checkpoint anew"
+                )
+            self._log.info("sequences may go from %s to %s: KL %.4f over a check", *names, kl)
+
+    def _tell_watched(self, is_on: bool) -> None:
+        for device in self._devices:
+            device.supervisor.tell_watched(is_on)
+
+    # -- where requests are -----------------------------------------------------------------------------------------
+
+    def _place(self, request_id: str, index: int, may_move: bool) -> None:
+        self._placed[request_id] = PlacedRequest(index, may_move)
+        self._devices[index].placed.add(request_id)
+
+    def _forget(self, request_id: str) -> PlacedRequest | None:
+        placed = self._placed.pop(request_id, None)
+        if placed is not None:
+            self._devices[placed.at].placed.discard(request_id)
+        return placed
+
+    def _first_serving(self) -> int:
+        """Where none serves it is one that will."""
+        states = [BEST_FIRST.index(device.supervisor.state) for device in self._devices]
+        return states.index(min(states))
+
+    def _reader(self, prompt: int) -> int:
+        serving = [index for index, device in enumerate(self._devices) if device.serves]
+        loads = self._loads(serving)
+        return serving[reader(prompt, loads)] if loads else self._first_serving()
+
+    def _loads(self, devices: Sequence[int]) -> list[DeviceLoad]:
+        """Of those devices; none where one of them has no costs to compare."""
+        found: list[DeviceLoad] = []
+        for index in devices:
+            device = self._devices[index]
+            if device.costs is None:
+                return []
+            contexts, unread = [], 0
+            for request_id in device.placed:
+                pending = device.supervisor.progress(request_id)
+                if pending is None:
+                    continue
+                tokens = len(pending.request.prompt_ids) + len(pending.emitted)
+                if self._placed[request_id].reads:
+                    unread += tokens
+                else:
+                    contexts.append(tokens)
+            mean = sum(contexts) // len(contexts) if contexts else 0
+            found.append(DeviceLoad(device.costs, len(contexts), mean, unread))
+        return found
+
+    def _on_event(self, index: int, event: TokenEvent) -> None:
+        if self._check.settle(event.id, event):
+            return
+        placed = self._placed.get(event.id)
+        if placed is not None:
+            if event.finish is not None:
+                self._forget(event.id)
+            elif event.token_ids:
+                is_first, placed.reads = placed.reads, False
+                self._consider(index, event.id, placed, is_first)
+        self._deliver(event)
+
+    def _consider(self, index: int, request_id: str, placed: PlacedRequest, is_first: bool) -> None:
+        """Behind the first token, and at borders of blocks: whether the next ones come cheaper elsewhere."""
+        device = self._devices[index]
+        pending = device.supervisor.progress(request_id)
+        if not placed.may_move or placed.target is not None or pending is None:
+            return
+        context = len(pending.request.prompt_ids) + len(pending.emitted)
+        serving = [number for number, other in enumerate(self._devices) if other.serves]
+        if (not is_first and context % BLOCK_SIZE) or len(serving) < 2 or index not in serving:
+            return
+        loads = self._loads(serving)
+        left = pending.request.params.max_tokens - len(pending.emitted)
+        there = serving[writer(serving.index(index), context, left, loads, self._token_ms)] if loads else index
+        if there != index:
+            placed.target = there
+            self.moves += 1
+            device.supervisor.hand_over(request_id, str(self._folder / f"{self.moves}.caches"))
+
+    def _on_handed(self, pending: PendingRequest) -> None:
+        """One device has let go of a request: another one goes on with it."""
+        if pending.caches:  # reading takes about as long as writing
+            tokens = len(pending.request.prompt_ids) + len(pending.emitted)
+            self._token_ms += OBSERVED_SHARE * (2 * pending.caches_ms / tokens - self._token_ms)
+        if self._check.settle(pending.request.id, pending):
+            return
+        placed = self._placed[pending.request.id]
+        target = placed.target if placed.target is not None else placed.at
+        if not self._devices[target].serves:
+            target = self._first_serving()
+        self._move(pending, target)
+
+    def _on_loss(self, index: int, pendings: Sequence[PendingRequest]) -> None:
+        """A worker died: what it had goes to a device that serves, if there is one."""
+        others = [number for number, device in enumerate(self._devices) if number != index and device.serves]
+        for pending in pendings:
+            placed = self._placed.get(pending.request.id)
+            if placed is not None:
+                placed.target = None
+            if not others or placed is None or not placed.may_move:
+                continue
+            if self._devices[index].supervisor.take(pending.request.id):
+                pending.was_moved = True
+                self._move(pending, others[0])
+
+    def _move(self, pending: PendingRequest, target: int) -> None:
+        placed = self._forget(pending.request.id)
+        assert placed is not None
+        self._place(pending.request.id, target, placed.may_move)
+        self._placed[pending.request.id].reads = placed.reads or not pending.caches
+        self._devices[target].supervisor.adopt(pending)
+
+    def _on_failure(self, request_id: str, error: HexserveError) -> None:
+        if self._check.settle(request_id, error):
+            return
+        self._forget(request_id)
+        self._fail(request_id, error)
+
+
+def can_move(request: Request) -> bool:
+    """Whether what two devices compute of a request is the same: one of tokens alone, of the model itself."""
+    more = request.images or request.audio or request.prompt_embeds or request.adapter
+    return not more and request.pooling is None and request.params.prompt_logprobs is None
+
+
+def joined(readies: Sequence[Ready]) -> Ready:
+    """What is told of all workers: the least that one of them can do. BundleError where one cannot hand over."""
+    for ready in readies:
+        if ready.keeps:
+            raise BundleError(f"devices: {ready.keeps}")
+    first = readies[0]
+    names = [ready.device for ready in readies]
+    return msgspec.structs.replace(
+        first,
+        device=" and ".join(names),
+        max_tokens_per_sequence=min(ready.max_tokens_per_sequence for ready in readies),
+        variants=tuple(f"{ready.device}: {variant}" for ready in readies for variant in ready.variants),
+    )

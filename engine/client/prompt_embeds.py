@@ -1,0 +1,84 @@
+"""The rows of `prompt_embeds`: read from a client's array, and what a bundle takes."""
+
+import base64
+import binascii
+import re
+
+import numpy as np
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.tensors import embedding_width
+from engine.errors import ContextLengthExceeded, InvalidRequest
+from engine.request import PromptEmbeds, Request
+
+MAGIC = b"\x93NUMPY"
+LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # of the head's length, by version
+MOST_HEAD_BYTES = 1024
+HEAD = re.compile(
+    rb"\{\s*'descr':\s*'(<f[24])',\s*'fortran_order':\s*(False|True),\s*'shape':\s*\((\d{1,9}),\s*(\d{1,9}),?\),?\s*\}\s*"
+)
+
+
+def decode_embeds(encoded: str, width: int, limit: int, param: str) -> PromptEmbeds:
+    """float16 or float32 [tokens, width], finite, as rows for a request; `limit` is the context in tokens.
+
+    Sizes are compared before anything is copied. InvalidRequest or ContextLengthExceeded naming `param`.
+    """
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"'{param}' is not base64.", param) from None
+    dtype, tokens, found, start = _head(content, param)
+    if found != width:
+        raise InvalidRequest(f"'{param}' has rows of {found} numbers; this model's embeddings have {width}.", param)
+    if not tokens:
+        raise InvalidRequest(f"'{param}' is empty: at least one row is needed.", param)
+    if tokens >= limit:
+        raise ContextLengthExceeded(limit, tokens, 1, param)
+    if len(content) - start != tokens * width * dtype.itemsize:
+        raise InvalidRequest(
+            f"'{param}' has {len(content) - start} bytes of numbers; its head says {tokens * width * dtype.itemsize}.",
+            param,
+        )
+    values = np.frombuffer(content, dtype, offset=start).astype("<f4")
+    if not np.isfinite(values).all():
+        raise InvalidRequest(f"'{param}' has numbers that are not finite.", param)
+    return PromptEmbeds(tokens, values.tobytes())
+
+
+def _head(content: bytes, param: str) -> tuple["np.dtype[np.floating]", int, int, int]:
+    """Type, rows, numbers of a row, and where they begin."""
+    size = LENGTH_BYTES.get(content[6], 0) if content[:6] == MAGIC and len(content) > 8 else 0
+    start = 8 + size
+    length = int.from_bytes(content[8:start], "little")
+    match = HEAD.fullmatch(content[start : start + length]) if size and length <= MOST_HEAD_BYTES else None
+    if match is None or match[2] != b"False" or len(content) < start + length:
+        raise InvalidRequest(
+            f"'{param}' must be a .npy file of float16 or float32 numbers [tokens, hidden], rows one after the other, "
+            "as numpy.save writes it.",
+            param,
+        )
+    return np.dtype(match[1].decode()), int(match[3]), int(match[4]), start + length
+
+
+FLOAT_BYTES = 4
+
+
+def width_for(manifest: Manifest, param: str) -> int:
+    """Numbers of one row; InvalidRequest for a bundle whose graphs begin with token ids."""
+    width = embedding_width(manifest)
+    if width is None:
+        raise InvalidRequest(
+            f"'{param}': this bundle's graphs take token ids only; it needs an embedding that is a graph of its own.",
+            param,
+        )
+    return width
+
+
+def check_embeds(manifest: Manifest, request: Request) -> None:
+    """InvalidRequest unless there is a row for every token of the prompt, or none at all."""
+    if not request.prompt_embeds:
+        return
+    wanted = len(request.prompt_ids) * width_for(manifest, "prompt_embeds") * FLOAT_BYTES
+    if len(request.prompt_embeds) != wanted:
+        raise InvalidRequest(f"'prompt_embeds' has {len(request.prompt_embeds)} bytes, {wanted} are expected.")

@@ -1,0 +1,90 @@
+"""What every step was, for whoever watches. Nobody waits for a watcher: one that reads too slowly misses steps."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from engine.errors import Busy, BusyReason
+from engine.messages import StepRecord
+
+MOST_WATCHERS = 16
+KEPT_RECORDS = 512  # for a watcher that reads slowly; half a second of a very small model
+
+
+class StepWatch:
+    """The steps since it was opened. One reader, on the engine's event loop."""
+
+    def __init__(self, leave: Callable[["StepWatch"], None], kept: int = KEPT_RECORDS) -> None:
+        self._leave = leave
+        self._records: deque[StepRecord] = deque()
+        self._kept = kept
+        self._dropped = 0
+        self._ended = False
+        self._filled = asyncio.Event()
+
+    async def read(self) -> tuple[list[StepRecord], int]:
+        """What has come, at least one record, and how many the reader missed before; nothing when it has ended."""
+        while not (self._records or self._ended):
+            self._filled.clear()
+            await self._filled.wait()
+        records, dropped = list(self._records), self._dropped
+        self._records.clear()
+        self._dropped = 0
+        return records, dropped
+
+    def give(self, record: StepRecord) -> None:
+        """One more step; called by the feed."""
+        if len(self._records) >= self._kept:
+            self._records.popleft()
+            self._dropped += 1
+        self._records.append(record)
+        self._filled.set()
+
+    def end(self) -> None:
+        """No more comes; what has come can still be read. May be repeated."""
+        if not self._ended:
+            self._ended = True
+            self._leave(self)
+            self._filled.set()
+
+
+class StepFeed:
+    """Hands records to all watchers. `tell` says to the worker whether anybody watches; called when that changes."""
+
+    def __init__(self, tell: Callable[[bool], None]) -> None:
+        self._tell = tell
+        self._watches: set[StepWatch] = set()
+        self._is_closed = False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._watches)
+
+    def open(self) -> StepWatch:
+        """A new watch, which whoever opened it ends; Busy when there are too many or no step will come any more."""
+        if self._is_closed:
+            raise Busy.shutting_down()
+        if len(self._watches) >= MOST_WATCHERS:
+            raise Busy(f"The steps are watched {MOST_WATCHERS} times already.", BusyReason.WATCHERS, retry_after_s=5.0)
+        watch = StepWatch(self._left)
+        self._watches.add(watch)
+        if len(self._watches) == 1:
+            self._tell(True)
+        return watch
+
+    def give(self, record: StepRecord) -> None:
+        """Hand a record to all."""
+        for watch in self._watches:
+            watch.give(record)
+
+    def close(self) -> None:
+        """End every watch and open no other; may be repeated."""
+        self._is_closed = True
+        for watch in list(self._watches):
+            watch.end()
+
+    def _left(self, watch: StepWatch) -> None:
+        self._watches.discard(watch)
+        if not self._watches:
+            self._tell(False)

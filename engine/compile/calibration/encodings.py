@@ -1,0 +1,248 @@
+"""One encoding (type, scale, zero point) for every activation, from the ranges that calibration saw. Pure.
+
+Rounding: step² / 12 for each value. Clipping: the largest value of a text is taken to lie above the smallest of these
+largest values, u, by an exponentially distributed amount, of which the mean excess b is the likeliest mean. Beyond r
+then lies exp(-(r - u) / b) of the texts, each by b on average, so that a text loses 2 b² exp(-(r - u) / b).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.tensors import Encoding, place_of
+from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
+from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT
+
+# Room for what the calibration text did not show; at 16 bits it costs next to nothing.
+MARGIN = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Smallest and largest value."""
+
+    low: float
+    high: float
+
+    def joined(self, other: "Range") -> "Range":
+        """The range that holds both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Extremes of each text, in their order, and how many values a text has: all that is kept of an activation."""
+
+    texts: tuple[Range, ...]
+    values: int
+
+    @property
+    def extremes(self) -> Range:
+        """Of all texts."""
+        return Range(min(text.low for text in self.texts), max(text.high for text in self.texts))
+
+    def joined(self, other: "Observed") -> "Observed":
+        """Of two activations that share an encoding; ValueError unless the same texts were seen."""
+        texts = tuple(mine.joined(theirs) for mine, theirs in zip(self.texts, other.texts, strict=True))
+        return Observed(texts, self.values + other.values)
+
+
+ChooseRange = Callable[[Observed], Range]
+
+
+def extreme_range(seen: Observed) -> Range:
+    """What was seen, with a margin."""
+    return Range(seen.extremes.low * MARGIN, seen.extremes.high * MARGIN)
+
+
+Float64 = NDArray[np.float64]
+
+STEPS = 65535
+LEAST_TEXTS = 4  # fewer say nothing of another text
+# Ends of the range over the extreme that was seen; the largest bounds what one odd text may cost all others.
+SHARES = np.linspace(1.0, 2.5, 61)
+
+
+def error_range(seen: Observed) -> Range:
+    """Holds all that was seen, and zero. Few texts: their extremes, as `extreme_range` has them."""
+    if len(seen.texts) < LEAST_TEXTS:
+        return extreme_range(seen)
+    highs = np.array([max(text.high, 0.0) for text in seen.texts])
+    lows = np.array([max(-text.low, 0.0) for text in seen.texts])
+    high, low = SHARES * highs.max(), SHARES * lows.max()
+    clipped = clipping_error(highs, high)[:, None] + clipping_error(lows, low)
+    widths = high[:, None] + low
+    errors = clipped + rounding_error(widths, seen.values)
+    first, second = np.unravel_index(int(np.argmin(errors)), errors.shape)
+    return Range(-float(low[second]), float(high[first]))
+
+
+def clipping_error(tops: Float64, ends: Float64) -> Float64:
+    """Expected of a text, for each of `ends` [E]. tops [texts]: the largest value of each."""
+    least = float(tops.min())
+    excess = float(tops.mean()) - least
+    if excess == 0:  # every text reaches as far, and no candidate ends before
+        return np.zeros(len(ends), np.float64)
+    return np.asarray(2 * excess**2 * np.exp(-(ends - least) / excess), np.float64)
+
+
+def rounding_error(widths: Float64, values: int) -> Float64:
+    """Expected of a text with so many values, for each width of a range."""
+    return np.asarray(values * np.square(widths / STEPS) / 12, np.float64)
+
+
+WIDE_DTYPE, KV_DTYPE = "uint16", "uint8"
+WIDE_CODES = 65535
+KV_ZERO, KV_LARGEST = 128, 127
+MASK_FLOOR = -100.0
+
+ROTARY_INPUTS = (COS_INPUT, SIN_INPUT)
+SHARE_ENCODING = Encoding(WIDE_DTYPE, 1.0 / 65536, 0)
+FIXED_OPERATORS = {"Softmax": SHARE_ENCODING, "Sigmoid": SHARE_ENCODING}
+
+# Operators that only move numbers: the back end wants one encoding on all their sides.
+MOVERS = {"Reshape", "Transpose", "Split", "Concat", "Expand", "Gather"}
+
+
+class Groups:
+    """Tensors that must share one encoding, as disjoint sets of keys."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def find(self, key: str) -> str:
+        """The key that stands for the set of `key`."""
+        while self._parent.setdefault(key, key) != key:
+            key = self._parent[key]
+        return key
+
+    def tie(self, first: str, second: str) -> None:
+        """Join the sets of two keys."""
+        self._parent[self.find(second)] = self.find(first)
+
+
+def choose_encodings(
+    graphs: Sequence[FloatGraph],
+    observed: Mapping[str, Observed],
+    rotary_factor: float,
+    choose: ChooseRange = extreme_range,
+    mask_floor: float = MASK_FLOOR,
+) -> dict[str, Encoding]:
+    """An encoding for the key of every activation of all parts; KeyError when one was never observed.
+
+    Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
+    from `mask_floor` to 0. choose: makes a range of what was observed, but for caches: those have the extremes, as at
+    8 bits too little clipping is worth its error, least of all that of keys, where the largest are those looked for.
+    """
+    groups = tied(graphs)
+    inputs = {MASK_INPUT: mask_encoding(mask_floor), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
+    fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
+    names = {graph.key(name): name for graph in graphs for name in graph.activations()}
+    caches = {groups.find(key) for key, name in names.items() if _is_cache(name)}
+    seen = [(groups.find(key), observed[key]) for key in names if groups.find(key) not in fixed]
+    # What attention gives lies in the range of the values that it mixes, whatever the text showed of it.
+    seen += [
+        (groups.find(graph.key(output)), observed[value]) for graph in graphs for output, value in _mixtures(graph)
+    ]
+    joined: dict[str, Observed] = {}
+    for group, each in seen:
+        joined[group] = joined[group].joined(each) if group in joined else each
+
+    measured = {
+        group: kv_encoding(each.extremes) if group in caches else wide_encoding(choose(each))
+        for group, each in joined.items()
+    }
+    return {key: (fixed | measured)[groups.find(key)] for key in names}
+
+
+def tied(graphs: Iterable[FloatGraph]) -> Groups:
+    """Which activations share an encoding."""
+    groups = Groups()
+    for graph in graphs:
+        names = set(graph.activations())
+        for name in names:
+            if place_of(name, "_in") is not None:
+                groups.tie(name, name.removesuffix("_in") + "_out")
+        for node in graph.model.graph.node:
+            if node.op_type in MOVERS:
+                sides = [name for name in (*node.input, *node.output) if name in names]
+                for name in sides[1:]:
+                    groups.tie(graph.key(sides[0]), graph.key(name))
+        mixed = {output for output, _ in _mixtures(graph)}
+        for node in graph.model.graph.node:
+            if node.op_type == "Add" and mixed.issuperset(node.input):
+                for name in node.input:
+                    groups.tie(graph.key(node.output[0]), graph.key(name))
+    return groups
+
+
+def _mixtures(graph: FloatGraph) -> Iterator[tuple[str, str]]:
+    """Results of attention and the values they mix.
+
+    A mean of values lies in the values' range. Over how many columns it goes depends on the text and on the variant,
+    so what calibration saw of it says little: one column alone is as large as a value.
+    """
+    for node in graph.model.graph.node:
+        place = place_of(node.input[1], "_in") or place_of(node.input[1], "_out") if len(node.input) > 1 else None
+        if node.op_type == "MatMul" and place is not None and place.side == 1:
+            yield node.output[0], f"past_value_{place.layer}_out"
+
+
+def score_span(graphs: Iterable[FloatGraph], observed: Mapping[str, Observed]) -> float:
+    """The widest range of attention scores, before the mask, of any layer."""
+    spans = [0.0]
+    for graph in graphs:
+        masked = {node.input[0] for node in graph.model.graph.node if node.op_type == "Softmax"}
+        for node in graph.model.graph.node:
+            if masked.intersection(node.output):
+                seen = observed[graph.key(node.input[0])].extremes
+                spans.append(seen.high - seen.low)
+    return max(spans)
+
+
+def wide_encoding(seen: Range) -> Encoding:
+    """16 bits over the range and zero."""
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    scale = _single((high - low) / WIDE_CODES or 1.0)
+    return Encoding(WIDE_DTYPE, scale, round(-low / scale))
+
+
+def kv_encoding(seen: Range) -> Encoding:
+    """8 bits, symmetric: code 128 is zero."""
+    return Encoding(KV_DTYPE, _single(max(-seen.low, seen.high) / KV_LARGEST or 1.0), KV_ZERO)
+
+
+def _single(scale: float) -> float:
+    """As the graphs store it."""
+    return float(np.float32(scale))
+
+
+def rotary_encoding(factor: float) -> Encoding:
+    """Cosines and sines share it: the contract's 2 / 65535, wider only where the rotation also stretches."""
+    return Encoding(WIDE_DTYPE, _single(2.0 * max(1.0, factor) / WIDE_CODES), 32768)
+
+
+def mask_encoding(floor: float) -> Encoding:
+    """The largest code is 0, exactly; code 0 is the floor."""
+    return Encoding(WIDE_DTYPE, _single(-floor / WIDE_CODES), WIDE_CODES)
+
+
+def _fixed(graph: FloatGraph, inputs: Mapping[str, Encoding]) -> Iterator[tuple[str, Encoding]]:
+    """Keys whose encoding does not depend on what was observed."""
+    for tensor in graph.inputs:
+        if tensor.name in inputs:
+            yield tensor.name, inputs[tensor.name]
+    tables = {node.output[0]: node for node in graph.model.graph.node if node.op_type == DEQUANTIZE}
+    for node in graph.model.graph.node:
+        if node.op_type in FIXED_OPERATORS:
+            yield graph.key(node.output[0]), FIXED_OPERATORS[node.op_type]
+        elif node.op_type == "Gather" and node.input[0] in tables:
+            _, scale, zero = tables[node.input[0]].input
+            encoding = Encoding(WIDE_DTYPE, float(graph.value(scale)), int(graph.value(zero)))
+            yield graph.key(node.output[0]), encoding
+
+
+def _is_cache(name: str) -> bool:
+    return place_of(name, "_in") is not None or place_of(name, "_out") is not None

@@ -1,0 +1,248 @@
+"""The float definition of the network, in numpy, straight from the checkpoint: what the graphs are checked against.
+
+Written from the transformer's definition, and for recurrent layers from that of the gated delta rule, token by token;
+it shares no code with the graph writer. Shapes: T tokens, H heads, K key heads, D head_dim; of recurrent layers H value
+heads, K key size, V value size, W kernel.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.calibration.attention import Kept, capped, mixed_by_attention, rotation_of
+from engine.compile.calibration.experts import mixed_by_experts
+from engine.compile.calibration.layer_reader import LayerReader, norm, sigmoid
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.models.network import Activation, Network
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+LENGTH_EPSILON = np.float32(1e-6)
+
+
+def mixed_by_recurrence(reader: LayerReader, stacked: Float32, x: Float32) -> Float32:
+    """Gated DeltaNet, or a gated convolution, from an empty state: what the output projection is given [T, H * V].
+
+    stacked: queries, keys, values and gate side by side [T, ...]. x [T, hidden]: normed, what they were made of.
+    """
+    names, spec = reader.network.details.recurrent_names, reader.network.spec.recurrent
+    assert spec is not None
+    weight = reader.tensor(f"{names.conv}.weight")[:, 0]
+    if not spec.has_memory:
+        first, gate, values = np.split(stacked, 3, axis=1)
+        return np.asarray(_convolved(first * values, weight) * gate, np.float32)
+    mixed, gate = np.split(stacked, [spec.channels], axis=1)
+    mixed = _convolved(mixed, weight)
+    mixed = mixed * sigmoid(mixed)
+    query, key, value = np.split(mixed, [spec.key_width, 2 * spec.key_width], axis=1)
+    repeats = spec.value_heads // spec.key_heads
+    query, key = (
+        np.repeat(_of_unit_length(part.reshape(len(x), spec.key_heads, -1)), repeats, axis=1) for part in (query, key)
+    )
+    query = query / np.sqrt(np.float32(spec.key_dim))
+    beta = sigmoid(reader.project(x, (names.beta,)))
+    step = np.logaddexp(np.float32(0), reader.project(x, (names.decay,)) + reader.tensor(names.dt_bias))
+    decay = np.exp(-np.exp(reader.tensor(names.a_log)) * step)
+    memory = np.zeros(spec.memory_shape, np.float32)
+    outputs = []
+    for row, values in enumerate(value.reshape(len(x), spec.value_heads, -1)):
+        memory = memory * decay[row][:, None, None]
+        wrong = beta[row][:, None] * (values - np.einsum("hkv,hk->hv", memory, key[row]))
+        memory = memory + key[row][:, :, None] * wrong[:, None, :]
+        outputs.append(np.einsum("hkv,hk->hv", memory, query[row]))
+    heads = norm(np.stack(outputs), reader.tensor(f"{names.norm}.weight"), reader.network.norm_epsilon)
+    gated = heads.reshape(len(x), -1) * gate * sigmoid(gate)
+    return np.asarray(gated, np.float32)
+
+
+def _convolved(x: Float32, weight: Float32) -> Float32:
+    """x [T, channels], each channel with its own weight [channels, W] over this token and those before."""
+    kernel = weight.shape[1]
+    padded = np.concatenate([np.zeros((kernel - 1, x.shape[1]), np.float32), x])
+    return np.asarray(sum(padded[tap : tap + len(x)] * weight[:, tap] for tap in range(kernel)), np.float32)
+
+
+def _of_unit_length(x: Float32) -> Float32:
+    result: Float32 = x / np.sqrt(np.sum(np.square(x), axis=-1, keepdims=True) + LENGTH_EPSILON)
+    return result
+
+
+_HEAD_ROWS = 16_384
+
+
+def reference_logits(
+    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
+) -> Float32:
+    """Logits [T, vocab] of a pass over `tokens` [T] from position 0. Holds one matrix at a time.
+
+    visible: which tokens attention of each token sees [T, T], None = those up to itself.
+    """
+    return head_logits(checkpoint, network, reference_hidden(checkpoint, network, tokens, visible))
+
+
+def head_logits(checkpoint: Checkpoint, network: Network, x: Float32) -> Float32:
+    """Logits [T, vocab] of hidden states [T, hidden] behind the final norm."""
+    spec, names = network.spec, network.details.names
+    head = f"{names.embedding if spec.tied_head else names.head}.weight"
+    starts = range(0, spec.vocab, _HEAD_ROWS)
+    pieces = [x @ checkpoint.rows(head, start, min(start + _HEAD_ROWS, spec.vocab)).T for start in starts]
+    logits = np.concatenate(pieces, axis=1) * np.float32(network.details.multipliers.logits)
+    return capped(logits, network.details.logit_softcap)
+
+
+def reference_hidden(
+    checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], visible: NDArray[np.bool_] | None = None
+) -> Float32:
+    """As `reference_logits`, but what the head is given: hidden states [T, hidden] behind the final norm."""
+    names, spec = network.details.names, network.spec
+    embedding = f"{names.embedding}.weight"
+    x = np.concatenate([checkpoint.rows(embedding, int(token), int(token) + 1) for token in tokens])
+    x = x * np.float32(network.details.multipliers.embedding)
+    x = LayerReader(checkpoint, network, 0).normed(x, names.embedding_norm)
+    inputs, kept = layer_inputs(checkpoint, network, tokens, x), Kept()
+    for layer in range(spec.layers):
+        reader = LayerReader(checkpoint, network, layer)
+        x = layer_output(reader, layer, x, mixing(reader, layer, [len(tokens)], visible, kept))
+        x = _ended(reader, x, inputs)
+    return final_normed(checkpoint, network, x)
+
+
+def layer_inputs(checkpoint: Checkpoint, network: Network, tokens: NDArray[np.int64], x: Float32) -> Float32 | None:
+    """What each layer takes of tokens beside the stream [T, layers, size], x [T, hidden] being embedded; None where
+    layers take nothing else."""
+    names = network.details.layer_inputs
+    if names is None:
+        return None
+    shape, reader = (len(tokens), network.spec.layers, names.size), LayerReader(checkpoint, network, 0)
+    of_tokens = np.concatenate([checkpoint.rows(f"{names.table}.weight", int(t), int(t) + 1) for t in tokens])
+    of_stream = reader.project(x, (names.projection,)) / np.float32(math.sqrt(network.spec.hidden))
+    of_stream = reader.normed(of_stream.reshape(shape), names.norm)
+    total = of_stream + of_tokens.reshape(shape) * np.float32(math.sqrt(names.size))
+    return np.asarray(total * np.float32(math.sqrt(0.5)), np.float32)
+
+
+def _ended(reader: LayerReader, x: Float32, inputs: Float32 | None) -> Float32:
+    """The stream behind a layer with what the layer makes of its own inputs, times its factor."""
+    details = reader.network.details
+    if inputs is not None and details.layer_inputs is not None:
+        names = details.layer_inputs
+        both = np.concatenate([reader.project(x, (names.gate,)), inputs[:, reader.layer]], axis=1)
+        grown = reader.project(gated(both, details.activation), (names.output,))
+        x = x + reader.normed(grown, names.post_norm)
+    return x * reader.tensor(details.names.layer_scale) if details.names.layer_scale else x
+
+
+def final_normed(checkpoint: Checkpoint, network: Network, x: Float32) -> Float32:
+    """The stream [T, hidden] behind the last layer as the head is given it."""
+    return LayerReader(checkpoint, network, network.spec.layers).normed(x, network.details.names.final_norm)
+
+
+Mix = Callable[[Float32, Float32], Float32]  # the first product of a layer and what was projected -> mixed rows
+Tap = Callable[[str, Float32], None]  # which matrices read it (one of the names below), and the inputs [T, width]
+QKV, OUTPUT, GATE_UP, DOWN = "qkv", "output", "gate_up", "down"
+
+
+def layer_output(reader: LayerReader, layer: int, x: Float32, mix: Mix, tap: Tap = lambda *_: None) -> Float32:
+    """The stream [T, hidden] behind a layer. mix: `mixing` of one text or of several. tap: is shown all inputs."""
+    network, names = reader.network, reader.network.details.names
+    residual = np.float32(network.details.multipliers.residual)
+    normed = reader.normed(x, network.attention_norm(layer))
+    tap(QKV, normed)
+    mixed = mix(reader.project(normed, mixer_names(network, layer)), normed)
+    tap(OUTPUT, mixed)
+    grown = reader.project(mixed, (output_name(network, layer),))
+    x = x + reader.normed(grown, names.attention_post_norm) * residual
+    grown = _fed_forward(reader, layer, reader.normed(x, names.ffn_norm), tap)
+    return x + reader.normed(grown, names.ffn_post_norm) * residual
+
+
+def _fed_forward(reader: LayerReader, layer: int, normed: Float32, tap: Tap) -> Float32:
+    """What a feed-forward makes of its norm [T, hidden], or the chosen experts and what all tokens go through."""
+    network, names, experts = reader.network, reader.network.details.names, reader.network.details.experts
+    if experts is None or layer not in network.expert_layers:
+        return _dense(reader, normed, names.gate_up, names.down, tap)
+    routed = reader.project(normed, (experts.names.router,))
+    grown = mixed_by_experts(reader.checkpoint, network, layer, normed, routed)
+    if not experts.names.shared_down:
+        return grown
+    shared = _dense(reader, normed, experts.names.shared_gate_up, experts.names.shared_down, tap)
+    if experts.names.shared_gate:
+        shared = shared * sigmoid(reader.project(normed, (experts.names.shared_gate,)))
+    return grown + shared
+
+
+def _dense(reader: LayerReader, normed: Float32, gate_up: tuple[str, ...], down: str, tap: Tap) -> Float32:
+    tap(GATE_UP, normed)
+    inner = gated(reader.project(normed, gate_up), reader.network.details.activation)
+    tap(DOWN, inner)
+    return reader.project(inner, (down,))
+
+
+def mixing(
+    reader: LayerReader,
+    layer: int,
+    lengths: Sequence[int],
+    visible: NDArray[np.bool_] | None = None,
+    kept: Kept | None = None,
+) -> Mix:
+    """Attention or recurrence of a layer over texts that lie one behind the other, each by itself.
+
+    visible: as in `reference_logits`, of one text, as is kept: keys and values that later layers read.
+    """
+    ends = np.cumsum(lengths)[:-1]
+
+    def mix(stacked: Float32, normed: Float32) -> Float32:
+        pairs = zip(np.split(stacked, ends), np.split(normed, ends), strict=True)
+        return np.concatenate([mixed_text(reader, layer, *pair, visible, kept) for pair in pairs])
+
+    return mix
+
+
+def mixed_text(
+    reader: LayerReader,
+    layer: int,
+    stacked: Float32,
+    normed: Float32,
+    visible: NDArray[np.bool_] | None = None,
+    kept: Kept | None = None,
+) -> Float32:
+    """What the output projection is given of one text that begins at position 0."""
+    if layer not in reader.network.spec.attention_layers:
+        return mixed_by_recurrence(reader, stacked, normed)
+    count = len(stacked)
+    spec = reader.network.spec
+    window = spec.attention_of(layer).window
+    if reader.network.details.sees_both_ways:
+        places = np.arange(count)
+        visible = np.abs(places[:, None] - places) <= (window // 2 if window else count)
+    else:
+        visible = np.tri(count, dtype=np.bool_) if visible is None else visible
+        visible = visible & ~np.tri(count, k=-window, dtype=np.bool_) if window else visible
+    turn = rotation_of(spec.rope_of(layer), np.arange(count))
+    return mixed_by_attention(reader, stacked, turn, visible, Kept() if kept is None else kept)
+
+
+def mixer_names(network: Network, layer: int) -> tuple[str, ...]:
+    """The matrices that read the first norm of a layer, but for the steps of recurrent ones."""
+    details = network.details
+    is_attention = layer in network.spec.attention_layers
+    return network.qkv_names(layer) if is_attention else details.recurrent_names.qkv_gate
+
+
+def output_name(network: Network, layer: int) -> str:
+    """The matrix behind attention or recurrence."""
+    details = network.details
+    return details.names.output if layer in network.spec.attention_layers else details.recurrent_names.output
+
+
+def gated(stacked: Float32, activation: Activation = Activation.GATED_SILU) -> Float32:
+    """Gate and up side by side [T, 2 * ffn] -> what the down projection is given [T, ffn]."""
+    gate, up = np.split(stacked, 2, axis=1)
+    if activation is Activation.GATED_SILU:
+        return gate * sigmoid(gate) * up
+    if activation is Activation.GATED_GELU:
+        share = np.float32(0.5) * (np.float32(1) + np.asarray(_ERF(gate / math.sqrt(2)), np.float32))
+        return np.asarray(gate * share * up, np.float32)
+    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
+    return np.asarray(np.float32(0.5) * gate * (np.float32(1) + np.tanh(inner)) * up, np.float32)

@@ -1,0 +1,62 @@
+"""One layer's tensors by the family's names, and the plainest things done with them."""
+
+import numpy as np
+
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.models.network import Network, NormKind
+
+
+class LayerReader:
+    """Reads one layer's tensors by the family's names."""
+
+    def __init__(self, checkpoint: Checkpoint, network: Network, layer: int) -> None:
+        self.network = network
+        self.checkpoint = checkpoint
+        self.layer = layer
+
+    def tensor(self, name: str) -> Float32:
+        """A tensor by its full name."""
+        full = name.format(layer=self.layer)
+        return self.checkpoint.tensor(full, self.checkpoint.shape(full))
+
+    def optional(self, name: str) -> Float32 | None:
+        """A tensor by its full name, None where the checkpoint has none."""
+        return self.tensor(name) if name.format(layer=self.layer) in self.checkpoint else None
+
+    def norm_weight(self, name: str) -> Float32:
+        """What a norm multiplies with."""
+        return self.tensor(f"{name}.weight") + np.float32(self.network.details.norm_offset)
+
+    def normed(self, x: Float32, name: str) -> Float32:
+        """x behind a norm; x itself where the family has none there."""
+        if not name:
+            return x
+        if self.network.details.norm is NormKind.LAYER:
+            x = x - x.mean(axis=-1, keepdims=True)
+        return norm(x, self.norm_weight(name), self.network.norm_epsilon)
+
+    def project(self, x: Float32, names: tuple[str, ...]) -> Float32:
+        """x times each matrix, plus its bias if it has one, side by side."""
+        results = []
+        for name in names:
+            module = name.format(layer=self.layer)
+            weight = self.tensor(f"{module}.weight")
+            result = x @ weight.T
+            if f"{module}.bias" in self.checkpoint:
+                result = result + self.checkpoint.tensor(f"{module}.bias", (len(weight),))
+            results.append(result)
+        return np.concatenate(results, axis=1)
+
+
+def norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
+    """RMS over the last axis."""
+    mean_square = np.mean(np.square(x), axis=-1, keepdims=True)
+    scaled: Float32 = x / np.sqrt(mean_square + np.float32(epsilon)) * weight
+    return scaled
+
+
+def sigmoid(x: Float32) -> Float32:
+    """1 / (1 + exp(-x))."""
+    with np.errstate(over="ignore"):
+        result: Float32 = np.float32(1) / (np.float32(1) + np.exp(-x))
+    return result

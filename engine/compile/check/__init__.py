@@ -1,0 +1,1 @@
+"""How near a finished bundle is to its checkpoint."""

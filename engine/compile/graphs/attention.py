@@ -1,0 +1,259 @@
+"""The attention graphs of int8 caches, and two under a mask: over columns that sequences share, and over their own.
+
+The operator's int8 kernel is fast for few rows and slow for many: many attend in float over what the codes stand for.
+
+Both graphs under a mask are one softmax: the first gives what its columns come to and the logarithm of their weight,
+the second takes that as one more column. The queries carry the scale. Codes of int8 caches are attended to as numbers
+of their own size: the scales of keys are multiplied into the queries, those of values into what comes out.
+Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
+"""
+
+from onnx import TensorProto
+
+from engine.bundle.model_spec import PLAIN_ATTENTION, LayerAttention
+from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, BASE_ATTENTION, MASKED_ATTENTION, SINKS, attention_name
+from engine.bundle.weight_files import ROUNDED
+from engine.compile.graphs.graph_builder import COLUMNS, CONTRIB, ROWS, Dim, GraphBuilder
+from engine.compile.graphs.segments import ATTENDED, DTYPE, KEY, QUERY, VALUE
+from engine.models.network import Network
+
+LOWEST, HIGHEST = -128, 127
+LENGTHS = ("seqlens_k", "total_sequence_length")
+
+
+def attention_limits(network: Network, window: int) -> dict[str, int | float]:
+    """Attributes of the operator, of what rows see and what scores are kept below; the operator's window includes a
+    row's own column."""
+    cap = network.details.attention_softcap
+    return ({"local_window_size": window} if window else {}) | ({"softcap": cap} if cap else {})
+
+
+def add_sinks(graph: GraphBuilder, network: Network) -> list[str]:
+    """What the operator takes behind its lengths: nothing, or the input that is declared here, at its place."""
+    if not network.spec.has_sinks:
+        return []
+    return [*[""] * 4, graph.add_input(SINKS, DTYPE, network.spec.heads)]
+
+
+def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION) -> GraphBuilder:
+    """One sequence's rows over its cache [1, K, columns, D], causal; the queries carry the scale. form: of the layers.
+
+    The fresh columns are written behind the past ones; presents may be bound to the memory of the pasts.
+    """
+    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
+    cache = (1, heads.kv_heads, COLUMNS, heads.head_dim)
+    for name, width in ((QUERY, heads.query_width), (KEY, heads.key_width), (VALUE, heads.key_width)):
+        graph.add_input(name, DTYPE, 1, ROWS, width)
+    graph.add_input("past_key", DTYPE, *cache)
+    graph.add_input("past_value", DTYPE, *cache)
+    graph.add_input("seqlens_k", "int32", 1)
+    graph.add_input("total_sequence_length", "int32")
+    outputs = [ATTENDED, "present_key", "present_value"]
+    inputs = [tensor.name for tensor in graph.inputs]
+    graph.node(
+        "GroupQueryAttention",
+        [*inputs, *add_sinks(graph, network)],
+        outputs,
+        domain=CONTRIB,
+        num_heads=heads.heads,
+        kv_num_heads=heads.kv_heads,
+        scale=1.0,
+        **attention_limits(network, form.window),
+    )
+    graph.add_output(ATTENDED, DTYPE, 1, ROWS, heads.query_width)
+    graph.add_output("present_key", DTYPE, *cache)
+    graph.add_output("present_value", DTYPE, *cache)
+    return graph
+
+
+def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
+    """The graphs of every form of layers by name, for caches of float32 or int8; those have one form of heads."""
+    found: dict[str, GraphBuilder] = {}
+    for form in dict.fromkeys(network.spec.layer_forms):
+        if kv_dtype == ROUNDED:
+            found[attention_name(ATTENTION, form)] = _in_place(network, form.window)
+            found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form.window)
+        else:
+            found[attention_name(ATTENTION, form)] = attention_graph(network, form)
+    return found
+
+
+def _add_cache_inputs(graph: GraphBuilder, network: Network) -> None:
+    spec = network.spec
+    for name, width in ((QUERY, network.query_width), (KEY, network.key_width), (VALUE, network.key_width)):
+        graph.add_input(name, DTYPE, 1, ROWS, width)
+    for side in (KEY, VALUE):
+        graph.add_input(f"past_{side}", ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
+    graph.add_input(LENGTHS[0], "int32", 1)
+    graph.add_input(LENGTHS[1], "int32")
+    for side in (KEY, VALUE):
+        graph.add_input(f"{side}_scale", DTYPE, 1, spec.kv_heads, 1, spec.head_dim)
+
+
+def _in_place(network: Network, window: int) -> GraphBuilder:
+    """The operator rounds the fresh rows and writes them behind the past, which may be the presents' own memory."""
+    graph, spec = GraphBuilder(DTYPE, None), network.spec
+    _add_cache_inputs(graph, network)
+    sinks = add_sinks(graph, network) or [""] * 5
+    inputs = [QUERY, KEY, VALUE, "past_key", "past_value", *LENGTHS, *sinks, "key_scale", "value_scale"]
+    sides = {f"{side}_quant_type": "PER_CHANNEL" for side in ("k", "v")}
+    presents = [f"present_{side}" for side in (KEY, VALUE)]
+    limits = attention_limits(network, window)
+    _attend(graph, network, inputs, "attended", presents, kv_cache_bit_width=8, **sides, **limits)
+    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
+    for name in presents:
+        graph.add_output(name, ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
+    return graph
+
+
+def _chunk(network: Network, window: int) -> GraphBuilder:
+    """Fresh rows are rounded first and attend to what their own codes stand for, as later rows will.
+
+    So it makes no difference beyond rounding how a prompt is cut into chunks. Scales are multiplied into queries and
+    into what comes out: that is less than multiplying the past with them.
+    """
+    graph = GraphBuilder(DTYPE, None)
+    _add_cache_inputs(graph, network)
+    rows = graph.op("Shape", [QUERY], start=1, end=2)
+    total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
+    past = graph.op("Sub", [total, rows])
+    fresh, pasts = [], []
+    for side in (KEY, VALUE):
+        seen = graph.op("Slice", [f"past_{side}", graph.integers(0), past, graph.integers(2)])
+        pasts.append(_floats(graph, seen))
+        fresh.append(_floats(graph, _codes(graph, network, side)))
+    query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)])
+    inputs, presents = [query, *fresh, *pasts, *LENGTHS, *add_sinks(graph, network)], ["all_keys", "all_values"]
+    attended = _attend(graph, network, inputs, "", presents, **attention_limits(network, window))
+    graph.op("Mul", [attended, _of_queries(graph, network, VALUE)], name="attended")
+    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
+    for side in (KEY, VALUE):
+        graph.add_output(f"{side}_codes", ROUNDED, 1, ROWS, network.key_width)
+    return graph
+
+
+def _floats(graph: GraphBuilder, codes: str) -> str:
+    """Codes as numbers of their own size."""
+    return graph.op("DequantizeLinear", [codes, graph.real(1.0)])
+
+
+def _of_queries(graph: GraphBuilder, network: Network, side: str) -> str:
+    """The scales of a side [1, 1, H * D]: of each query head those of its KV head."""
+    spec = network.spec
+    shared = graph.integers(1, spec.kv_heads, spec.heads // spec.kv_heads, spec.head_dim)
+    return graph.reshape(graph.op("Expand", [f"{side}_scale", shared]), 1, 1, network.query_width)
+
+
+def _codes(graph: GraphBuilder, network: Network, side: str) -> str:
+    """int8 [1, N, K * D] of a side's floats as the operator rounds: times the inverse, to the nearest even, clamped."""
+    # The Reshape lies between, lest onnxruntime makes one division of inverse and product, which rounds otherwise.
+    inverse = graph.reshape(graph.op("Div", [graph.real(1.0), f"{side}_scale"]), 1, 1, network.key_width)
+    nearest = graph.op("Round", [graph.op("Mul", [side, inverse])])
+    clamped = graph.op("Clip", [nearest, graph.real(LOWEST), graph.real(HIGHEST)])
+    return graph.op("Cast", [clamped], name=f"{side}_codes", to=TensorProto.INT8)
+
+
+def _attend(
+    graph: GraphBuilder, network: Network, inputs: list[str], name: str, presents: list[str], **attributes: str | float
+) -> str:
+    outputs = [name or "summed", *presents]
+    spec = network.spec
+    heads = {"num_heads": spec.heads, "kv_num_heads": spec.kv_heads}
+    return graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **heads, **attributes)[0]
+
+
+KEYS, VALUES, MASK = "keys", "values", "mask"
+BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
+KEY_SCALE, VALUE_SCALE = "key_scale", "value_scale"
+
+
+def masked_attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
+    """Both graphs by name; none for layers with windows, sinks, unlike caches or capped scores. kv_dtype: float32 or
+    int8."""
+    spec = network.spec
+    if any(spec.layer_windows) or network.details.attention_softcap or spec.has_sinks or spec.has_unlike_caches:
+        return {}
+    return {BASE_ATTENTION: base_graph(network, kv_dtype), MASKED_ATTENTION: masked_graph(network, kv_dtype)}
+
+
+def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:
+    """Rows of any sequences over the columns that they share: base_attended [N, K, G, D], base_weight [N, K, G, 1].
+
+    The query heads of a key head become rows, so that every key is read once.
+    """
+    spec, graph = network.spec, GraphBuilder(DTYPE, None)
+    group = spec.heads // spec.kv_heads
+    _add_inputs(graph, network, kv_dtype, (1, spec.kv_heads), (ROWS, 1))
+    scaled, keys, values = _operands(graph, kv_dtype)
+    folded, apart = graph.integers(1, spec.kv_heads, -1, 0), graph.integers(spec.kv_heads, -1, group, 0)
+    turn = [1, 0, 2, 3]
+    query = graph.op("Reshape", [graph.op("Transpose", [scaled], perm=turn), folded])
+    scores = graph.op("Reshape", [graph.op("FusedMatMul", [query, keys], CONTRIB, transB=1), apart])
+    scores = graph.op("Add", [scores, MASK])  # [K, N, G, columns]
+    weights = graph.op("Softmax", [scores], axis=-1)
+    mixed = graph.op("MatMul", [graph.op("Reshape", [weights, folded]), values])
+    _outward(graph, kv_dtype, graph.op("Reshape", [mixed, apart]), turn, BASE_ATTENDED)
+    # log(sum(exp(scores))) by way of the highest score: faster than ReduceLogSumExp, half of the time of all the rest.
+    highest, share = (graph.op("ReduceMax", [x, graph.integers(-1)], keepdims=1) for x in (scores, weights))
+    total = graph.op("Sub", [highest, graph.op("Log", [share])])
+    graph.op("Transpose", [total], name=BASE_WEIGHT, perm=turn)
+    graph.add_output(BASE_ATTENDED, DTYPE, *_rows(network, spec.head_dim))
+    graph.add_output(BASE_WEIGHT, DTYPE, *_rows(network, 1))
+    return graph
+
+
+def masked_graph(network: Network, kv_dtype: str) -> GraphBuilder:
+    """Rows of one sequence over its own columns and what base_graph gave for those before: attended [N, K, G, D].
+
+    Mostly a row alone: the heads stay apart, because the product of one row with a matrix needs no copy of the matrix.
+    """
+    spec, graph = network.spec, GraphBuilder(DTYPE, None)
+    _add_inputs(graph, network, kv_dtype, (spec.kv_heads, 1), (ROWS,))
+    graph.add_input(BASE_ATTENDED, DTYPE, *_rows(network, spec.head_dim))
+    graph.add_input(BASE_WEIGHT, DTYPE, *_rows(network, 1))
+    inward, outward = [1, 2, 0, 3], [2, 0, 1, 3]
+    scaled, keys, values = _operands(graph, kv_dtype)
+    query, base = (graph.op("Transpose", [x], perm=inward) for x in (scaled, BASE_WEIGHT))
+    scores = graph.op("Add", [graph.op("FusedMatMul", [query, keys], CONTRIB, transB=1), MASK])
+    weights = graph.op("Softmax", [graph.op("Concat", [scores, base], axis=-1)], axis=-1)  # [K, G, N, columns + 1]
+    first, last, end, axis = (graph.integers(number) for number in (0, -1, 2**31 - 1, 3))
+    mixed = graph.op("MatMul", [graph.op("Slice", [weights, first, last, axis]), values])
+    share = graph.op("Transpose", [graph.op("Slice", [weights, last, end, axis])], perm=outward)
+    before = graph.op("Mul", [share, BASE_ATTENDED])
+    graph.op("Add", [_outward(graph, kv_dtype, mixed, outward), before], name=ATTENDED)
+    graph.add_output(ATTENDED, DTYPE, *_rows(network, spec.head_dim))
+    return graph
+
+
+def _rows(network: Network, width: int) -> tuple[Dim, ...]:
+    spec = network.spec
+    return (ROWS, spec.kv_heads, spec.heads // spec.kv_heads, width)
+
+
+def _add_inputs(
+    graph: GraphBuilder, network: Network, kv_dtype: str, heads: tuple[Dim, ...], mask: tuple[Dim, ...]
+) -> None:
+    """Declares query [N, K, G, D], keys and values [*heads, columns, D], a mask added to scores, scales of codes."""
+    spec = network.spec
+    graph.add_input(QUERY, DTYPE, *_rows(network, spec.head_dim))
+    for name in (KEYS, VALUES):
+        graph.add_input(name, kv_dtype, *heads, COLUMNS, spec.head_dim)
+    graph.add_input(MASK, DTYPE, *mask, COLUMNS)
+    if kv_dtype == ROUNDED:
+        for name in (KEY_SCALE, VALUE_SCALE):
+            graph.add_input(name, DTYPE, 1, spec.kv_heads, 1, spec.head_dim)
+
+
+def _operands(graph: GraphBuilder, kv_dtype: str) -> tuple[str, str, str]:
+    """Queries [N, K, G, D], keys and values as floats of which the products are scores, and what comes out."""
+    if kv_dtype != ROUNDED:
+        return QUERY, KEYS, VALUES
+    keys, values = (graph.op("DequantizeLinear", [codes, graph.real(1.0)]) for codes in (KEYS, VALUES))
+    return graph.op("Mul", [QUERY, KEY_SCALE]), keys, values
+
+
+def _outward(graph: GraphBuilder, kv_dtype: str, mixed: str, perm: list[int], name: str = "") -> str:
+    """Mixed values as rows [N, K, G, D], of codes with their scales."""
+    if kv_dtype != ROUNDED:
+        return graph.op("Transpose", [mixed], name=name, perm=perm)
+    return graph.op("Mul", [graph.op("Transpose", [mixed], perm=perm), VALUE_SCALE], name=name)

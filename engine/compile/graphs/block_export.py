@@ -1,0 +1,281 @@
+"""Exports a block-diffusion graph: one block of rows, the whole cache and the masks in, logits and the cache out.
+
+The exported graph. Shapes: b sequences, B rows of a block, M cache columns, L layers, K key heads of D numbers, G
+query heads on each of them, N = b * B rows in all.
+
+Every dimension is a number and every index a constant: which columns a row sees, what is written and what stays is
+said by the masks alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from engine.bundle.variant import StepShape
+from engine.compile.arguments import QUANTS, Backend, CompileArguments, ExportArguments, Quant, Split, Target
+from engine.compile.graphs.block_description import EXPORT_FILE, EXPORT_VERSION, OUTPUTS, BlockExport, kv_cache_bytes
+from engine.compile.graphs.embedding import embed
+from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.graphs.layers import (
+    COS_INPUT,
+    FUSED,
+    MASK_INPUT,
+    NPU,
+    PLAIN,
+    SIN_INPUT,
+    LayerWriter,
+    Lowering,
+    linear,
+)
+from engine.compile.graphs.pool import PartPlan, check_graph, plan_parts
+from engine.compile.progress import ProgressSink
+from engine.compile.quantisation.packed import PackedLayer, PackedPart
+from engine.compile.quantisation.packer import WeightPacker
+from engine.compile.quantisation.weight_file import HalfWeightFile, StoredTensor, WeightFile
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.compile.sources.source import Source, open_source
+from engine.compile.stages import check_all_used, overflow_refused
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief
+from engine.models.family import read_network
+from engine.models.network import Network
+from engine.sources.publish import staged_folder
+
+IDS, POSITIONS, CACHE, INSERT, KEEP = "input_ids", "positions", "kv_cache", "insert_matrix", "keep_mask"
+LOGITS, UPDATED = OUTPUTS
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTables:
+    """cos and sin of every position, [M, rotary_dim / 2] each."""
+
+    cos: StoredTensor
+    sin: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class ExportWriter:
+    """Writes the nodes of one exported graph."""
+
+    graph: GraphBuilder
+    layers: LayerWriter
+    network: Network
+    export: BlockExport
+
+    def write(self, packed: PackedPart, tables: RotaryTables) -> None:
+        """Everything from the token ids to the logits and the updated cache."""
+        graph, export, spec = self.graph, self.export, self.network.spec
+        assert packed.table is not None and packed.head is not None and packed.final_norm is not None
+        rows = export.batch * export.block
+        self._inputs()
+        self._rotation(tables, rows)
+        ids = graph.reshape(IDS, 1, rows)
+        x = embed(graph, ids, packed.table)
+        caches: list[str] = []
+        for index, layer in enumerate(packed.layers):
+            normed = self.layers.normed(x, layer.attention_norm)
+            attended = self._attention(normed, layer, index, caches)
+            x = graph.op("Add", [x, linear(graph, attended, layer.output)])
+            x = self.layers.with_feed_forward(x, layer)
+        logits = linear(graph, self.layers.norm(x, graph.parameter(packed.final_norm)), packed.head)
+        graph.reshape(logits, export.batch, export.block, spec.vocab, name=LOGITS)
+        graph.add_output(LOGITS, export.dtype, export.batch, export.block, spec.vocab)
+        graph.reshape(graph.op("Concat", caches, axis=0), *export.cache_shape, name=UPDATED)
+        graph.add_output(UPDATED, export.dtype, *export.cache_shape)
+
+    def _inputs(self) -> None:
+        for name, shape in self.export.input_shapes().items():
+            self.graph.add_input(name, "int32" if name in (IDS, POSITIONS) else self.export.dtype, *shape)
+
+    def _rotation(self, tables: RotaryTables, rows: int) -> None:
+        """The tables' rows at the positions, under the names that the rotation reads: [1, 1, N, rotary_dim / 2]."""
+        half = self.network.spec.rope.rotary_dim // 2
+        for name, table in ((COS_INPUT, tables.cos), (SIN_INPUT, tables.sin)):
+            gathered = self.graph.op("Gather", [self.graph.parameter(table), POSITIONS], axis=0)
+            self.graph.reshape(gathered, 1, 1, rows, half, name=name)
+
+    def _attention(self, x: str, packed: PackedLayer, index: int, caches: list[str]) -> str:
+        """x [1, N, hidden] -> the heads' outputs [1, N, K * G * D]; the layer's updated caches join `caches`."""
+        graph, network, spec, export = self.graph, self.network, self.network.spec, self.export
+        widths = graph.integers(network.query_width, network.key_width, network.key_width)
+        query, key, value = graph.op_many("Split", [linear(graph, x, packed.qkv), widths], 3, axis=-1)
+        query = self._by_sequence(self.layers.rotated_heads(query, spec.heads, packed.q_norm), spec.heads)
+        key = self._by_sequence(self.layers.rotated_heads(key, spec.kv_heads, packed.k_norm), spec.kv_heads)
+        value = graph.reshape(value, export.batch, export.block, spec.kv_heads, spec.head_dim)
+        value = graph.op("Transpose", [value], perm=[0, 2, 1, 3])
+        keys = self._joined(key, 2 * index, caches)
+        values = self._joined(value, 2 * index + 1, caches)
+        # The query heads of a group are rows over one key head: no key is repeated.
+        group = spec.heads // spec.kv_heads
+        query = graph.reshape(query, export.batch, spec.kv_heads, group * export.block, spec.head_dim)
+        scores = graph.op("MatMul", [query, graph.op("Transpose", [keys], perm=[0, 1, 3, 2])])
+        weights = graph.op("Softmax", [graph.op("Add", [scores, self._mask(index, group)])], axis=-1)
+        mixed = graph.op("MatMul", [weights, values])
+        mixed = graph.reshape(mixed, export.batch, spec.heads, export.block, spec.head_dim)
+        mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
+        return graph.reshape(mixed, 1, export.batch * export.block, network.query_width)
+
+    def _by_sequence(self, x: str, heads: int) -> str:
+        """[1, heads, N, D] -> [b, heads, B, D]."""
+        graph, export = self.graph, self.export
+        apart = graph.reshape(x, heads, export.batch, export.block, self.network.spec.head_dim)
+        return graph.op("Transpose", [apart], perm=[1, 0, 2, 3])
+
+    def _joined(self, fresh: str, place: int, caches: list[str]) -> str:
+        """One cache and the block behind it, [b, K, M + B, D]; what the cache becomes joins `caches`, [b, K, M, D].
+
+        fresh [b, K, B, D]. place: 2 * layer for keys, 2 * layer + 1 for values.
+        """
+        graph, spec = self.graph, self.network.spec
+        count, context = self.export.batch, self.export.context
+        sides = (2 * spec.layers, count, spec.kv_heads, context, spec.head_dim)
+        flat = CACHE if self.export.is_folded else graph.once("flat_cache", lambda: graph.reshape(CACHE, *sides))
+        cache = graph.op("Gather", [flat, graph.constant(np.array(place, np.int64))], axis=0)
+        kept = graph.op("Mul", [cache, self._of_layer(KEEP, place // 2)])
+        written = graph.op("MatMul", [self._of_layer(INSERT, place // 2), fresh])
+        caches.append(graph.op("Add", [kept, written]))
+        return graph.op("Concat", [cache, fresh], axis=2)
+
+    def _of_layer(self, mask: str, layer: int) -> str:
+        """A mask [L, b, 1, ...] as [b, 1, ...] of one layer; the same for all where they share it."""
+        index = 0 if self.export.mask_layers == 1 else layer
+        graph = self.graph
+        number = graph.constant(np.array(index, np.int64))
+        return graph.once(f"{mask}_{index}", lambda: graph.op("Gather", [mask, number], axis=0))
+
+    def _mask(self, layer: int, group: int) -> str:
+        """The layer's attention mask for the rows of a group: [b, 1, G * B, M + B]."""
+        graph = self.graph
+        own = self._of_layer(MASK_INPUT, layer)
+        return graph.once(f"folded_{own}", lambda: graph.op("Concat", [own] * group, axis=2))
+
+
+GRAPH_FILE, WEIGHTS_FILE = "model.onnx", "model.data"
+DEFAULT_BLOCK, MAX_BLOCK, MAX_BATCH = 4, 1024, 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a backend's graph is written."""
+
+    lowering: Lowering
+    dtype: str
+    weight_file: type[WeightFile]
+    is_folded: bool = False
+
+
+_FORMS = {
+    Backend.CPU: _Form(FUSED, "float32", WeightFile),
+    Backend.PORTABLE: _Form(PLAIN, "float32", WeightFile),
+    Backend.NPU: _Form(NPU, "float16", HalfWeightFile, is_folded=True),
+}
+
+
+def export_blocks(arguments: ExportArguments, progress: ProgressSink) -> BlockExport:
+    """Write the graph and return its description. Raises UnsupportedModel or CompileError; then nothing is left."""
+    quant = arguments.quant or QUANTS[arguments.backend][0]
+    source = open_source(arguments.source)
+    network = read_network(source.config, arguments.context)
+    export = _describe(arguments, quant, source, network)
+    _check(arguments, quant, network, export)
+    with source.tensors() as checkpoint, staged_folder(arguments.output, False) as folder:
+        progress.stage(f"weights ({quant})", checkpoint.total_bytes(), "B")
+        _write_graph(arguments, export, network, _Source(checkpoint, progress), folder)
+        (folder / EXPORT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(export)))
+    size = kv_cache_bytes(
+        export.layers, export.kv_heads, export.context, export.head_dim, np.dtype(export.dtype).itemsize, export.batch
+    )
+    mask = "" if export.mask_token is not None else "; the model names no mask token, so it cannot denoise by itself"
+    progress.note(f"{arguments.output}: {export.quant} weights; the cache takes {size / 1e6:.1f} MB{mask}")
+    return export
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    checkpoint: Checkpoint
+    progress: ProgressSink
+
+
+def _write_graph(
+    arguments: ExportArguments, export: BlockExport, network: Network, source: _Source, folder: Path
+) -> None:
+    form = _FORMS[arguments.backend]
+    settings = CompileArguments(arguments.source, arguments.output, Target.CPU, Quant(export.quant))
+    packer = WeightPacker(source.checkpoint, network, settings, source.progress.advance)
+    with form.weight_file(folder, WEIGHTS_FILE) as file, overflow_refused(settings.quant):
+        packed = packer.pack(_whole(network), file, file)
+        tables = RotaryTables(*(file.add(name, table) for name, table in _rotary_tables(network, export.context)))
+    check_all_used(source.checkpoint, network)
+    graph = GraphBuilder(form.dtype, StepShape(export.batch * export.block, export.context))
+    ExportWriter(graph, LayerWriter(graph, form.lowering, network), network, export).write(packed, tables)
+    (folder / GRAPH_FILE).write_bytes(graph.model("block_diffusion").SerializeToString())
+    check_graph(folder / GRAPH_FILE)
+
+
+def _whole(network: Network) -> PartPlan:
+    (part,) = plan_parts(Split.NONE, network.spec.layers)
+    return part
+
+
+def _rotary_tables(network: Network, context: int) -> tuple[tuple[str, Float32], tuple[str, Float32]]:
+    """cos and sin of the positions 0 to context, times the rotary factor."""
+    rope = network.spec.rope
+    angles = np.outer(np.arange(context), np.array(rope.inverse_frequencies))
+    cos, sin = np.cos(angles) * rope.factor, np.sin(angles) * rope.factor
+    return ("rotary_cos", cos.astype(np.float32)), ("rotary_sin", sin.astype(np.float32))
+
+
+def _describe(arguments: ExportArguments, quant: Quant, source: Source, network: Network) -> BlockExport:
+    spec, config = network.spec, source.config
+    mask_token = _integer(config, "mask_token_id")
+    return BlockExport(
+        export_version=EXPORT_VERSION,
+        graph=GRAPH_FILE,
+        batch=arguments.batch,
+        block=arguments.block or _integer(config, "block_size") or DEFAULT_BLOCK,
+        context=arguments.context,
+        layers=spec.layers,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        vocab=spec.vocab,
+        dtype=_FORMS[arguments.backend].dtype,
+        mask_layers=1 if arguments.shared_masks else spec.layers,
+        backend=arguments.backend.value,
+        quant=quant.value,
+        mask_token=mask_token,
+        stop_ids=source.end_ids(),
+        is_folded=_FORMS[arguments.backend].is_folded,
+    )
+
+
+def _integer(config: Mapping[str, object], key: str) -> int | None:
+    value = config.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise CompileError(f"config.json: {key} must be a whole number, it is {brief(value)}")
+    return value
+
+
+def _check(arguments: ExportArguments, quant: Quant, network: Network, export: BlockExport) -> None:
+    if arguments.output.exists():
+        raise CompileError(f"{arguments.output} exists already; name another folder")
+    if network.spec.recurrent is not None or network.spec.has_output_gate:
+        raise UnsupportedModel(
+            f"{network.spec.family} has layers that an exported graph cannot have: recurrent or gated"
+        )
+    taken = QUANTS[arguments.backend]
+    if quant not in taken:
+        raise CompileError(f"--backend {arguments.backend} takes --quant {', '.join(taken)}, not {quant}")
+    if not 1 <= export.block <= MAX_BLOCK:
+        raise CompileError(f"--block must be from 1 to {MAX_BLOCK}, it is {export.block}")
+    if not 1 <= export.batch <= MAX_BATCH:
+        raise CompileError(f"--batch must be from 1 to {MAX_BATCH}, it is {export.batch}")
+    if not export.block <= export.context <= network.max_position:
+        raise CompileError(
+            f"--context must be from {export.block}, one block, to {network.max_position}, "
+            f"what the checkpoint was made for; it is {export.context}"
+        )
+    if export.mask_token is not None and export.mask_token >= export.vocab:
+        raise CompileError(f"config.json: mask_token_id {export.mask_token} is outside vocab_size {export.vocab}")

@@ -1,0 +1,135 @@
+"""The embedding table: how it is stored, and how a graph looks tokens up in it. One form for each number of bits."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from engine.bundle.tensors import Encoding
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
+from engine.compile.quantisation.methods.blocks import without_zeros
+from engine.compile.quantisation.methods.integer_blocks import int4_blocks
+from engine.compile.quantisation.packed import PackedTable
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.errors import CompileError
+
+Float32 = NDArray[np.float32]
+SignedBytes = NDArray[np.int8]
+Dims = tuple[int, int]  # vocab, hidden
+
+NAME = "embedding"
+BLOCK = 32  # of 4-bit tables
+CODES = 65535  # steps of an unsigned 16-bit encoding
+ROW_LIMIT = 127
+
+
+def store_table(file: WeightFile, slices: Iterable[Float32], dims: Dims, bits: int, name: str = NAME) -> PackedTable:
+    """Append a table [vocab, hidden] that comes in runs of rows. CompileError when its width has no such form."""
+    return _STORES[bits](file, slices, dims, name)
+
+
+def store_integer_table(file: WeightFile, slices: Callable[[], Iterable[Float32]], dims: Dims) -> PackedTable:
+    """Append a table of 16-bit codes for integer graphs; its slices are read twice, first for their range."""
+    encoding = table_encoding(slices())
+    weight = file.add_chunks(NAME, onnx.TensorProto.UINT16, dims, table_codes(slices(), encoding))
+    scale = file.add(f"{NAME}_scale", np.array(encoding.scale, np.float32))
+    zero = file.add(f"{NAME}_zero", np.array(encoding.zero_point, np.uint16))
+    return PackedTable(16, weight, scale, zero_point=zero)
+
+
+def _store_floats(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
+    return PackedTable(32, file.add_chunks(name, onnx.TensorProto.FLOAT, dims, slices))
+
+
+def _store_halves(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
+    halves = (piece.astype(np.float16) for piece in slices)
+    return PackedTable(16, file.add_chunks(name, onnx.TensorProto.FLOAT16, dims, halves))
+
+
+def _store_bytes(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
+    scales: list[Float32] = []
+
+    def integers() -> Iterator[SignedBytes]:
+        for piece in slices:
+            rows, row_scales = int8_rows(piece)
+            scales.append(row_scales)
+            yield rows
+
+    weight = file.add_chunks(name, onnx.TensorProto.INT8, dims, integers())
+    return PackedTable(8, weight, file.add(f"{name}_scales", np.concatenate(scales)))
+
+
+def _store_nibbles(file: WeightFile, slices: Iterable[Float32], dims: Dims, name: str) -> PackedTable:
+    if dims[1] % BLOCK:
+        raise CompileError(f"--embedding 4 needs a hidden size that {BLOCK} divides, it is {dims[1]}")
+    scales: list[Float32] = []
+
+    def packed() -> Iterator[NDArray[np.uint8]]:
+        for piece in slices:
+            blocks = int4_blocks(piece, BLOCK, False)
+            scales.append(blocks.scales)
+            # The operator's int4 is two's complement: code - 8 is the code with its top bit turned.
+            yield blocks.packed ^ np.uint8(0x88)
+
+    weight = file.add_chunks(name, onnx.TensorProto.INT4, dims, packed())
+    return PackedTable(4, weight, file.add(f"{name}_scales", np.concatenate(scales)), BLOCK)
+
+
+_STORES = {32: _store_floats, 16: _store_halves, 8: _store_bytes, 4: _store_nibbles}
+
+
+def int8_rows(table: Float32) -> tuple[SignedBytes, Float32]:
+    """One symmetric scale for each row of a table: integers [rows, width] in +-127 and scales [rows, 1]."""
+    peaks = np.maximum(table.max(axis=1, keepdims=True), -table.min(axis=1, keepdims=True))
+    scales = without_zeros(peaks / np.float32(ROW_LIMIT))
+    return np.rint(table / scales).astype(np.int8), scales
+
+
+def table_encoding(slices: Iterable[Float32]) -> Encoding:
+    """One 16-bit encoding for an embedding table: exactly its range, for it holds every value there will be."""
+    low = high = 0.0
+    for piece in slices:
+        low, high = min(low, float(piece.min())), max(high, float(piece.max()))
+    scale = float(np.float32((high - low) / CODES or 1.0))
+    return Encoding("uint16", scale, round(-low / scale))
+
+
+def table_codes(slices: Iterable[Float32], encoding: Encoding) -> Iterator[NDArray[np.generic]]:
+    """Slices [rows, width] of a table as codes of the same shape."""
+    for piece in slices:
+        yield encoding.encode(piece.astype(np.float64))
+
+
+def embed(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
+    """token_ids [1, rows] -> [1, rows, hidden] in the activations' type."""
+    if table.zero_point is not None:
+        return _embed_codes(graph, token_ids, table)
+    if table.block:
+        return _embed_nibbles(graph, token_ids, table)
+    rows = graph.op("Gather", [graph.stored(table.weight), token_ids], axis=0)
+    rows = _as_activations(graph, rows, table.weight.onnx_type)
+    if table.scales is None:
+        return rows
+    scales = graph.op("Gather", [graph.stored(table.scales), token_ids], axis=0)
+    return graph.op("Mul", [rows, _as_activations(graph, scales, onnx.TensorProto.FLOAT)])
+
+
+def _embed_codes(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
+    assert table.scales is not None and table.zero_point is not None
+    codes = [graph.stored(tensor) for tensor in (table.weight, table.scales, table.zero_point)]
+    real = graph.op("DequantizeLinear", codes, name=f"{table.weight.name}_real")
+    return graph.op("Gather", [real, token_ids], axis=0)
+
+
+def _embed_nibbles(graph: GraphBuilder, token_ids: str, table: PackedTable) -> str:
+    assert table.scales is not None
+    inputs = [graph.stored(table.weight), token_ids, graph.stored(table.scales)]
+    rows = graph.op(
+        "GatherBlockQuantized", inputs, domain=CONTRIB, gather_axis=0, quantize_axis=1, block_size=table.block
+    )
+    return _as_activations(graph, rows, onnx.TensorProto.FLOAT)
+
+
+def _as_activations(graph: GraphBuilder, value: str, onnx_type: int) -> str:
+    return value if onnx_type == graph.onnx_dtype else graph.op("Cast", [value], to=graph.onnx_dtype)

@@ -1,0 +1,130 @@
+"""The graph of an encoder: texts side by side in N rows, each row over the rows of its own text.
+
+Every sum is normed after it is made (post-norm), as in the first transformer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.bundle.encoder import HIDDEN, POSITIONS, TYPES
+from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.tensors import COS, IDS, MASK, SIN
+from engine.compile.graphs.embedding import embed
+from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
+from engine.compile.graphs.layers import Lowering, linear
+from engine.compile.graphs.pool import GraphPlan, PartPlan, save_graph
+from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm
+from engine.models.network import Activation, Network
+
+
+def encoder_part(network: Network) -> PartPlan:
+    """The whole network as one part. With a decoder's layers it ends as one of an embedder does, with a last norm."""
+    return PartPlan(
+        1, 1, GraphKind.ENCODER, True, range(network.spec.layers), network.details.sees_both_ways, IDS, HIDDEN
+    )
+
+
+def write_encoder_graph(
+    plan: GraphPlan, packed: PackedEncoder, network: Network, lowering: Lowering, dtype: str, folder: Path
+) -> GraphSpec:
+    """Write `folder/<name>.onnx` and return its description."""
+    writer = _EncoderWriter(GraphBuilder(dtype, plan.shape), network, lowering)
+    writer.declare_inputs()
+    x = writer.embedded(packed)
+    for layer in packed.layers:
+        x = writer.layer(x, layer)
+    graph = writer.graph
+    graph.op("Identity", [x], name=HIDDEN)
+    graph.add_output(HIDDEN, dtype, 1, ROWS, network.spec.hidden)
+    return save_graph(plan, graph.model(plan.name), graph.inputs, graph.outputs, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _EncoderWriter:
+    """Writes the nodes of one graph. Shapes: N rows, H heads, D numbers of a head."""
+
+    graph: GraphBuilder
+    network: Network
+    lowering: Lowering
+
+    def declare_inputs(self) -> None:
+        """Ids and types, positions as numbers or as cos and sin, the mask."""
+        graph, spec, dtype = self.graph, self.network.spec, str(self.graph.dtype)
+        graph.add_input(IDS, "int32", 1, ROWS)
+        graph.add_input(TYPES, "int32", 1, ROWS)
+        if self._is_rotary:
+            for name in (COS, SIN):
+                graph.add_input(name, dtype, 1, 1, ROWS, spec.rope.rotary_dim // 2)
+        else:
+            graph.add_input(POSITIONS, "int32", 1, ROWS)
+        graph.add_input(MASK, dtype, 1, 1, ROWS, ROWS)
+
+    def embedded(self, packed: PackedEncoder) -> str:
+        """The sum of tokens, types and positions, normed [1, N, hidden]."""
+        graph = self.graph
+        types = graph.op("Gather", [graph.parameter(packed.token_types), TYPES], axis=0)
+        x = graph.op("Add", [embed(graph, IDS, packed.table), types])
+        if packed.positions is not None:
+            places = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
+            x = graph.op("Add", [x, places])
+        return self._norm(x, packed.embedding_norm)
+
+    def layer(self, x: str, packed: PackedEncoderLayer) -> str:
+        """x [1, N, hidden] -> the same shape."""
+        graph = self.graph
+        attended = linear(graph, self._attention(linear(graph, x, packed.qkv)), packed.output)
+        x = self._norm(graph.op("Add", [x, attended]), packed.attention_norm)
+        inner = self._activated(linear(graph, x, packed.up))
+        return self._norm(graph.op("Add", [x, linear(graph, inner, packed.down)]), packed.ffn_norm)
+
+    def _attention(self, qkv: str) -> str:
+        """[1, N, 3 * hidden] -> the heads' outputs [1, N, hidden]."""
+        graph, hidden = self.graph, self.network.spec.hidden
+        query, key, value = map(
+            self._heads, graph.op_many("Split", [qkv, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
+        )
+        if self._is_rotary:
+            query, key = self._rotated(query), self._rotated(key)
+        scores = graph.op("MatMul", [query, graph.op("Transpose", [key], perm=[0, 1, 3, 2])])
+        weights = graph.op("Softmax", [graph.op("Add", [scores, MASK])], axis=-1)
+        mixed = graph.op("Transpose", [graph.op("MatMul", [weights, value])], perm=[0, 2, 1, 3])
+        return graph.reshape(mixed, 1, ROWS, hidden)
+
+    def _heads(self, x: str) -> str:
+        """[1, N, hidden] -> [1, H, N, D]."""
+        spec = self.network.spec
+        return self.graph.op(
+            "Transpose", [self.graph.reshape(x, 1, ROWS, spec.heads, spec.head_dim)], perm=[0, 2, 1, 3]
+        )
+
+    def _rotated(self, x: str) -> str:
+        spec = self.network.spec
+        return self.lowering.rotate(self.graph, x, spec.head_dim, spec.rope)
+
+    def _norm(self, x: str, packed: PackedNorm) -> str:
+        weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
+        return self.graph.op("LayerNormalization", [x, weight, bias], axis=-1, epsilon=self.network.norm_epsilon)
+
+    def _activated(self, x: str) -> str:
+        encoder = self.network.encoder
+        assert encoder is not None
+        return _ACTIVATIONS[encoder.activation](self, x)
+
+    @property
+    def _is_rotary(self) -> bool:
+        return self.network.encoder is not None and self.network.encoder.positions is None
+
+    def gated(self, x: str) -> str:
+        """[1, N, 2 * ffn], gate first -> [1, N, ffn]."""
+        graph, ffn = self.graph, self.network.spec.ffn
+        gate, up = graph.op_many("Split", [x, graph.integers(ffn, ffn)], 2, axis=-1)
+        return graph.op("Mul", [self.lowering.silu(graph, gate), up])
+
+
+_ACTIVATIONS: dict[Activation, Callable[[_EncoderWriter, str], str]] = {
+    Activation.GELU: lambda writer, x: writer.graph.op("Gelu", [x]),
+    Activation.GELU_TANH: lambda writer, x: writer.graph.op("Gelu", [x], approximate="tanh"),
+    Activation.RELU: lambda writer, x: writer.graph.op("Relu", [x]),
+    Activation.GATED_SILU: lambda writer, x: writer.gated(x),
+}

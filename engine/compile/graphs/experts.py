@@ -1,0 +1,122 @@
+"""A layer's experts as nodes: which of them a row chooses, and what these make of it.
+
+Shapes: N rows, E experts, k of them for a row. Definition: onnxruntime's contrib operators MoE and QMoE, which read
+the experts that some row has chosen and no others.
+"""
+
+from typing import Any
+
+from engine.bundle.segments import EXPERTS
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
+from engine.compile.quantisation.packed import PackedExperts
+from engine.models.experts import ExpertDetails, GroupScore, RouterScore, Routing
+
+UNREACHED = -1e30  # the score of an expert that must not be chosen
+LEAST_SHARE = 1e-30  # whose logarithm is finite
+INT8_PRODUCTS = 4  # accuracy level: rows are rounded to 8 bits in blocks, as in the other products
+
+
+def routed(
+    graph: GraphBuilder, x: str, outputs: str, packed: PackedExperts, details: ExpertDetails, rows: str = ""
+) -> str:
+    """x [1, N, hidden] -> what the chosen experts make of it, of the same shape.
+
+    outputs: of the router [1, N, E]. rows: the axis of an output `EXPERTS` [1, N, k], "" = there is none.
+    """
+    outputs = graph.reshape(outputs, "rows", details.spec.count)
+    choice, scores = outputs, ""
+    # The operators' own softmax is over the chosen experts; without that (normalize_routing_weights 0) QMoE takes the
+    # router's outputs as shares, and MoE gives zeros where it writes over its input (onnxruntime 1.31).
+    if not (details.routing.is_usual and packed.choice_bias is None):
+        choice, scores = _choice(graph, outputs, packed, details.routing)
+    if rows:
+        numbers = _best(graph, choice, details.spec.chosen)
+        graph.reshape(numbers, 1, "rows", details.spec.chosen, name=EXPERTS)
+        graph.add_output(EXPERTS, "int64", 1, rows, details.spec.chosen)
+    if packed.gate_up.matrix.block:
+        return _quantised(graph, x, (choice, scores), packed, details)
+    return _floats(graph, x, (choice, scores), packed, details)
+
+
+def _best(graph: GraphBuilder, scores: str, count: int) -> str:
+    """[.., some] -> the places of the highest [.., count]."""
+    return graph.op_many("TopK", [scores, graph.integers(count)], 2, axis=-1)[1]
+
+
+def _choice(graph: GraphBuilder, outputs: str, packed: PackedExperts, routing: Routing) -> tuple[str, str]:
+    """What experts are chosen by, and what their shares are made of, both [N, E]."""
+    is_softmax = routing.score is RouterScore.SOFTMAX
+    scores = graph.op("Softmax", [outputs], axis=-1) if is_softmax else graph.op("Sigmoid", [outputs])
+    choice = scores
+    if packed.choice_bias is not None:
+        choice = graph.op("Add", [scores, graph.parameter(packed.choice_bias)])
+    if routing.kept_groups < routing.groups:
+        choice = _of_kept_groups(graph, choice, packed, routing)
+    return choice, scores
+
+
+def _of_kept_groups(graph: GraphBuilder, choice: str, packed: PackedExperts, routing: Routing) -> str:
+    size = packed.router.matrix.outputs // routing.groups
+    apart = graph.reshape(choice, "rows", routing.groups, size)
+    best = 1 if routing.group_score is GroupScore.BEST else 2
+    highest = graph.op_many("TopK", [apart, graph.integers(best)], 2, axis=-1)[0]
+    group = graph.op("ReduceSum", [highest, graph.integers(-1)], keepdims=0)
+    kept = _best(graph, group, routing.kept_groups)
+    far = graph.op("Expand", [graph.real(UNREACHED), graph.op("Shape", [group])])
+    near = graph.op("Expand", [graph.real(0.0), graph.op("Shape", [kept])])
+    penalty = graph.op("ScatterElements", [far, kept, near], axis=1)
+    reached = graph.op("Add", [apart, graph.op("Unsqueeze", [penalty, graph.integers(-1)])])
+    return graph.reshape(reached, "rows", routing.groups * size)
+
+
+def _quantised(
+    graph: GraphBuilder, x: str, router: tuple[str, str], packed: PackedExperts, details: ExpertDetails
+) -> str:
+    inputs = [x, router[0]]
+    zeros = []
+    for stack in (packed.gate_up, packed.down):
+        matrix = stack.matrix
+        assert matrix.scales is not None
+        inputs += [graph.stored(matrix.weight), graph.parameter(matrix.scales)]
+        inputs.append(graph.parameter(stack.bias) if stack.bias else "")
+        zeros.append(graph.stored(matrix.zero_points) if matrix.zero_points else "")
+    bits = [stack.matrix.bits for stack in (packed.gate_up, packed.down)]
+    return graph.op(
+        "QMoE",
+        [*inputs, "", "", "", *zeros, "", router[1]],
+        domain=CONTRIB,
+        expert_weight_bits=bits[0],
+        fc2_expert_weight_bits=bits[1],
+        block_size=packed.gate_up.matrix.block,
+        accuracy_level=INT8_PRODUCTS,
+        weights_prepacked=0,
+        normalize_routing_weights=int(details.routing.is_normalised),
+        **_swiglu(details),
+    )
+
+
+def _floats(graph: GraphBuilder, x: str, router: tuple[str, str], packed: PackedExperts, details: ExpertDetails) -> str:
+    """The operator takes the softmax of what it is given, chooses by it and shares by it; so other shares are given as
+    logarithms, of the chosen experts alone, and their sum is multiplied with behind it."""
+    choice, scores = router
+    total = ""
+    if scores:
+        numbers = _best(graph, choice, details.spec.chosen)
+        shares = graph.op("GatherElements", [scores, numbers], axis=1)
+        total = graph.op("ReduceSum", [shares, graph.integers(-1)], keepdims=1)
+        far = graph.op("Expand", [graph.real(UNREACHED), graph.op("Shape", [scores])])
+        powers = graph.op("Log", [graph.op("Max", [shares, graph.real(LEAST_SHARE)])])
+        choice = graph.op("ScatterElements", [far, numbers, powers], axis=1)
+    inputs = [x, choice]
+    for stack in (packed.gate_up, packed.down):
+        inputs += [graph.parameter(stack.matrix.weight), graph.parameter(stack.bias) if stack.bias else ""]
+    mixed = graph.op("MoE", inputs, domain=CONTRIB, normalize_routing_weights=1, **_swiglu(details))
+    return graph.op("Mul", [mixed, total]) if total and not details.routing.is_normalised else mixed
+
+
+def _swiglu(details: ExpertDetails) -> dict[str, Any]:
+    clipped = details.clipped
+    form: dict[str, Any] = {"k": details.spec.chosen, "activation_type": "swiglu", "swiglu_fusion": 1}
+    if clipped is None:
+        return form | {"activation_alpha": 1.0, "activation_beta": 0.0}
+    return form | {"activation_alpha": clipped.alpha, "activation_beta": 1.0, "swiglu_limit": clipped.limit}

@@ -1,0 +1,280 @@
+"""Writes fused graphs: floats or integers, updated caches as outputs, and the contract of names and order.
+
+The nodes are added to a finished graph, whatever type its caches have: keys and values are moved, never computed with.
+Shapes: n rows of a branch, P past columns, K KV heads, H head size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from engine.bundle.fused import (
+    CONTROL,
+    CONTROL_HEAD,
+    FusedShape,
+    cache_tensors,
+    fresh_tensors,
+    fused_shape,
+    input_order,
+)
+from engine.bundle.manifest import TensorSpec
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.specs import FusedSpec
+from engine.bundle.tensors import FLOATS, Encoding
+from engine.compile.compilation import Compilation
+from engine.compile.graphs.embedding import embed
+from engine.compile.graphs.float_graph import WIDE, FloatGraph, prepare
+from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of
+from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.graphs.integer_graphs import quantise_graph
+from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
+from engine.compile.graphs.pool import GraphPlan
+from engine.compile.quantisation.packed import PackedPart
+from engine.errors import CompileError
+from engine.models.network import Network
+
+KEY_AXIS, VALUE_AXIS = 3, 2  # of the columns
+
+
+@dataclass(slots=True)
+class CacheUpdater:
+    """Adds the nodes to one graph. Rows that hold nothing are written into the last column, which nobody reads.
+
+    has_pairs: codes are moved as numbers between a dequantise and a quantise node, the one form in which an NPU's back
+    end knows that they are codes; a CPU moves them as they are.
+    """
+
+    graph: onnx.GraphProto
+    model: ModelSpec
+    shape: FusedShape
+    past: int
+    has_pairs: bool = False
+
+    def add(self, inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        """Write every updated cache; the new outputs, each stored as the cache it is of."""
+        caches = {tensor.name: tensor for tensor in inputs}
+        made = []
+        for branch in branches_of(self.shape):
+            columns = self._columns(branch)
+            indices = self._spread(columns, branch, KEY_AXIS), self._spread(columns, branch, VALUE_AXIS)
+            for layer in range(self.model.layers):
+                names = zip(
+                    cache_tensors("past", branch.cache, layer),
+                    fresh_tensors(layer),
+                    cache_tensors("updated_past", branch.cache, layer),
+                    indices,
+                    (KEY_AXIS, VALUE_AXIS),
+                    strict=True,
+                )
+                for past, fresh, updated, index, axis in names:
+                    spec = caches[past]
+                    rows = self._rows(spec, fresh, axis, branch)
+                    self._moved(spec, "ScatterElements", [past, rows], [index], updated, axis=axis)
+                    made.append(TensorSpec(updated, spec.dtype, spec.shape, spec.scale, spec.zero_point))
+        return tuple(made)
+
+    def _rows(self, spec: TensorSpec, fresh: str, axis: int, branch: Branch) -> str:
+        """The branch's fresh keys or values."""
+        bounds = [
+            self._constant(f"int_{number}", np.array([number], np.int64))
+            for number in (branch.start, branch.stop, axis)
+        ]
+        return self._moved(spec, "Slice", [fresh], bounds, f"{branch.cache}_{fresh}")
+
+    def _moved(
+        self, spec: TensorSpec, kind: str, data: list[str], where: list[str], output: str, **attributes: Any
+    ) -> str:
+        """A node that moves numbers stored as `spec` says. data: its first input and its last; where: those between."""
+        if not self.has_pairs or spec.scale is None:
+            return self._node(kind, [data[0], *where, *data[1:]], output, **attributes)
+        label = f"{spec.scale!r}_{spec.zero_point}"
+        scale = self._scalar(f"scale_{label}", np.array(spec.scale, np.float32))
+        zero = self._scalar(f"zero_{label}", np.array(spec.zero_point, spec.dtype))
+        real = [
+            self._node("DequantizeLinear", [name, scale, zero], f"{output}_{index}_real")
+            for index, name in enumerate(data)
+        ]
+        made = self._node(kind, [real[0], *where, *real[1:]], f"{output}_float", **attributes)
+        return self._node("QuantizeLinear", [made, scale, zero], output)
+
+    def _columns(self, branch: Branch) -> str:
+        """Where each row of a branch goes, int32 [n]."""
+        unused = self._constant("unused", np.full(branch.rows, self.past - 1, np.int32))
+        if branch.cache == "prefill":
+            # Row r of n holds token past + count + r - n, if that is not before the first of the chunk.
+            ahead = self._constant("rows_ahead", np.arange(-branch.rows, 0, dtype=np.int32))
+            place = self._node("Add", [self._control(2), ahead], "prefill_place")
+            is_used = self._node(
+                "Greater", [place, self._constant("before_first", np.array([-1], np.int32))], "prefill_used"
+            )
+            column = self._node("Add", [self._control(4), place], "prefill_column")
+            return self._node("Where", [is_used, column, unused], "prefill_columns")
+        slot = branch.start - self.shape.prefill_rows
+        # Decodes take the last slots.
+        least = self._constant(f"idle_{slot}", np.array([self.shape.slots - slot - 1], np.int32))
+        is_used = self._node("Greater", [self._control(1), least], f"{branch.cache}_used")
+        return self._node("Where", [is_used, self._control(CONTROL_HEAD + slot), unused], f"{branch.cache}_columns")
+
+    def _control(self, index: int) -> str:
+        return self._cut(CONTROL, 0, index, index + 1)
+
+    def _spread(self, columns: str, branch: Branch, axis: int) -> str:
+        """Columns [n] for every head and number of a branch's keys [K, 1, H, n] or values [K, 1, n, H]."""
+        sizes = [self.model.kv_heads, 1, self.model.head_dim, self.model.head_dim]
+        sizes[axis] = branch.rows
+        flat = [1, 1, 1, 1]
+        flat[axis] = branch.rows
+        name = f"{branch.cache}_at_{axis}"
+        shaped = self._node(
+            "Reshape", [columns, self._constant(f"{name}_flat", np.array(flat, np.int64))], f"{name}_row"
+        )
+        return self._node("Expand", [shaped, self._constant(f"{name}_sizes", np.array(sizes, np.int64))], name)
+
+    def _cut(self, x: str, axis: int, start: int, stop: int) -> str:
+        bounds = [self._constant(f"int_{number}", np.array([number], np.int64)) for number in (start, stop, axis)]
+        name = f"{x}_{start}_to_{stop}"
+        if any(name in node.output for node in self.graph.node):
+            return name
+        return self._node("Slice", [x, *bounds], name)
+
+    def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self.graph.node.append(helper.make_node(kind, inputs, [output], name=f"update_{output}", **attributes))
+        return output
+
+    def _constant(self, name: str, value: NDArray[np.generic]) -> str:
+        return self._scalar(f"{name}_{len(value)}", value)
+
+    def _scalar(self, name: str, value: NDArray[np.generic]) -> str:
+        label = f"update_{name}"
+        if all(tensor.name != label for tensor in self.graph.initializer):
+            self.graph.initializer.append(numpy_helper.from_array(value, label))
+        return label
+
+
+# 65535 says 0 and 0 says what float masks say of a hidden column.
+MASK_CODES = Encoding("uint16", -FLOATS["float32"] / 65535, 65535)
+
+
+def build_fused_graph(
+    plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str, has_mask_codes: bool
+) -> FusedBuilder:
+    """The nodes of one graph. Caches are called as in `bundle/fused.py`, fresh keys and values as in the row graph.
+
+    has_mask_codes: the mask comes as 0 and 65535 and is made numbers in the graph; otherwise it has the dtype.
+    """
+    assert plan.shape is not None and packed.table is not None and packed.head is not None and packed.final_norm
+    graph, shape, half = FusedBuilder(dtype, plan.shape), fused_shape(plan.name), network.spec.rope.rotary_dim // 2
+    graph.add_input("input_ids", "int32", 1, "rows")
+    graph.add_input(COS_INPUT, dtype, 1, 1, "rows", half)
+    graph.add_input(SIN_INPUT, dtype, 1, 1, "rows", half)
+    mask = _add_mask(graph, has_mask_codes)
+    writer = FusedLayerWriter(graph, lowering, network, fused=graph, shape=shape, mask=mask)
+    x = embed(graph, "input_ids", packed.table)
+    for index, layer in zip(plan.part.layers, packed.layers, strict=True):
+        x = writer.layer(x, layer, index)
+    x = _last_rows(graph, x, shape)
+    x = linear(graph, writer.norm(x, graph.parameter(packed.final_norm)), packed.head)
+    graph.op("Identity", [x], name="logits")
+    graph.add_output("logits", dtype, 1, shape.logit_rows, network.spec.vocab)
+    return graph
+
+
+def _add_mask(graph: GraphBuilder, has_codes: bool) -> str:
+    """Declare the mask; the value to add to scores."""
+    if not has_codes:
+        return graph.add_input(MASK_INPUT, str(graph.dtype), 1, 1, "rows", "context")
+    graph.add_input(MASK_INPUT, MASK_CODES.dtype, 1, 1, "rows", "context")
+    (mask,) = (tensor for tensor in graph.inputs if tensor.name == MASK_INPUT)
+    coded = TensorSpec(mask.name, mask.dtype, mask.shape, MASK_CODES.scale, MASK_CODES.zero_point)
+    graph.inputs[graph.inputs.index(mask)] = coded
+    scale = graph.constant(np.array(MASK_CODES.scale, np.float32))
+    return graph.op("DequantizeLinear", [MASK_INPUT, scale, graph.constant(np.array(MASK_CODES.zero_point, np.uint16))])
+
+
+def _last_rows(graph: FusedBuilder, x: str, shape: FusedShape) -> str:
+    """x [1, N, hidden] -> the rows whose logits are read: the prompt's last one and every decode."""
+    if shape.logit_rows < shape.rows:
+        x = graph.cut(x, 1, shape.rows - shape.logit_rows, shape.rows)
+    graph.narrow(shape.logit_rows)
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenGraph:
+    """A graph's model with its declared inputs and outputs."""
+
+    model: onnx.ModelProto
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def finish(
+    written: WrittenGraph, model_spec: ModelSpec, shape: FusedShape, fused: FusedSpec, has_pairs: bool
+) -> WrittenGraph:
+    """Give fresh keys and values their names, and where caches are updated by the graph add them and the control.
+
+    has_pairs: see `CacheUpdater`.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(written.model)
+    names = {
+        row_name: name
+        for layer in range(model_spec.layers)
+        for row_name, name in zip(
+            (f"past_key_{layer}_out", f"past_value_{layer}_out"), fresh_tensors(layer), strict=True
+        )
+    }
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    inputs, outputs = written.inputs, _renamed(written.outputs, names)
+    if fused.kv_update_on_device:
+        inputs = (*inputs, TensorSpec(CONTROL, "int32", (CONTROL_HEAD + shape.slots,)))
+        outputs = (*outputs, *CacheUpdater(model.graph, model_spec, shape, fused.past, has_pairs).add(inputs))
+    by_name = {tensor.name: tensor for tensor in inputs}
+    inputs = tuple(by_name[name] for name in input_order(shape, model_spec.layers) if name in by_name)
+    # Logits first, as the contract has them; then fresh keys and values, then caches.
+    outputs = tuple(sorted(outputs, key=lambda tensor: (tensor.name != "logits", tensor.name.startswith("updated"))))
+    for declared, tensors in ((model.graph.input, inputs), (model.graph.output, outputs)):
+        del declared[:]
+        declared.extend(_value_info(tensor) for tensor in tensors)
+    return WrittenGraph(model, inputs, outputs)
+
+
+def _renamed(tensors: Sequence[TensorSpec], names: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(names.get(each.name, each.name), each.dtype, each.shape, each.scale, each.zero_point)
+        for each in tensors
+    )
+
+
+def _value_info(tensor: TensorSpec) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+    return helper.make_tensor_value_info(tensor.name, kind, list(tensor.shape))
+
+
+def integer_graph(work: Compilation, plan: GraphPlan, builder: FusedBuilder) -> WrittenGraph:
+    """The graph with quantise/dequantise pairs. CompileError when an activation was never calibrated."""
+    inputs, outputs = tuple(builder.inputs), tuple(builder.outputs)
+    graph = prepare(work.graph_folder, plan.part.number, builder.model(plan.name), inputs, outputs)
+    return WrittenGraph(*quantise_graph(graph, _encodings(work, plan, graph, builder.stands_for)))
+
+
+def _encodings(
+    work: Compilation, plan: GraphPlan, graph: FloatGraph, stands_for: dict[str, str]
+) -> dict[str, Encoding]:
+    """By key of the fused graph's activations."""
+    found: dict[str, Encoding] = {}
+    for name in graph.activations():
+        twin = stands_for.get(name, name)
+        # The row graph's own key: parts share the names on their borders only.
+        encoding = work.encodings.get(twin) or work.encodings.get(f"{plan.part.number}/{twin}")
+        if encoding is None:
+            raise CompileError(f"activation {name} of {plan.name} was not calibrated as {twin.removesuffix(WIDE)}")
+        found[graph.key(name)] = encoding
+    return found

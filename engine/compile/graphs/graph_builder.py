@@ -1,0 +1,160 @@
+"""Collects the nodes, tensors and declared inputs and outputs of one ONNX graph."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from engine.bundle.manifest import TensorSpec
+from engine.bundle.variant import StepShape
+from engine.compile.quantisation.weight_file import StoredTensor
+
+OPSET = 23  # RMSNormalization and RotaryEmbedding
+IR_VERSION = 11
+CONTRIB = "com.microsoft"
+
+ROWS = "rows"
+PAST = "past"
+CONTEXT = "context"
+LOGIT_ROWS = "logit_rows"
+COLUMNS = "columns"
+
+Dim = int | str
+
+
+class GraphBuilder:
+    """Writes one graph. dtype: of activations, masks and caches ('float32' or 'float16').
+
+    shape None leaves rows, past and context symbolic; otherwise every dimension is a number.
+    """
+
+    def __init__(self, dtype: str, shape: StepShape | None) -> None:
+        self.dtype = np.dtype(dtype)
+        self.onnx_dtype = int(helper.np_dtype_to_tensor_dtype(self.dtype))
+        self.shape = shape
+        self.inputs: list[TensorSpec] = []
+        self.outputs: list[TensorSpec] = []
+        self._numbers: dict[str, int] = {}
+        if shape is not None:
+            self._numbers = {ROWS: shape.rows, LOGIT_ROWS: shape.rows, PAST: shape.past, CONTEXT: shape.context}
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: dict[str, onnx.TensorProto] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._shared: dict[str, str] = {}
+
+    def op(self, kind: str, inputs: Sequence[str], domain: str = "", name: str = "", **attributes: Any) -> str:
+        """Add a node with one output and return the output's name."""
+        return self.op_many(kind, inputs, 1, domain, name, **attributes)[0]
+
+    def op_many(
+        self, kind: str, inputs: Sequence[str], count: int, domain: str = "", name: str = "", **attributes: Any
+    ) -> list[str]:
+        """Add a node with `count` outputs; `name` names the last of them."""
+        stem = self._stem(kind)
+        outputs = [f"{stem}_{index}" for index in range(count)]
+        outputs[-1] = name or outputs[-1]
+        return self.node(kind, inputs, outputs, domain, **attributes)
+
+    def node(
+        self, kind: str, inputs: Sequence[str], outputs: list[str], domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """Add a node whose outputs have these names."""
+        stem = self._stem(kind)
+        self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=stem, domain=domain, **attributes))
+        return outputs
+
+    def _stem(self, kind: str) -> str:
+        """What the next node is called."""
+        return f"{kind}_{len(self._nodes)}"
+
+    def constant(self, value: NDArray[np.generic]) -> str:
+        """A small inline tensor; equal ones are written once."""
+        array = np.asarray(value)
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._constants:
+            name = f"constant_{len(self._constants)}"
+            self._constants[key] = name
+            self._tensors[name] = numpy_helper.from_array(array, name)
+        return self._constants[key]
+
+    def real(self, value: float) -> str:
+        """A scalar of the activations' type."""
+        return self.constant(np.array(value, self.dtype))
+
+    def integers(self, *values: int) -> str:
+        """A 1-D int64 tensor."""
+        return self.constant(np.array(values, np.int64))
+
+    def stored(self, tensor: StoredTensor) -> str:
+        """An initializer whose bytes lie in a data file."""
+        if tensor.name not in self._tensors:
+            proto = TensorProto(name=tensor.name, data_type=tensor.onnx_type, dims=tensor.dims)
+            proto.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", tensor.file), ("offset", tensor.offset), ("length", tensor.length)):
+                proto.external_data.add(key=key, value=str(value))
+            self._tensors[tensor.name] = proto
+        return tensor.name
+
+    def parameter(self, tensor: StoredTensor) -> str:
+        """A stored tensor as activations' type: weights are kept as float32."""
+        name = self.stored(tensor)
+        if tensor.onnx_type == self.onnx_dtype:
+            return name
+        return self.op("Cast", [name], to=self.onnx_dtype)
+
+    def once(self, key: str, make: Callable[[], str]) -> str:
+        """A value that every layer uses: made at its first use, then shared."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
+    def reshape(self, value: str, *dims: Dim, name: str = "") -> str:
+        """Reshape to `dims`."""
+        return self.op("Reshape", [value, self.dims(*dims)], name=name)
+
+    def dims(self, *dims: Dim) -> str:
+        """The target of a Reshape: numbers, ROWS (perhaps with a factor: "rows*4") and CONTEXT, which free graphs copy
+        from the input's axis of the same index."""
+        target = [self._reshape_dim(dim) for dim in dims]
+        assert target.count(-1) <= 1
+        return self.integers(*target)
+
+    def add_input(self, name: str, dtype: str, *dims: Dim) -> str:
+        """Declare a graph input."""
+        self.inputs.append(TensorSpec(name, dtype, self._resolve(dims)))
+        return name
+
+    def add_output(self, name: str, dtype: str, *dims: Dim) -> None:
+        """Declare a graph output."""
+        self.outputs.append(TensorSpec(name, dtype, self._resolve(dims)))
+
+    def model(self, name: str) -> onnx.ModelProto:
+        """The finished graph. Free graphs carry symbolic dimension names."""
+        graph = helper.make_graph(
+            self._nodes,
+            name,
+            [_value_info(spec) for spec in self.inputs],
+            [_value_info(spec) for spec in self.outputs],
+            list(self._tensors.values()),
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hexserve")
+
+    def _resolve(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        return tuple(self._numbers.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+
+    def _reshape_dim(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        symbol, _, factor = dim.partition("*")
+        if symbol in self._numbers:
+            return self._numbers[symbol] * int(factor or 1)
+        return 0 if symbol == CONTEXT else -1
+
+
+def _value_info(spec: TensorSpec) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return helper.make_tensor_value_info(spec.name, kind, list(spec.shape))

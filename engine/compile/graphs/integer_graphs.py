@@ -1,0 +1,203 @@
+"""Integer graphs: quantise/dequantise pairs around every operator, after the float graphs were observed on text."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from engine.bundle.manifest import GraphSpec, TensorSpec
+from engine.bundle.tensors import Encoding
+from engine.compile.arguments import QualityLevel
+from engine.compile.calibration.documents import calibration_documents, token_sequences
+from engine.compile.calibration.encodings import (
+    MASK_FLOOR,
+    Range,
+    choose_encodings,
+    error_range,
+    extreme_range,
+    score_span,
+    wide_encoding,
+)
+from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
+from engine.compile.compilation import Compilation, describe
+from engine.compile.graphs.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph, prepare
+from engine.compile.graphs.pool import GraphPlan, build_graph, plan_graphs, save_graph
+from engine.errors import CompileError
+
+
+def quantise_graph(
+    graph: FloatGraph, encodings: Mapping[str, Encoding]
+) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The integer graph with its inputs and outputs; `encodings` by key."""
+    return _Rewriter(graph, encodings).run()
+
+
+class _Rewriter:
+    """Tensor t of the float graph becomes codes `t`; `t_real` is what operators read, `t_float` what they write."""
+
+    def __init__(self, graph: FloatGraph, encodings: Mapping[str, Encoding]) -> None:
+        self._graph = graph
+        self._encodings = encodings
+        self._initializers = graph.initializers
+        self._weights = graph.weights()
+        self._nodes: list[onnx.NodeProto] = []
+        self._added: dict[str, TensorProto] = {}
+        self._real: dict[str, str] = {}
+
+    def run(self) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """Rewrite all nodes."""
+        inputs = tuple(self._border(tensor) for tensor in self._graph.inputs)
+        outputs = tuple(self._border(tensor) for tensor in self._graph.outputs)
+        for tensor in inputs:
+            if tensor.scale is not None:
+                self._dequantise(tensor.name)
+        for node in self._graph.model.graph.node:
+            self._rewrite(node)
+        model = onnx.ModelProto()
+        model.CopyFrom(self._graph.model)
+        graph = model.graph
+        for field, items in (
+            (graph.node, self._nodes),
+            (graph.input, [_value_info(tensor) for tensor in inputs]),
+            (graph.output, [_value_info(tensor) for tensor in outputs]),
+            (graph.initializer, self._used()),
+        ):
+            del field[:]
+            field.extend(items)
+        return model, inputs, outputs
+
+    def _used(self) -> list[TensorProto]:
+        read = {name for node in self._nodes for name in node.input}
+        return [tensor for name, tensor in (self._initializers | self._added).items() if name in read]
+
+    def _border(self, tensor: TensorSpec) -> TensorSpec:
+        if not tensor.dtype.startswith("float"):
+            return tensor
+        encoding = self._encodings[self._graph.key(tensor.name)]
+        return replace_spec(tensor, encoding)
+
+    def _encoding(self, name: str) -> Encoding:
+        return self._encodings[self._graph.key(name)]
+
+    def _rewrite(self, node: onnx.NodeProto) -> None:
+        if node.op_type == DEQUANTIZE:
+            self._nodes.append(node)
+            return
+        if node.op_type == "Identity":
+            self._quantise(node.output[0], self._real[node.input[0]])
+            return
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        made.input[:] = [self._read(name) for name in node.input]
+        made.output[:] = [f"{name}_float" for name in node.output]
+        self._nodes.append(made)
+        for name in node.output:
+            self._quantise(name, f"{name}_float")
+
+    def _read(self, name: str) -> str:
+        """What an operator reads for `name`: a real value of its codes, or an integer constant as it is."""
+        if not name or name in self._weights:
+            return name
+        constant = self._initializers.get(name)
+        if constant is not None and constant.data_type == TensorProto.FLOAT and name not in self._real:
+            self._store_constant(name)
+        return self._real.get(name, name)
+
+    def _store_constant(self, name: str) -> None:
+        """A norm's weight, a bias or a number, as codes of its own."""
+        values = np.asarray(self._graph.value(name), np.float64)
+        encoding = wide_encoding(Range(float(values.min()), float(values.max())))
+        codes = encoding.encode(values)
+        self._added[f"{name}_codes"] = numpy_helper.from_array(codes, f"{name}_codes")
+        self._dequantise(f"{name}_codes", encoding, name)
+
+    def _quantise(self, name: str, source: str) -> None:
+        encoding = self._encoding(name)
+        parameters = self._parameters(encoding)
+        self._nodes.append(helper.make_node(QUANTIZE, [source, *parameters], [name], name=f"quantise_{name}"))
+        self._dequantise(name, encoding)
+
+    def _dequantise(self, codes: str, encoding: Encoding | None = None, name: str = "") -> None:
+        name = name or codes
+        parameters = self._parameters(encoding or self._encoding(codes))
+        real = self._real[name] = f"{name}_real"
+        self._nodes.append(helper.make_node(DEQUANTIZE, [codes, *parameters], [real], name=f"dequantise_{name}"))
+
+    def _parameters(self, encoding: Encoding) -> tuple[str, str]:
+        """Names of the scale and zero point, stored once for each encoding."""
+        label = f"{encoding.dtype}_{encoding.scale!r}_{encoding.zero_point}"
+        scale, zero = f"scale_{label}", f"zero_{label}"
+        if scale not in self._added:
+            self._added[scale] = numpy_helper.from_array(np.array(encoding.scale, np.float32), scale)
+            self._added[zero] = numpy_helper.from_array(np.array(encoding.zero_point, encoding.dtype), zero)
+        return scale, zero
+
+
+def replace_spec(tensor: TensorSpec, encoding: Encoding) -> TensorSpec:
+    """The same tensor as codes."""
+    return TensorSpec(tensor.name, encoding.dtype, tensor.shape, encoding.scale, encoding.zero_point)
+
+
+def _value_info(tensor: TensorSpec) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+    return helper.make_tensor_value_info(tensor.name, kind, list(tensor.shape))
+
+
+SEQUENCES = 16
+# A hidden column's share is exp(span - 100) at most; beyond this span it could round up to the smallest code.
+SAFE_SPAN = 88.0
+
+
+def float_graph(work: Compilation, plan: GraphPlan) -> FloatGraph:
+    """The graph of one part and shape with float activations; the weights lie in the compilation's graph folder."""
+    packed, pipeline = work.packed[plan.part.number - 1], work.pipeline
+    made = build_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype)
+    return prepare(work.graph_folder, plan.part.number, made.model(plan.name), tuple(made.inputs), tuple(made.outputs))
+
+
+def calibration_stage(work: Compilation) -> None:
+    """Find an encoding for every activation by running float graphs on text; the graphs do not stay."""
+    folder = work.graph_folder
+    shape = calibration_shape(work.network.compiled_context)
+    length = shape.context // shape.rows * shape.rows
+    assert work.text is not None
+    documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, work.text)
+    texts = token_sequences(documents, work.folder, work.text, work.network.spec.vocab, length, SEQUENCES)
+    work.progress.stage("calibration", sum(map(len, texts)), "tokens")
+    graphs, specs = [], []
+    for part in work.parts:
+        (plan,) = plan_graphs(part, (shape,))
+        graph = float_graph(work, plan)
+        model, outputs = observed_graph(graph)
+        graphs.append(graph)
+        specs.append(save_graph(plan, model, graph.inputs, outputs, folder))
+    draft = msgspec.structs.replace(describe(work), graphs=tuple(specs), kv_dtype=work.pipeline.dtype)
+    observed = observe(folder, draft, shape, texts, work.progress.advance)
+    for spec in specs:
+        (folder / spec.file).unlink()
+    choose = extreme_range if work.arguments.quality is QualityLevel.FAST else error_range
+    work.encodings = choose_encodings(graphs, observed, work.network.spec.rope.factor, choose)
+    span = score_span(graphs, observed)
+    if span > SAFE_SPAN:
+        work.progress.note(f"attention scores span {span:.0f}: a mask of {MASK_FLOOR:.0f} may not hide every column")
+
+
+def integer_graphs_stage(work: Compilation) -> None:
+    """Write the graph of every part and shape, all with the same encodings."""
+    plans = work.plans()
+    work.progress.stage("graphs", len(plans), "graphs")
+    for plan in plans:
+        work.graphs.append(write_integer_graph(work, plan))
+        work.progress.advance(1)
+
+
+def write_integer_graph(work: Compilation, plan: GraphPlan) -> GraphSpec:
+    """One graph. CompileError when an activation was never calibrated."""
+    graph = float_graph(work, plan)
+    missing = [name for name in graph.activations() if graph.key(name) not in work.encodings]
+    if missing:
+        raise CompileError(f"activation {missing[0]} of {plan.name} was not calibrated")
+    model, inputs, outputs = quantise_graph(graph, work.encodings)
+    return save_graph(plan, model, inputs, outputs, work.graph_folder)

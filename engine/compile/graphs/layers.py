@@ -1,0 +1,376 @@
+"""One function for each kind of layer: linear ones, norms, rotation, attention, the feed forward, paths of adapters.
+
+Shapes: N rows, P past columns, C = P + N, G query heads on one key head.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.bundle.model_spec import RopeSpec
+from engine.bundle.segments import FLOAT, MASK, A, B, ranks_axis
+from engine.bundle.specs import STARTING, LoraModule
+from engine.compile.graphs.experts import routed
+from engine.compile.graphs.graph_builder import CONTEXT, CONTRIB, Dim, GraphBuilder
+from engine.compile.quantisation.methods.table import METHODS
+from engine.compile.quantisation.packed import PackedLayer, PackedLinear
+from engine.compile.quantisation.weight_file import StoredTensor
+from engine.models.network import Activation, Network, NormKind, QkNorm
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """norm(graph, x, weight, epsilon): RMS over the last axis. silu(graph, x): x * sigmoid(x).
+
+    rotate(graph, x [1, heads, rows, head_dim], head_dim, rope): rotation by the graph's cos and sin inputs
+    [1, 1, rows, rotary_dim / 2]. spreads_single_row: a lone row keeps its query heads apart instead of folding
+    them into rows, because the product of one row with a matrix needs no copy of the matrix.
+    """
+
+    norm: Callable[[GraphBuilder, str, str, float], str]
+    silu: Callable[[GraphBuilder, str], str]
+    rotate: Callable[[GraphBuilder, str, int, RopeSpec], str]
+    spreads_single_row: bool
+
+
+COS_INPUT = "position_ids_cos"
+SIN_INPUT = "position_ids_sin"
+
+
+def _fused_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
+    return graph.op("RMSNormalization", [x, weight], axis=-1, epsilon=epsilon)
+
+
+def _fused_silu(graph: GraphBuilder, x: str) -> str:
+    return graph.op("QuickGelu", [x], domain=CONTRIB, alpha=1.0)
+
+
+def _fused_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec) -> str:
+    return rotate_by(graph, x, _table_rows(graph, rope.rotary_dim), head_dim, rope)
+
+
+def rotate_by(graph: GraphBuilder, x: str, tables: tuple[str, str], head_dim: int, rope: RopeSpec) -> str:
+    """x [1, heads, rows, head_dim] -> the same shape, by cos and sin [1, rows, rotary_dim / 2]."""
+    return graph.op("RotaryEmbedding", [x, *tables], **_rotation(head_dim, rope))
+
+
+def rotate_rows(graph: GraphBuilder, x: str, heads: int, head_dim: int, rope: RopeSpec, name: str = "") -> str:
+    """x [1, rows, heads * head_dim] -> the same shape under that name: the fused rotation without transposes."""
+    tables = _table_rows(graph, rope.rotary_dim)
+    return graph.op("RotaryEmbedding", [x, *tables], name=name, num_heads=heads, **_rotation(head_dim, rope))
+
+
+def _rotation(head_dim: int, rope: RopeSpec) -> dict[str, Any]:
+    """Attributes; 0, the default of the first, means the whole head."""
+    rotated = 0 if rope.rotary_dim == head_dim else rope.rotary_dim
+    return {"rotary_embedding_dim": rotated} | ({"interleaved": 1} if rope.is_interleaved else {})
+
+
+def _table_rows(graph: GraphBuilder, rotary_dim: int) -> tuple[str, str]:
+    """cos and sin as the operator wants them: [1, rows, rotary_dim / 2]."""
+    cos = graph.once("cos_rows", lambda: graph.reshape(COS_INPUT, 1, "rows", rotary_dim // 2))
+    return cos, graph.once("sin_rows", lambda: graph.reshape(SIN_INPUT, 1, "rows", rotary_dim // 2))
+
+
+def _plain_norm(graph: GraphBuilder, x: str, weight: str, epsilon: float) -> str:
+    square = graph.op("Mul", [x, x])
+    mean = graph.op("ReduceMean", [square, graph.integers(-1)], keepdims=1)
+    root = graph.op("Sqrt", [graph.op("Add", [mean, graph.real(epsilon)])])
+    return graph.op("Mul", [graph.op("Div", [x, root]), weight])
+
+
+def _plain_silu(graph: GraphBuilder, x: str) -> str:
+    return graph.op("Mul", [x, graph.op("Sigmoid", [x])])
+
+
+def _plain_rotate(graph: GraphBuilder, x: str, head_dim: int, rope: RopeSpec) -> str:
+    """Each number of the first half of the rotary part turns with its partner in the second half."""
+    half, cos, sin = rope.rotary_dim // 2, COS_INPUT, SIN_INPUT
+    rest = head_dim - rope.rotary_dim
+    sizes = (half, half, rest) if rest else (half, half)
+    first, second, *kept = graph.op_many("Split", [x, graph.integers(*sizes)], len(sizes), axis=-1)
+    low = graph.op("Sub", [graph.op("Mul", [first, cos]), graph.op("Mul", [second, sin])])
+    high = graph.op("Add", [graph.op("Mul", [second, cos]), graph.op("Mul", [first, sin])])
+    return graph.op("Concat", [low, high, *kept], axis=-1)
+
+
+# Measured on the CPU provider at hidden 1024, 128 rows: norm 44 us fused and 116 us plain, rotation 83 and 177 us;
+# SkipSimplifiedLayerNormalization (172 us) is slower than an addition and the norm (77 us).
+# One row, 8 key heads of 128, 512 columns: a product of spread heads takes 57 us, of folded ones 136 us.
+FUSED = Lowering(_fused_norm, _fused_silu, _fused_rotate, spreads_single_row=True)
+PLAIN = Lowering(_plain_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
+# On the HTP in half precision, activations of 300: the native norm of a rank-3 tensor is right to 0.05 %, the plain
+# one wrong by 26 % because its squares overflow. L2 normalisation has no epsilon: 0.2 % wrong for activations of 0.02.
+NPU = Lowering(_fused_norm, _plain_silu, _plain_rotate, spreads_single_row=False)
+
+
+def linear(graph: GraphBuilder, x: str, layer: PackedLinear) -> str:
+    """x [1, rows, inputs] -> [1, rows, outputs]."""
+    product = METHODS[layer.quant].multiply(graph, x, layer.matrix)
+    return product if layer.bias is None else graph.op("Add", [product, graph.parameter(layer.bias)])
+
+
+def linear_halves(graph: GraphBuilder, x: str, layer: PackedLinear) -> list[str]:
+    """x [1, rows, inputs] -> twice [1, rows, outputs / 2]: the products of the two matrices that are stacked in one.
+
+    Two products, where the method allows, because a Split of one copies all of it on a single core.
+    """
+    if not METHODS[layer.quant].has_rows:
+        half = layer.matrix.outputs // 2
+        return graph.op_many("Split", [linear(graph, x, layer), graph.integers(half, half)], 2, axis=-1)
+    return [
+        linear(graph, x, replace(layer, matrix=matrix, bias=layer.bias and layer.bias.part(index, 2)))
+        for index, matrix in enumerate(layer.matrix.halves())
+    ]
+
+
+QKV, OUTPUT, GATE_UP, DOWN = STARTING, "output", "gate_up", "down"
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPaths:
+    """Writes the paths of one graph. rows: the name of its axis of rows."""
+
+    graph: GraphBuilder
+    modules: tuple[LoraModule, ...]
+    rows: str
+
+    def change(self, linear: str) -> bool:
+        """Whether an adapter may change this linear layer."""
+        return any(module.linear == linear for module in self.modules)
+
+    def add(self, x: str, product: str, linear: str) -> str:
+        """x [1, N, inputs], product [1, N, outputs] -> the product and what the adapters of each row add to it."""
+        paths = [self._path(x, module) for module in self.modules if module.linear == linear]
+        if not paths:
+            return product
+        added = paths[0] if len(paths) == 1 else self.graph.op("Concat", paths, axis=-1)
+        return self.graph.op("Add", [product, added])
+
+    def _path(self, x: str, module: LoraModule) -> str:
+        graph, ranks = self.graph, ranks_axis(module)
+        a = graph.add_input(A + module.name, FLOAT, ranks, module.inputs)
+        b = graph.add_input(B + module.name, FLOAT, ranks, module.outputs)
+        mask = graph.add_input(MASK + module.name, FLOAT, 1, self.rows, ranks)
+        narrow = graph.op("FusedMatMul", [x, a], domain=CONTRIB, transB=1)
+        return graph.op("MatMul", [graph.op("Mul", [narrow, mask]), b])
+
+
+def lora_modules(network: Network) -> tuple[LoraModule, ...]:
+    """Every matrix of the layers, in the order in which the linear layers stack them."""
+    names, spec, details = network.details.names, network.spec, network.details
+    query, key = network.query_width, network.key_width
+    scaled = 0 if details.has_qk_norm else query  # where the query matrix carries the scale of attention
+    residual = details.multipliers.residual
+    added = (0, 1.0) if residual == 1.0 else (spec.hidden, residual)
+    found = _stacked(names.qkv, QKV, spec.hidden, (query, key, key))
+    first = found[0]
+    if scaled:
+        found[0] = LoraModule(first.path, first.linear, first.inputs, first.outputs, scaled, network.attention_scale)
+    found.append(LoraModule(names.output, OUTPUT, query, spec.hidden, *added))
+    found += _stacked(names.gate_up, GATE_UP, spec.hidden, (spec.ffn, spec.ffn))
+    found.append(LoraModule(names.down, DOWN, spec.ffn, spec.hidden, *added))
+    return tuple(found)
+
+
+def _stacked(paths: tuple[str, ...], linear: str, inputs: int, outputs: tuple[int, ...]) -> list[LoraModule]:
+    """A family that stores its matrices stacked already has one path for all outputs."""
+    widths = outputs if len(paths) == len(outputs) else (sum(outputs),)
+    return [LoraModule(path, linear, inputs, width) for path, width in zip(paths, widths, strict=True)]
+
+
+MASK_INPUT = "attention_mask"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWriter:
+    """Writes the layers of one graph. rows: the axis of an output that tells chosen experts, "" = none does."""
+
+    graph: GraphBuilder
+    lowering: Lowering
+    network: Network
+    paths: LoraPaths | None = None
+    rows: str = ""
+
+    def project(self, x: str, packed: PackedLinear, name: str) -> str:
+        """x [1, N, inputs] -> [1, N, outputs], with the paths of adapters where the graph has them."""
+        product = linear(self.graph, x, packed)
+        return product if self.paths is None else self.paths.add(x, product, name)
+
+    def norm(self, x: str, weight: str) -> str:
+        """The family's norm over the last axis."""
+        if self.network.details.norm is NormKind.LAYER:
+            return self.graph.op("LayerNormalization", [x, weight], axis=-1, epsilon=self.network.norm_epsilon)
+        return self.lowering.norm(self.graph, x, weight, self.network.norm_epsilon)
+
+    def layer(self, x: str, packed: PackedLayer, index: int) -> str:
+        """x [1, N, hidden] -> the same shape; declares the layer's KV inputs and outputs."""
+        graph = self.graph
+        attended = self._attention(self.normed(x, packed.attention_norm), packed, index)
+        x = graph.op("Add", [x, self.normed(linear(graph, attended, packed.output), packed.attention_post_norm)])
+        return self.with_feed_forward(x, packed)
+
+    def normed(self, x: str, weight: StoredTensor | None) -> str:
+        """The norm, x itself where there is none."""
+        return x if weight is None else self.norm(x, self.graph.parameter(weight))
+
+    def with_feed_forward(self, x: str, packed: PackedLayer, name: str = "") -> str:
+        """x [1, N, hidden] plus what the feed-forward makes of it, or the experts that each row chooses."""
+        normed = self.normed(x, packed.ffn_norm)
+        grown = self._fed_forward(normed, packed)
+        return self.graph.op("Add", [x, self.normed(grown, packed.ffn_post_norm)], name=name)
+
+    def _fed_forward(self, normed: str, packed: PackedLayer) -> str:
+        graph, details, experts = self.graph, self.network.details.experts, packed.experts
+        dense = "" if packed.gate_up is None else self._dense(normed, packed.gate_up, packed.down)
+        if experts is None or details is None:
+            return dense
+        mixed = routed(graph, normed, linear(graph, normed, experts.router), experts, details, self.rows)
+        if not dense:
+            return mixed
+        if experts.shared_gate is not None:
+            dense = graph.op("Mul", [dense, graph.op("Sigmoid", [linear(graph, normed, experts.shared_gate)])])
+        return graph.op("Add", [mixed, dense])
+
+    def _dense(self, normed: str, gate_up: PackedLinear, down: PackedLinear | None) -> str:
+        """act(gate) * up, projected down."""
+        assert down is not None
+        gate, up = self._gate_and_up(normed, gate_up)
+        inner = self.graph.op("Mul", [self.activated(gate), up])
+        return self.project(inner, down, DOWN)
+
+    def activated(self, gate: str) -> str:
+        """What a gate multiplies with."""
+        match self.network.details.activation:
+            case Activation.GATED_GELU_TANH:
+                return self.graph.op("Gelu", [gate], approximate="tanh")
+            case Activation.GATED_GELU:
+                return self.graph.op("Gelu", [gate])
+        return self.lowering.silu(self.graph, gate)
+
+    def embedded(self, x: str) -> str:
+        """The embedding's rows as the first layer takes them."""
+        factor = self.network.details.multipliers.embedding
+        return x if factor == 1.0 else self.graph.op("Mul", [x, self.graph.real(factor)])
+
+    def logits(self, x: str) -> str:
+        """What the head gives, below its cap: the last norm has divided by it already."""
+        cap = self.network.details.logit_softcap
+        return self.graph.op("Mul", [self.graph.op("Tanh", [x]), self.graph.real(cap)]) if cap else x
+
+    def _gate_and_up(self, x: str, packed: PackedLinear) -> list[str]:
+        graph, ffn = self.graph, self.network.spec.ffn
+        if self.paths is None or not self.paths.change(GATE_UP):
+            return linear_halves(graph, x, packed)
+        return graph.op_many("Split", [self.project(x, packed, GATE_UP), graph.integers(ffn, ffn)], 2, axis=-1)
+
+    def heads_of(self, x: str, packed: PackedLayer, index: int) -> tuple[str, str, str]:
+        """x [1, N, hidden] -> queries and keys behind their norms and rotation, by heads; values [1, N, K * D]."""
+        graph, network, spec = self.graph, self.network, self.network.spec
+        widths = graph.integers(network.query_width, network.key_width, network.key_width)
+        query, key, value = graph.op_many("Split", [linear(graph, x, packed.qkv), widths], 3, axis=-1)
+        query = self.rotated_heads(query, spec.heads, packed.q_norm, index)
+        key = self.rotated_heads(key, spec.kv_heads, packed.k_norm, index)
+        return query, key, value
+
+    def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
+        """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""
+        graph, spec = self.graph, self.network.spec
+        query, key, value = self.heads_of(x, packed, index)
+        value = graph.reshape(value, 1, "rows", spec.kv_heads, spec.head_dim)
+        fresh_key, fresh_value = f"past_key_{index}_out", f"past_value_{index}_out"
+        graph.op("Transpose", [key], name=fresh_key, perm=[1, 0, 3, 2])
+        graph.op("Transpose", [value], name=fresh_value, perm=[2, 0, 1, 3])
+        query = graph.op("Reshape", [query, self._folded_shape("query_shape", spec.kv_heads, spec.head_dim)])
+        if graph.shape is not None and not graph.shape.past:
+            mixed = self._mix_alone(query, fresh_key, fresh_value)
+        else:
+            dtype = str(graph.dtype)
+            graph.add_output(fresh_key, dtype, spec.kv_heads, 1, spec.head_dim, "rows")
+            graph.add_output(fresh_value, dtype, spec.kv_heads, 1, "rows", spec.head_dim)
+            mixed = self._mix(query, fresh_key, fresh_value, index)
+        mixed = graph.reshape(mixed, 1, spec.heads, "rows", spec.head_dim)
+        mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
+        return graph.reshape(mixed, 1, "rows", self.network.query_width)
+
+    def rotated_heads(self, x: str, heads: int, norm: StoredTensor | None, index: int = 0) -> str:
+        """[1, N, heads * d] -> [1, heads, N, d], normed (if there is a norm) and rotated as the layer wants it."""
+        graph, spec, kind = self.graph, self.network.spec, self.network.details.qk_norm
+        if norm is not None and kind is QkNorm.ALL:
+            x = self.norm(x, graph.parameter(norm))
+        if norm is not None and kind is QkNorm.HEADS:
+            # Rank 3: the HTP's norm of a tensor of rank 4 is garbage for many shapes (QNN 2.51).
+            x = graph.reshape(x, 1, f"rows*{heads}", spec.head_dim)
+            x = self.norm(x, graph.parameter(norm))
+        x = graph.reshape(x, 1, "rows", heads, spec.head_dim)
+        x = graph.op("Transpose", [x], perm=[0, 2, 1, 3])
+        if (rope := spec.rope_of(index)) is not None:
+            x = self.turned(x, rope)
+        if norm is not None and kind is QkNorm.TURNED_HEADS:
+            x = graph.reshape(self.norm(x, graph.parameter(norm)), 1, heads, "rows", spec.head_dim)
+        return x
+
+    def turned(self, x: str, rope: RopeSpec) -> str:
+        """x [1, heads, N, d], rotated."""
+        return self.lowering.rotate(self.graph, x, self.network.spec.head_dim, rope)
+
+    def _folded_shape(self, key: str, first: int, last: Dim) -> str:
+        """[first, 1, G * N, last], so that a key head is multiplied once for its whole group; one row alone may be
+        spread to [first, G, 1, last] instead. Free graphs choose when they run."""
+        graph, spec = self.graph, self.network.spec
+        group = spec.heads // spec.kv_heads
+        folded = graph.dims(first, 1, f"rows*{group}", last)
+        spread = graph.dims(first, group, 1, last)
+        if not self.lowering.spreads_single_row:
+            return folded
+        if graph.shape is not None:
+            return spread if graph.shape.rows == 1 else folded
+
+        def is_single() -> str:
+            return graph.op("Equal", [graph.op("Shape", [COS_INPUT], start=2, end=3), graph.integers(1)])
+
+        return graph.once(key, lambda: graph.op("Where", [graph.once("is_single", is_single), spread, folded]))
+
+    def _folded_mask(self) -> str:
+        """The mask [1, 1, N, C] repeated for the group, in the layout of the scores."""
+        graph, spec = self.graph, self.network.spec
+        repeated = graph.op("Expand", [MASK_INPUT, graph.integers(1, spec.heads // spec.kv_heads, 1, 1)])
+        return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, CONTEXT)])
+
+    def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
+        """Softmax over past and fresh columns together; the caches themselves are never joined."""
+        graph, spec, dtype = self.graph, self.network.spec, str(self.graph.dtype)
+        past_key = graph.add_input(f"past_key_{index}_in", dtype, spec.kv_heads, 1, spec.head_dim, "past")
+        past_value = graph.add_input(f"past_value_{index}_in", dtype, spec.kv_heads, 1, "past", spec.head_dim)
+        seen = graph.op("MatMul", [query, past_key])
+        fresh = graph.op("MatMul", [query, fresh_key])
+        scores = self._capped(graph.op("Concat", [seen, fresh], axis=-1))
+        mask = graph.once("folded_mask", self._folded_mask)
+        weights = graph.op("Softmax", [graph.op("Add", [scores, mask])], axis=-1)
+        columns = graph.once("column_split", lambda: self._column_split(past_key, fresh_key))
+        past_weights, fresh_weights = graph.op_many("Split", [weights, columns], 2, axis=-1)
+        past_part = graph.op("MatMul", [past_weights, past_value])
+        return graph.op("Add", [past_part, graph.op("MatMul", [fresh_weights, fresh_value])])
+
+    def _capped(self, scores: str) -> str:
+        graph, cap = self.graph, self.network.details.attention_softcap
+        if not cap:
+            return scores
+        shrunk = graph.op("Tanh", [graph.op("Div", [scores, graph.real(cap)])])
+        return graph.op("Mul", [shrunk, graph.real(cap)])
+
+    def _mix_alone(self, query: str, key: str, value: str) -> str:
+        """Softmax over the rows' own columns: a graph without a past keeps nothing."""
+        graph = self.graph
+        mask = graph.once("folded_mask", self._folded_mask)
+        scores = graph.op("Add", [self._capped(graph.op("MatMul", [query, key])), mask])
+        return graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
+
+    def _column_split(self, past_key: str, fresh_key: str) -> str:
+        """[P, N], numbers in a fixed graph, else taken from the caches' shapes."""
+        graph = self.graph
+        if graph.shape is not None:
+            return graph.integers(graph.shape.past, graph.shape.rows)
+        past = graph.op("Shape", [past_key], start=3, end=4)
+        rows = graph.op("Shape", [fresh_key], start=3, end=4)
+        return graph.op("Concat", [past, rows], axis=0)

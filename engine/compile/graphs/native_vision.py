@@ -1,0 +1,168 @@
+"""The graph that reads an image in its own proportions: patches in slots, cells of them merged to rows of the text.
+
+Shapes: P slots for patches, some of them empty; D numbers of a patch, H heads, M = merge ** 2 patches of a cell, W
+numbers of a row of the text model. Definitions: transformers `Qwen2_5_VisionTransformerPretrainedModel` and
+`Qwen3VLVisionModel`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.bundle.vision import FEATURES, PADDING, PATCHES, PLACES, SPAN, NativeSpec
+from engine.compile.graphs.graph_builder import CONTRIB, ROWS
+from engine.compile.graphs.tower import DTYPE, TowerWriter
+from engine.models.network import Activation
+from engine.models.vision_network import NativeNetwork
+
+CELLS = "cells"
+EPSILON = 1e-6
+HIDDEN_SCORE = -1e4  # its exponential is 0 in float32
+
+
+@dataclass(frozen=True, slots=True)
+class NativeWriter(TowerWriter):
+    """Writes the graph of images in their own proportions."""
+
+    network: NativeNetwork
+
+    def write(self, width: int, advance: Callable[[int], None]) -> None:
+        """patches, places, padding, span -> image_features [P / M, W], or [P / M, W * (1 + deep layers)]."""
+        graph, network, root = self.graph, self.network, self.network.root
+        patch = self.native.patch
+        graph.add_input(PATCHES, "uint8", ROWS, 3 * patch**2)
+        graph.add_input(PLACES, DTYPE, ROWS, 2)
+        graph.add_input(PADDING, DTYPE, ROWS, 1)
+        graph.add_input(SPAN, DTYPE, 1, 2)  # of learned positions; the others leave it
+        x = self.embedded()
+        turned = self.rotation()
+        merged: list[str] = []
+        for layer in range(network.layers):
+            sees_all = layer in network.seeing_all or not self.native.window
+            x = self.layer(x, f"{root}blocks.{layer}.", turned, sees_all)
+            if layer in network.deep:
+                name = f"{root}deepstack_merger_list.{network.deep.index(layer)}."
+                merged.append(self.merged(x, name, width, is_normed_whole=True))
+            advance(1)
+        rows = [self.merged(x, f"{root}merger.", width), *merged]
+        graph.op("Concat", rows, name=FEATURES, axis=-1)
+        graph.add_output(FEATURES, DTYPE, CELLS, width * len(rows))
+
+    @property
+    def native(self) -> NativeSpec:
+        """How the image is cut."""
+        assert self.network.spec.native is not None
+        return self.network.spec.native
+
+    def embedded(self) -> str:
+        """Patches [P, 3 * patch ** 2] -> [1, P, D]. All frames of a patch are alike, so their weights are added."""
+        graph, network, patch = self.graph, self.network, self.native.patch
+        name = f"{network.root}patch_embed.proj"
+        each = (1, 3 * patch**2)
+        mean, std = (np.repeat(values, patch**2).tolist() for values in (network.mean, network.std))
+        weight = self.checkpoint.tensor(f"{name}.weight", (network.hidden, 3, network.frames, patch, patch))
+        flat = weight.sum(axis=2, dtype=np.float64).astype(np.float32).reshape(network.hidden, each[1])
+        x = self.product(self.normalised(PATCHES, mean, std, each), f"{name}.weight", flat)
+        if network.table_side:
+            x = graph.op("Add", [x, self.stored(f"{name}.bias", (network.hidden,))])
+            x = graph.op("Add", [x, self.learned_positions()])
+        return graph.reshape(x, 1, ROWS, network.hidden)
+
+    def learned_positions(self) -> str:
+        """A square table, stretched over the image: between its places linear by row and column [P, D].
+
+        What a place of the table counts for is 1 minus its distance, and 0 from distance 1 on.
+        """
+        graph, network, side = self.graph, self.network, self.network.table_side
+        stretched = graph.op("Div", [graph.op("Mul", [PLACES, graph.real(side - 1)]), SPAN])
+        shares: list[str] = []
+        for place in graph.op_many("Split", [stretched, graph.integers(1, 1)], 2, axis=-1):
+            distance = graph.op("Sub", [place, graph.constant(np.arange(side, dtype=np.float32)[None])])
+            shares.append(graph.op("Relu", [graph.op("Sub", [graph.real(1), graph.op("Abs", [distance])])]))
+        rows, columns = graph.reshape(shares[0], ROWS, side, 1), graph.reshape(shares[1], ROWS, 1, side)
+        share = graph.reshape(graph.op("Mul", [rows, columns]), ROWS, side * side)
+        table = self.stored(f"{network.root}pos_embed.weight", (side * side, network.hidden))
+        return graph.op("MatMul", [share, table])
+
+    def rotation(self) -> tuple[str, str]:
+        """cos and sin [1, P, D / H / 2]: the first half turns by the row, the second by the column."""
+        graph, network = self.graph, self.network
+        half = network.hidden // network.heads // 2
+        frequencies = (1.0 / network.theta ** (np.arange(0, half, 2) / half)).astype(np.float32)
+        apart = graph.reshape(PLACES, ROWS, 2, 1)
+        angles = graph.reshape(graph.op("Mul", [apart, graph.constant(frequencies[None, None])]), 1, ROWS, half)
+        return graph.op("Cos", [angles]), graph.op("Sin", [angles])
+
+    def layer(self, x: str, name: str, turned: tuple[str, str], sees_all: bool) -> str:
+        """[1, P, D] -> the same shape: attention, then a feed-forward, each of its norm."""
+        graph, network = self.graph, self.network
+        hidden, ffn = network.hidden, network.ffn
+        mixed = self.attended(self.any_norm(x, f"{name}norm1", hidden), f"{name}attn.", turned, sees_all)
+        x = graph.op("Add", [x, mixed])
+        normed = self.any_norm(x, f"{name}norm2", hidden)
+        if network.is_gated:
+            gate, up = (self.linear(normed, f"{name}mlp.{side}_proj", hidden, ffn) for side in ("gate", "up"))
+            inner = graph.op("Mul", [graph.op("QuickGelu", [gate], CONTRIB, alpha=1.0), up])
+            return graph.op("Add", [x, self.linear(inner, f"{name}mlp.down_proj", ffn, hidden)])
+        inner = self.activated(self.linear(normed, f"{name}mlp.linear_fc1", hidden, ffn), network.activation)
+        return graph.op("Add", [x, self.linear(inner, f"{name}mlp.linear_fc2", ffn, hidden)])
+
+    def attended(self, x: str, name: str, turned: tuple[str, str], sees_all: bool) -> str:
+        """[1, P, D] -> the same shape, over all slots or those of each window.
+
+        Heads get one number more, in which the keys of empty slots have a score that nobody sees: a mask would have the
+        operator keep all scores at once.
+        """
+        graph, network = self.graph, self.network
+        hidden, heads = network.hidden, network.heads
+        size = hidden // heads
+        stacked = self.linear(x, f"{name}qkv", hidden, 3 * hidden)
+        query, key, value = graph.op_many("Split", [stacked, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
+        query, key = (graph.op("RotaryEmbedding", [each, *turned], num_heads=heads) for each in (query, key))
+        empty = graph.once("empty", self.empty_slots)
+        full = graph.once("full", lambda: graph.op("Add", [graph.op("Mul", [empty, graph.real(0)]), graph.real(1)]))
+        wide = heads * (size + 1)
+        query, key = (
+            graph.reshape(graph.op("Concat", [graph.reshape(each, 1, ROWS, heads, size), more], axis=-1), 1, ROWS, wide)
+            for each, more in ((query, full), (key, empty))
+        )
+        if not sees_all:
+            length = (self.native.window * self.native.merge) ** 2
+            query, key, value = (
+                graph.reshape(each, ROWS, length, width)
+                for each, width in ((query, wide), (key, wide), (value, hidden))
+            )
+        scale = 1.0 / math.sqrt(size)
+        mixed = graph.op("MultiHeadAttention", [query, key, value], CONTRIB, num_heads=heads, scale=scale)
+        return self.linear(graph.reshape(mixed, 1, ROWS, hidden), f"{name}proj", hidden, hidden)
+
+    def empty_slots(self) -> str:
+        """What the keys of a slot add to a score [1, P, H, 1], before the scale."""
+        graph, network = self.graph, self.network
+        hidden_score = HIDDEN_SCORE * math.sqrt(network.hidden // network.heads)
+        scores = graph.reshape(graph.op("Mul", [PADDING, graph.real(hidden_score)]), 1, ROWS, 1, 1)
+        return graph.op("Expand", [scores, graph.integers(1, 1, network.heads, 1)])
+
+    def merged(self, x: str, name: str, width: int, is_normed_whole: bool = False) -> str:
+        """[1, P, D] -> rows [P / M, W]: the patches of a cell side by side, through two matrices.
+
+        is_normed_whole: the norm is over all of a cell, not over each patch.
+        """
+        graph, network = self.graph, self.network
+        whole = network.hidden * self.native.merge**2
+        norm, first, second = ("ln_q", "mlp.0", "mlp.2") if network.is_gated else ("norm", "linear_fc1", "linear_fc2")
+        if not is_normed_whole:
+            x = self.any_norm(x, name + norm, network.hidden)
+        x = graph.reshape(x, ROWS, whole)
+        if is_normed_whole:
+            x = self.any_norm(x, name + norm, whole)
+        inner = self.activated(self.linear(x, name + first, whole, whole), Activation.GELU)
+        return self.linear(inner, name + second, whole, width)
+
+    def any_norm(self, x: str, name: str, width: int) -> str:
+        """Over the last axis, in the form of the network."""
+        if not self.network.is_gated:
+            return self.norm(x, name, width, EPSILON)
+        return self.graph.op("RMSNormalization", [x, self.stored(f"{name}.weight", (width,))], axis=-1, epsilon=EPSILON)

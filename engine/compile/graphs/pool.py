@@ -1,0 +1,142 @@
+"""The graphs of pools: the cut of the network into parts, the shapes of each, its inputs in order, its ONNX files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
+from engine.bundle.variant import StepShape
+from engine.compile.arguments import Split
+from engine.compile.graphs.embedding import embed
+from engine.compile.graphs.graph_builder import LOGIT_ROWS, GraphBuilder
+from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, LayerWriter, Lowering, linear
+from engine.compile.quantisation.packed import PackedPart
+from engine.models.network import Network
+
+EMBEDDED = "embedded"
+HIDDEN = "hidden_states"
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """One part; `number` counts from 1.
+
+    `source` and `result` name what it takes and gives besides mask, rotation and caches.
+    """
+
+    number: int
+    count: int
+    kind: GraphKind
+    has_table: bool
+    layers: range
+    has_head: bool
+    source: str
+    result: str
+
+    @property
+    def data_file(self) -> str:
+        """The external data of all its graphs."""
+        return f"part_{self.number}_of_{self.count}.data"
+
+
+def plan_parts(split: Split, layers: int) -> tuple[PartPlan, ...]:
+    """Parts in the order they run; a part's `source` is the `result` of the one before."""
+    every, none = range(layers), range(0)
+    if split is Split.NONE:
+        return (PartPlan(1, 1, GraphKind.DEFAULT, True, every, True, "input_ids", "logits"),)
+    if split is Split.LMHEAD:
+        return (
+            PartPlan(1, 2, GraphKind.DECODER, True, every, False, "input_ids", HIDDEN),
+            PartPlan(2, 2, GraphKind.LMHEAD, False, none, True, HIDDEN, "logits"),
+        )
+    return (
+        PartPlan(1, 3, GraphKind.LUT, True, none, False, "input_ids", EMBEDDED),
+        PartPlan(2, 3, GraphKind.DECODER, False, every, False, EMBEDDED, HIDDEN),
+        PartPlan(3, 3, GraphKind.LMHEAD, False, none, True, HIDDEN, "logits"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """One graph to write. shape None = free. sees_context: its name and spec carry a context width."""
+
+    name: str
+    part: PartPlan
+    shape: StepShape | None
+
+    @property
+    def sees_context(self) -> bool:
+        """False for a part without layers: only its number of rows matters."""
+        return bool(self.part.layers)
+
+
+def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...]) -> tuple[GraphPlan, ...]:
+    """Every shape for a part with layers; one shape for each number of rows otherwise. No shapes = one free graph."""
+    if not shapes:
+        return (GraphPlan(f"free_{part.number}_of_{part.count}", part, None),)
+    # The widest context names a graph that has none, so that names keep the contract's pattern.
+    wanted = shapes if part.layers else tuple({shape.rows: shape for shape in sorted(shapes)}.values())
+    return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape) for shape in wanted)
+
+
+def write_graph(
+    plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str, folder: Path
+) -> GraphSpec:
+    """Write `folder/<name>.onnx` and return its description."""
+    graph = build_graph(plan, packed, network, lowering, dtype)
+    return save_graph(plan, graph.model(plan.name), graph.inputs, graph.outputs, folder)
+
+
+def save_graph(
+    plan: GraphPlan, model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], folder: Path
+) -> GraphSpec:
+    """Write `folder/<name>.onnx` and describe it."""
+    file = f"{plan.name}.onnx"
+    (folder / file).write_bytes(model.SerializeToString())
+    shape, layers = plan.shape, plan.part.layers
+    return GraphSpec(
+        name=plan.name,
+        file=file,
+        kind=plan.part.kind,
+        part=plan.part.number,
+        parts=plan.part.count,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        rows=shape.rows if shape else None,
+        context=shape.context if shape and plan.sees_context else None,
+        first_layer=layers[0] if layers else None,
+        last_layer=layers[-1] if layers else None,
+    )
+
+
+def build_graph(plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str) -> GraphBuilder:
+    """The nodes of one graph; inputs: ids or hidden state, mask, cos, sin, then the caches layer by layer."""
+    graph, part, spec = GraphBuilder(dtype, plan.shape), plan.part, network.spec
+    writer = LayerWriter(graph, lowering, network)
+    rows = LOGIT_ROWS if part.kind is GraphKind.LMHEAD else "rows"
+    if part.has_table:
+        graph.add_input(part.source, "int32", 1, rows)
+    else:
+        graph.add_input(part.source, dtype, 1, rows, spec.hidden)
+    if part.layers:
+        half = spec.rope.rotary_dim // 2
+        graph.add_input(MASK_INPUT, dtype, 1, 1, "rows", "context")
+        graph.add_input(COS_INPUT, dtype, 1, 1, "rows", half)
+        graph.add_input(SIN_INPUT, dtype, 1, 1, "rows", half)
+    x = writer.embedded(embed(graph, part.source, packed.table)) if packed.table else part.source
+    for index, layer in zip(part.layers, packed.layers, strict=True):
+        x = writer.layer(x, layer, index)
+    if packed.final_norm is not None:
+        x = writer.norm(x, graph.parameter(packed.final_norm))
+    if packed.head is not None:
+        x = writer.logits(linear(graph, x, packed.head))
+    graph.op("Identity", [x], name=part.result)
+    graph.add_output(part.result, dtype, 1, rows, spec.hidden if packed.head is None else spec.vocab)
+    return graph
+
+
+def check_graph(path: Path) -> None:
+    """Have onnx check a written file against its own rules (contrib operators are outside them)."""
+    onnx.checker.check_model(str(path))

@@ -1,0 +1,360 @@
+"""The linear graphs of a segmented bundle and the graphs of its sequences: recurrent layers and attention.
+
+Every node costs some microseconds on a pass of one row, so rows keep rank 3 and heads are never transposed.
+Shapes: N rows, H query heads on K key heads of D numbers each.
+Recurrent layers: N rows of one sequence, C channels, W kernel, G key heads, H value heads, K key size, V value size.
+Definition: transformers `Qwen3_5GatedDeltaNet`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.bundle.manifest import describe_file
+from engine.bundle.model_spec import HeadForm, RopeSpec
+from engine.bundle.segments import (
+    BETA,
+    CONV_IN,
+    CONV_WEIGHT,
+    DECAY,
+    GATE_IN,
+    GATE_OUT,
+    LAYER_INPUTS,
+    MEMORY,
+    MEMORY_OUT,
+    OUT,
+    SINKS,
+    TAIL,
+    TAIL_OUT,
+    recurrent_forms,
+)
+from engine.bundle.specs import LoraModule, RecurrentSpec
+from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
+from engine.bundle.weight_files import CONV_WEIGHTS, conv_shape, write_conv_weights
+from engine.compile.compilation import Compilation
+from engine.compile.graphs.embedding import embed
+from engine.compile.graphs.graph_builder import CONTRIB, LOGIT_ROWS, ROWS, GraphBuilder
+from engine.compile.graphs.latents import start_latents, values_alone
+from engine.compile.graphs.layers import (
+    COS_INPUT,
+    FUSED,
+    OUTPUT,
+    QKV,
+    SIN_INPUT,
+    LayerWriter,
+    LoraPaths,
+    linear,
+    rotate_rows,
+)
+from engine.compile.quantisation.packed import (
+    PackedEnding,
+    PackedLayer,
+    PackedLayerInputs,
+    PackedPart,
+    PackedRecurrence,
+)
+from engine.compile.quantisation.weight_file import StoredTensor
+from engine.models.network import Network, QkNorm
+
+DTYPE = "float32"
+NORM_EPSILON = 1e-6  # of the length of queries and keys
+
+
+def start_recurrence(layers: LayerWriter, x: str, stacked: str, packed: PackedRecurrence) -> None:
+    """x [1, N, hidden], normed, and its stacked product [1, N, C + H * V] -> what the recurrence takes, and its gate.
+
+    decay is a logarithm: -exp(A_log) * softplus(a + dt_bias). beta is a sigmoid.
+    """
+    graph, spec = layers.graph, _spec(layers)
+    if packed.delta is None:
+        _start_convolution(graph, spec, stacked)
+        return
+    widths = graph.integers(spec.channels, spec.value_width)
+    graph.node("Split", [stacked, widths], [CONV_IN, GATE_OUT], axis=-1)
+    heads = graph.integers(spec.value_heads, spec.value_heads)
+    beta, step = graph.op_many("Split", [linear(graph, x, packed.delta.steps), heads], 2, axis=-1)
+    graph.op("Sigmoid", [beta], name=BETA)
+    shifted = graph.op("Add", [step, graph.parameter(packed.delta.dt_bias)])
+    graph.op("Mul", [graph.op("Softplus", [shifted]), graph.parameter(packed.delta.rate)], name=DECAY)
+    widths_of = {CONV_IN: spec.channels, DECAY: spec.value_heads, BETA: spec.value_heads, GATE_OUT: spec.value_width}
+    for name, width in widths_of.items():
+        graph.add_output(name, DTYPE, 1, ROWS, width)
+
+
+def _start_convolution(graph: GraphBuilder, spec: RecurrentSpec, stacked: str) -> None:
+    """Gate, gate of the outputs and values side by side [1, N, 3 * C]: the first times the values is convolved."""
+    widths = graph.integers(*[spec.channels] * 3)
+    gate, _, values = graph.node("Split", [stacked, widths], ["first_gate", GATE_OUT, "ungated"], axis=-1)
+    graph.op("Mul", [gate, values], name=CONV_IN)
+    for name in (CONV_IN, GATE_OUT):
+        graph.add_output(name, DTYPE, 1, ROWS, spec.channels)
+
+
+def recurrent_output(layers: LayerWriter, rows: str, packed: PackedRecurrence) -> str:
+    """Declares what the recurrence gave and its gate [1, N, H * V]; each head normed, times silu(gate)."""
+    graph, spec = layers.graph, _spec(layers)
+    for name in (OUT, GATE_IN):
+        graph.add_input(name, DTYPE, 1, rows, spec.value_width)
+    if packed.delta is None:
+        return graph.op("Mul", [OUT, GATE_IN])
+    apart = graph.reshape(OUT, 1, f"{rows}*{spec.value_heads}", spec.value_dim)
+    normed = graph.reshape(layers.norm(apart, graph.parameter(packed.delta.norm)), 1, rows, spec.value_width)
+    return graph.op("Mul", [normed, layers.lowering.silu(graph, GATE_IN)])
+
+
+def recurrent_graph(spec: RecurrentSpec) -> GraphBuilder:
+    """Rows of one sequence through the convolution and, where there is one, the gated delta rule, from one state to
+    the next.
+
+    state and conv_state are not changed: the new ones are outputs, with memory of their own.
+    """
+    graph = GraphBuilder(DTYPE, None)
+    inputs, outputs = recurrent_forms(spec)
+    for name, (dtype, dims) in inputs.items():
+        graph.add_input(name, dtype, *dims)
+    turned = graph.op("Transpose", [CONV_IN], perm=[0, 2, 1])
+    convolved = graph.node(
+        "CausalConvWithState",
+        [turned, CONV_WEIGHT, "", TAIL],
+        ["convolved", TAIL_OUT],
+        CONTRIB,
+        **({"activation": "silu"} if spec.has_memory else {}),
+    )[0]
+    rows = graph.op("Transpose", [convolved], name="" if spec.has_memory else OUT, perm=[0, 2, 1])
+    if spec.has_memory:
+        _add_delta_rule(graph, spec, rows)
+    for name, (dtype, dims) in outputs.items():
+        graph.add_output(name, dtype, *dims)
+    return graph
+
+
+def _add_delta_rule(graph: GraphBuilder, spec: RecurrentSpec, rows: str) -> None:
+    """rows [1, N, C]: queries, keys and values."""
+    widths = graph.integers(spec.key_width, spec.key_width, spec.value_width)
+    query, key, value = graph.op_many("Split", [rows, widths], 3, axis=-1)
+    # A row of unit length; queries also carry the scale 1 / sqrt(K).
+    unit = 1.0 / math.sqrt(spec.key_dim)
+    query, key = _of_length(graph, spec, query, unit * unit), _of_length(graph, spec, key, unit)
+    graph.node(
+        "LinearAttention",
+        [query, key, value, MEMORY, DECAY, BETA],
+        [OUT, MEMORY_OUT],
+        CONTRIB,
+        q_num_heads=spec.value_heads,
+        kv_num_heads=spec.value_heads,
+        update_rule="gated_delta",
+        scale=1.0,
+    )
+
+
+def _of_length(graph: GraphBuilder, spec: RecurrentSpec, x: str, scale: float) -> str:
+    """x [1, N, G * K] -> [1, N, H * K]: every head x / |x| * sqrt(K) * scale, repeated for the values it serves.
+
+    The norm over K numbers takes their mean, so its epsilon is a K-th of that of their sum.
+    """
+    apart = graph.reshape(x, 1, f"{ROWS}*{spec.key_heads}", spec.key_dim)
+    weight = graph.constant(np.full(spec.key_dim, scale, np.float32))
+    normed = graph.op("RMSNormalization", [apart, weight], axis=-1, epsilon=NORM_EPSILON / spec.key_dim)
+    repeats = spec.value_heads // spec.key_heads
+    if repeats > 1:
+        single = graph.reshape(normed, 1, f"{ROWS}*{spec.key_heads}", 1, spec.key_dim)
+        normed = graph.op("Expand", [single, graph.integers(1, 1, repeats, 1)])
+    return graph.reshape(normed, 1, ROWS, spec.value_heads * spec.key_dim)
+
+
+def conv_weights_stage(work: Compilation) -> None:
+    """Write the convolutions of all recurrent layers, if there are any."""
+    spec, names = work.network.spec.recurrent, work.network.details.recurrent_names
+    if spec is None:
+        return
+    modules = [names.conv.format(layer=layer) for layer in spec.layers]
+    shape = (spec.channels, 1, spec.kernel)
+    weights = [work.checkpoint.tensor(f"{module}.weight", shape) for module in modules]
+    write_conv_weights(work.folder, np.stack(weights).reshape(conv_shape(spec)))
+    work.files[CONV_WEIGHTS] = describe_file(work.folder / CONV_WEIGHTS)
+
+
+def _spec(layers: LayerWriter) -> RecurrentSpec:
+    spec = layers.network.spec.recurrent
+    assert spec is not None
+    return spec
+
+
+IDS, HIDDEN_IN, HIDDEN_OUT, ATTENDED, LOGITS = "input_ids", "hidden_in", "hidden_out", "attended", "logits"
+QUERY, KEY, VALUE = "query", "key", "value"
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWriter:
+    """Writes one linear graph: the end of one layer and the start of the next."""
+
+    graph: GraphBuilder
+    layers: LayerWriter
+    network: Network
+
+    def finish_layer(self, rows: str, packed: PackedLayer, layer: int, name: str = "") -> str:
+        """Declares hidden_in [1, N, hidden] and what the layer's mixer gave; what the layer gives [1, N, hidden]."""
+        graph, layers = self.graph, self.layers
+        graph.add_input(HIDDEN_IN, DTYPE, 1, rows, self.network.spec.hidden)
+        recurrence = packed.recurrence
+        mixed = self._attended(rows, layer) if recurrence is None else recurrent_output(layers, rows, recurrence)
+        grown = layers.normed(layers.project(mixed, packed.output, OUTPUT), packed.attention_post_norm)
+        x = graph.op("Add", [HIDDEN_IN, grown])
+        if packed.ending is None:
+            return layers.with_feed_forward(x, packed, name)
+        return self._ended(layers.with_feed_forward(x, packed), packed.ending, layer, rows, name)
+
+    def _ended(self, x: str, packed: PackedEnding, layer: int, rows: str, name: str) -> str:
+        """x with what the layer makes of its own inputs, times the layer's factor."""
+        graph, layers, spec = self.graph, self.layers, self.network.spec
+        size = spec.layer_inputs
+        if size:
+            graph.add_input(LAYER_INPUTS, DTYPE, 1, rows, spec.layers * size)
+        if packed.inputs is not None:
+            places = [graph.integers(number) for number in (layer * size, (layer + 1) * size, -1)]
+            given = graph.op("Slice", [LAYER_INPUTS, *places])
+            gate = layers.activated(linear(graph, x, packed.inputs.gate))
+            grown = linear(graph, graph.op("Mul", [gate, given]), packed.inputs.output)
+            x = graph.op("Add", [x, layers.normed(grown, packed.inputs.norm)])
+        return graph.op("Mul", [x, graph.parameter(packed.scale)], name=name)
+
+    def add_layer_inputs(self, x: str, packed: PackedLayerInputs) -> None:
+        """x [1, N, hidden], embedded -> what every layer takes of the rows: of their tokens, and of x."""
+        graph, spec = self.graph, self.network.spec
+        size, width = spec.layer_inputs, spec.layers * spec.layer_inputs
+        apart = graph.reshape(linear(graph, x, packed.projection), 1, f"{ROWS}*{spec.layers}", size)
+        normed = graph.reshape(self.layers.norm(apart, graph.parameter(packed.norm)), 1, ROWS, width)
+        of_tokens = graph.op("Mul", [embed(graph, IDS, packed.table), graph.real(packed.table_scale)])
+        graph.op("Add", [normed, of_tokens], name=LAYER_INPUTS)
+        graph.add_output(LAYER_INPUTS, DTYPE, 1, ROWS, width)
+
+    def _attended(self, rows: str, layer: int) -> str:
+        """attended [1, N, H * D], times the sigmoid of its gate where there is one."""
+        graph, width = self.graph, self.network.heads_of(layer).query_width
+        graph.add_input(ATTENDED, DTYPE, 1, rows, width)
+        if self.network.details.latent is not None:
+            return values_alone(self.layers, ATTENDED, rows)
+        if not self.network.spec.has_output_gate:
+            return ATTENDED
+        graph.add_input(GATE_IN, DTYPE, 1, rows, width)
+        return graph.op("Mul", [ATTENDED, graph.op("Sigmoid", [GATE_IN])])
+
+    def start_layer(self, x: str, packed: PackedLayer, layer: int) -> None:
+        """x [1, N, hidden] -> what the layer's mixer takes: attention query [1, N, H * D], key and value [1, N, K * D],
+        normed and rotated."""
+        graph, network, spec = self.graph, self.network, self.network.spec
+        normed = self.layers.normed(x, packed.attention_norm)
+        stacked = self.layers.project(normed, packed.qkv, QKV)
+        if packed.recurrence is not None:
+            start_recurrence(self.layers, normed, stacked, packed.recurrence)
+            return
+        rope = spec.rope_of(layer)
+        for name in (COS_INPUT, SIN_INPUT):
+            if rope is not None:
+                graph.add_input(name, DTYPE, 1, 1, ROWS, rope.rotary_dim // 2)
+        heads = network.heads_of(layer)
+        if packed.latents is not None:
+            start_latents(self.layers, stacked, packed.latents, (QUERY, KEY, VALUE))
+            return
+        query, *fresh = self._apart(stacked, layer, VALUE if packed.v_norm is None else "")
+        if spec.has_output_gate:
+            query = self._without_gate(query)
+        self._turn(query, heads, heads.heads, packed.q_norm, rope, QUERY)
+        graph.add_output(QUERY, DTYPE, 1, ROWS, heads.query_width)
+        if fresh:
+            self._turn(fresh[0], heads, heads.kv_heads, packed.k_norm, rope, KEY)
+            if packed.v_norm is not None:
+                self._normed_heads(fresh[-1], heads.kv_heads, heads.head_dim, packed.v_norm, VALUE)
+            for name in (KEY, VALUE):
+                graph.add_output(name, DTYPE, 1, ROWS, heads.key_width)
+        if packed.sinks is not None:
+            graph.op("Identity", [graph.parameter(packed.sinks)], name=SINKS)
+            graph.add_output(SINKS, DTYPE, spec.heads)
+
+    def _apart(self, stacked: str, layer: int, name: str) -> list[str]:
+        """Queries; keys, unless they are another layer's; values of that name, unless keys are made of the same."""
+        graph, widths = self.graph, self.network.qkv_outputs(layer)
+        if len(widths) == 1:
+            return [stacked]
+        return graph.op_many("Split", [stacked, graph.integers(*widths)], len(widths), name=name, axis=-1)
+
+    def _without_gate(self, query: str) -> str:
+        """[1, N, H * 2 * D], for each head its query and its gate -> the queries [1, N, H * D]; the gates are given."""
+        graph, spec, width = self.graph, self.network.spec, self.network.query_width
+        apart = graph.reshape(query, 1, f"{ROWS}*{spec.heads}", 2 * spec.head_dim)
+        sizes = graph.integers(spec.head_dim, spec.head_dim)
+        query, gate = graph.op_many("Split", [apart, sizes], 2, axis=-1)
+        graph.reshape(gate, 1, ROWS, width, name=GATE_OUT)
+        graph.add_output(GATE_OUT, DTYPE, 1, ROWS, width)
+        return graph.reshape(query, 1, ROWS, width)
+
+    def _turn(
+        self, x: str, form: HeadForm, heads: int, norm: StoredTensor | None, rope: RopeSpec | None, name: str
+    ) -> None:
+        """[1, N, heads * D] -> the same shape under that name: normed (if there is a norm) and rotated."""
+        graph, size, kind = self.graph, form.head_dim, self.network.details.qk_norm
+        if norm is not None and kind is QkNorm.ALL:
+            x = self.layers.norm(x, graph.parameter(norm))
+        elif norm is not None and kind is not QkNorm.TURNED_HEADS:
+            x = self._normed_heads(x, heads, size, norm)
+        if rope is not None and kind is not QkNorm.TURNED_HEADS:
+            rotate_rows(graph, x, heads, size, rope, name)
+            return
+        if rope is not None:
+            x = rotate_rows(graph, x, heads, size, rope)
+        if norm is not None and kind is QkNorm.TURNED_HEADS:
+            x = self._normed_heads(x, heads, size, norm)
+        graph.op("Identity", [x], name=name)
+
+    def _normed_heads(self, x: str, heads: int, size: int, norm: StoredTensor, name: str = "") -> str:
+        """Each head by itself."""
+        graph = self.graph
+        normed = self.layers.norm(graph.reshape(x, 1, f"{ROWS}*{heads}", size), graph.parameter(norm))
+        return graph.reshape(normed, 1, ROWS, heads * size, name=name)
+
+
+def linear_graph(packed: PackedPart, network: Network, part: int, modules: tuple[LoraModule, ...] = ()) -> GraphBuilder:
+    """Part 1 embeds and starts layer 0; part i + 1 finishes layer i - 1 and starts layer i; the last gives logits.
+
+    modules: what adapters may change.
+    """
+    graph, spec = GraphBuilder(DTYPE, None), network.spec
+    rows = LOGIT_ROWS if part > spec.layers else ROWS
+    paths = LoraPaths(graph, modules, rows)
+    writer = LinearWriter(graph, LayerWriter(graph, FUSED, network, paths, rows), network)
+    if part > spec.layers:
+        _add_head(writer, packed)
+        return graph
+    if part == 1:
+        assert packed.table is not None
+        graph.add_input(IDS, "int32", 1, ROWS)
+        rows = writer.layers.embedded(embed(graph, IDS, packed.table))
+        if network.reads_images:
+            graph.add_input(EMBEDS, DTYPE, 1, ROWS, spec.hidden)
+            graph.add_input(EMBEDDED, DTYPE, 1, ROWS, 1)
+            rows = graph.op("Where", [graph.op("Greater", [EMBEDDED, graph.real(0.5)]), EMBEDS, rows])
+        x = graph.op("Identity", [rows], name=HIDDEN_OUT)
+        if packed.layer_inputs is not None:
+            writer.add_layer_inputs(x, packed.layer_inputs)
+    else:
+        is_deep = part - 2 < network.deepstack
+        x = writer.finish_layer(ROWS, packed.layers[part - 2], part - 2, "" if is_deep else HIDDEN_OUT)
+        if is_deep:
+            added = graph.add_input(deepstack_name(part - 2), DTYPE, 1, ROWS, spec.hidden)
+            x = graph.op("Add", [x, added], name=HIDDEN_OUT)
+    graph.add_output(HIDDEN_OUT, DTYPE, 1, ROWS, spec.hidden)
+    writer.start_layer(x, packed.layers[part - 1], part - 1)
+    return graph
+
+
+def _add_head(writer: LinearWriter, packed: PackedPart) -> None:
+    graph = writer.graph
+    assert packed.final_norm is not None
+    x = writer.finish_layer(LOGIT_ROWS, packed.layers[-1], writer.network.spec.layers - 1)
+    x = writer.layers.norm(x, graph.parameter(packed.final_norm))
+    width = writer.network.spec.hidden
+    if packed.head is not None:
+        x, width = writer.layers.logits(linear(graph, x, packed.head)), writer.network.spec.vocab
+    graph.op("Identity", [x], name=LOGITS)
+    graph.add_output(LOGITS, DTYPE, 1, LOGIT_ROWS, width)

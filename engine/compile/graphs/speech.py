@@ -1,0 +1,229 @@
+"""The graphs of a Whisper: an encoder, a decoder over caches, and the decoder once more to see what it listens to.
+
+Both halves norm what goes into attention and feed-forward (pre-norm). Shapes: B sequences, N tokens of each, T
+positions of the encoder, H heads, D numbers of a head, P places of the self cache.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.specs import SpeechSpec
+from engine.bundle.speech import (
+    ALIGNMENT,
+    BATCH,
+    COLUMNS,
+    FEATURES,
+    POSITIONS,
+    TOKENS,
+    cross_name,
+    self_name,
+)
+from engine.bundle.tensors import IDS, LOGITS, MASK
+from engine.compile.graphs.embedding import embed
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
+from engine.compile.graphs.layers import linear
+from engine.compile.quantisation.packed import PackedLinear, PackedNorm, PackedTable
+from engine.compile.quantisation.weight_file import StoredTensor
+from engine.models.network import Network
+from engine.models.speech import EPSILON, SpeechNetwork
+
+DTYPE = "float32"
+COPIED = 0  # a dimension that Reshape takes from its input
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAttention:
+    """query, key and value are one layer where a row attends to its own text; norm: of what goes in."""
+
+    norm: PackedNorm
+    inputs: tuple[PackedLinear, ...]
+    output: PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSpeechLayer:
+    """heard: attention to what the encoder gives, None in the encoder; its inputs: the query, then keys and values."""
+
+    own: PackedAttention
+    heard: PackedAttention | None
+    ffn_norm: PackedNorm
+    up: PackedLinear
+    down: PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSpeech:
+    """Everything; convolutions are (weight, bias) and positions [T, hidden] and [P, hidden]."""
+
+    convolutions: tuple[tuple[StoredTensor, StoredTensor], ...]
+    heard_positions: StoredTensor
+    encoder: tuple[PackedSpeechLayer, ...]
+    encoder_norm: PackedNorm
+    table: PackedTable
+    positions: StoredTensor
+    decoder: tuple[PackedSpeechLayer, ...]
+    norm: PackedNorm
+    head: PackedLinear
+
+
+def write_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
+    """Frames of one window -> keys and values of every layer of the decoder."""
+    writer = _Writer(GraphBuilder(DTYPE, None), network.decoder)
+    graph, spec = writer.graph, network.decoder.spec
+    x = graph.add_input(FEATURES, DTYPE, 1, network.mels, network.frames)
+    for (weight, bias), stride in zip(packed.convolutions, (1, 2), strict=True):
+        inputs = [x, graph.parameter(weight), graph.parameter(bias)]
+        x = graph.op("Gelu", [graph.op("Conv", inputs, kernel_shape=[3], pads=[1, 1], strides=[stride])])
+    x = graph.op("Transpose", [x], perm=[0, 2, 1])
+    x = graph.op("Add", [x, graph.parameter(packed.heard_positions)])
+    for layer in packed.encoder:
+        x = writer.encoder_layer(x, layer, network.encoder_heads)
+    x = writer.norm(x, packed.encoder_norm)
+    for index, layer in enumerate(packed.decoder):
+        assert layer.heard is not None
+        pair = linear(graph, x, layer.heard.inputs[1])
+        key, value = graph.op_many("Split", [pair, graph.integers(spec.hidden, spec.hidden)], 2, axis=-1)
+        writer.heads(key, perm=[0, 2, 3, 1], name=cross_name("k", index))
+        writer.heads(value, perm=[0, 2, 1, 3], name=cross_name("v", index))
+        graph.add_output(cross_name("k", index), DTYPE, 1, spec.heads, spec.head_dim, network.positions)
+        graph.add_output(cross_name("v", index), DTYPE, 1, spec.heads, network.positions, spec.head_dim)
+    return writer.save("encoder", GraphKind.SPEECH_ENCODER, folder)
+
+
+def write_decoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
+    """New tokens of several sequences over their caches -> logits of the last one of each, and keys and values."""
+    writer = _Writer(GraphBuilder(DTYPE, None), network.decoder)
+    graph, spec = writer.graph, network.decoder.spec
+    x = writer.embedded(packed, COLUMNS)
+    places = network.decoder.compiled_context
+    for index, layer in enumerate(packed.decoder):
+        graph.add_input(self_name("k", index, "in"), DTYPE, BATCH, spec.heads, spec.head_dim, places)
+        graph.add_input(self_name("v", index, "in"), DTYPE, BATCH, spec.heads, places, spec.head_dim)
+        writer.add_cross(index, network.positions)
+        x = writer.own_attention(x, layer, index, places)
+        x, _ = writer.heard_attention(x, layer, index)
+        x = writer.feed_forward(x, layer)
+    last = graph.op("Slice", [x, graph.integers(-1), graph.integers(2**31), graph.integers(1)])
+    logits = linear(graph, writer.norm(last, packed.norm), packed.head)
+    graph.op("Identity", [logits], name=LOGITS)
+    graph.add_output(LOGITS, DTYPE, BATCH, 1, spec.vocab)
+    for index in range(spec.layers):
+        graph.add_output(self_name("k", index, "out"), DTYPE, BATCH, spec.heads, spec.head_dim, TOKENS)
+        graph.add_output(self_name("v", index, "out"), DTYPE, BATCH, spec.heads, TOKENS, spec.head_dim)
+    return writer.save("decoder", GraphKind.SPEECH_DECODER, folder)
+
+
+def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
+    """A whole text -> what some heads make of each position of the encoder, before the softmax [B, A, N, T]."""
+    writer = _Writer(GraphBuilder(DTYPE, None), network.decoder)
+    graph = writer.graph
+    x = writer.embedded(packed, TOKENS)
+    scores: dict[tuple[int, int], str] = {}
+    for index, layer in enumerate(packed.decoder):
+        writer.add_cross(index, network.positions)
+        x = writer.own_attention(x, layer, index, 0)
+        x, weights = writer.heard_attention(x, layer, index)
+        for of_layer, head in spec.alignment:
+            if of_layer == index:
+                taken = [weights, *(graph.integers(number) for number in (head, head + 1, 1))]
+                scores[index, head] = graph.op("Slice", taken)
+        x = writer.feed_forward(x, layer)
+    graph.op("Concat", [scores[pair] for pair in spec.alignment], name=ALIGNMENT, axis=1)
+    graph.add_output(ALIGNMENT, DTYPE, BATCH, len(spec.alignment), TOKENS, network.positions)
+    return writer.save("alignment", GraphKind.SPEECH_ALIGNMENT, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes the nodes of one graph."""
+
+    graph: GraphBuilder
+    network: Network
+
+    def embedded(self, packed: PackedSpeech, columns: str) -> str:
+        """Declares ids, positions and the mask [B, 1, N, columns]; tokens and positions [B, N, hidden]."""
+        graph = self.graph
+        for name in (IDS, POSITIONS):
+            graph.add_input(name, "int32", BATCH, TOKENS)
+        graph.add_input(MASK, DTYPE, BATCH, 1, TOKENS, columns)
+        places = graph.op("Gather", [graph.parameter(packed.positions), POSITIONS], axis=0)
+        return graph.op("Add", [embed(graph, IDS, packed.table), places])
+
+    def add_cross(self, layer: int, positions: int) -> None:
+        """Declares what was heard, for one layer."""
+        spec = self.network.spec
+        self.graph.add_input(cross_name("k", layer), DTYPE, BATCH, spec.heads, spec.head_dim, positions)
+        self.graph.add_input(cross_name("v", layer), DTYPE, BATCH, spec.heads, positions, spec.head_dim)
+
+    def encoder_layer(self, x: str, layer: PackedSpeechLayer, heads: int) -> str:
+        """x [1, T, hidden] -> the same shape; every row sees all of them."""
+        graph, hidden = self.graph, self.network.spec.hidden
+        qkv = linear(graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
+        parts = graph.op_many("Split", [qkv, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
+        mixed = graph.op("MultiHeadAttention", parts, domain=CONTRIB, num_heads=heads, scale=1.0)
+        x = graph.op("Add", [x, linear(graph, mixed, layer.own.output)])
+        return self.feed_forward(x, layer)
+
+    def own_attention(self, x: str, layer: PackedSpeechLayer, index: int, places: int) -> str:
+        """Each token over the cache of its text and over the new tokens; places: of the cache, 0 = there is none.
+
+        Scores and sums are made apart over cached and new tokens: joined caches would be copied at every step.
+        """
+        graph, hidden = self.graph, self.network.spec.hidden
+        qkv = linear(graph, self.norm(x, layer.own.norm), layer.own.inputs[0])
+        query, key, value = graph.op_many("Split", [qkv, graph.integers(hidden, hidden, hidden)], 3, axis=-1)
+        query = self.heads(query, perm=[0, 2, 1, 3])
+        key = self.heads(key, perm=[0, 2, 3, 1], name=self_name("k", index, "out") if places else "")
+        value = self.heads(value, perm=[0, 2, 1, 3], name=self_name("v", index, "out") if places else "")
+        scores = graph.op("MatMul", [query, key])
+        if places:
+            before = graph.op("MatMul", [query, self_name("k", index, "in")])
+            scores = graph.op("Concat", [before, scores], axis=-1)
+        weights = graph.op("Softmax", [graph.op("Add", [scores, MASK])], axis=-1)
+        if not places:
+            return self._joined(x, graph.op("MatMul", [weights, value]), layer.own.output)
+        axis = graph.integers(-1)
+        old = graph.op("Slice", [weights, graph.integers(0), graph.integers(places), axis])
+        new = graph.op("Slice", [weights, graph.integers(places), graph.integers(2**31), axis])
+        mixed = graph.op("MatMul", [old, self_name("v", index, "in")])
+        return self._joined(x, graph.op("Add", [mixed, graph.op("MatMul", [new, value])]), layer.own.output)
+
+    def heard_attention(self, x: str, layer: PackedSpeechLayer, index: int) -> tuple[str, str]:
+        """Each token over all of what was heard; the new x, and the scores [B, H, N, T]."""
+        graph, heard = self.graph, layer.heard
+        assert heard is not None
+        query = self.heads(linear(graph, self.norm(x, heard.norm), heard.inputs[0]), perm=[0, 2, 1, 3])
+        scores = graph.op("MatMul", [query, cross_name("k", index)])
+        weights = graph.op("Softmax", [scores], axis=-1)
+        return self._joined(x, graph.op("MatMul", [weights, cross_name("v", index)]), heard.output), scores
+
+    def feed_forward(self, x: str, layer: PackedSpeechLayer) -> str:
+        """x [B, N, hidden] -> the same shape."""
+        graph = self.graph
+        inner = graph.op("Gelu", [linear(graph, self.norm(x, layer.ffn_norm), layer.up)])
+        return graph.op("Add", [x, linear(graph, inner, layer.down)])
+
+    def heads(self, x: str, perm: list[int], name: str = "") -> str:
+        """[B, N, hidden] -> [B, N, H, D], turned."""
+        spec = self.network.spec
+        shape = self.graph.integers(COPIED, COPIED, spec.heads, spec.head_dim)
+        return self.graph.op("Transpose", [self.graph.op("Reshape", [x, shape])], name=name, perm=perm)
+
+    def norm(self, x: str, packed: PackedNorm) -> str:
+        """Layer norm."""
+        weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
+        return self.graph.op("LayerNormalization", [x, weight, bias], axis=-1, epsilon=EPSILON)
+
+    def save(self, name: str, kind: GraphKind, folder: Path) -> GraphSpec:
+        """Write `folder/<name>.onnx` and describe it."""
+        graph, file = self.graph, f"{name}.onnx"
+        (folder / file).write_bytes(graph.model(name).SerializeToString())
+        return GraphSpec(name, file, kind, 1, 1, tuple(graph.inputs), tuple(graph.outputs))
+
+    def _joined(self, x: str, mixed: str, output: PackedLinear) -> str:
+        """x and what attention [B, H, N, D] adds to it."""
+        graph = self.graph
+        turned = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
+        whole = graph.op("Reshape", [turned, graph.integers(COPIED, COPIED, self.network.spec.hidden)])
+        return graph.op("Add", [x, linear(graph, whole, output)])

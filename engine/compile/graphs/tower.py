@@ -1,0 +1,55 @@
+"""What the graphs of all encoders of images are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.models.network import Activation
+
+DTYPE = "float32"
+LIGHTEST = 255.0  # a colour as a byte
+
+
+@dataclass(frozen=True, slots=True)
+class TowerWriter:
+    """Writes nodes of one graph, and their weights in float32."""
+
+    graph: GraphBuilder
+    checkpoint: Checkpoint
+    file: WeightFile
+
+    def normalised(self, pixels: str, mean: Sequence[float], std: Sequence[float], shape: tuple[int, ...]) -> str:
+        """Bytes to (colour - mean) / std. mean, std: of channels, or of the numbers of a patch; shape: theirs."""
+        graph = self.graph
+        deviations, means = np.array(std, np.float64).reshape(shape), np.array(mean, np.float64).reshape(shape)
+        scale, shift = 1.0 / (LIGHTEST * deviations), -means / deviations
+        floats = graph.op("Cast", [pixels], to=graph.onnx_dtype)
+        scaled = graph.op("Mul", [floats, graph.constant(scale.astype(np.float32))])
+        return graph.op("Add", [scaled, graph.constant(shift.astype(np.float32))])
+
+    def activated(self, x: str, activation: Activation) -> str:
+        """GELU in one of its forms."""
+        approximate = "tanh" if activation is Activation.GELU_TANH else "none"
+        return self.graph.op("Gelu", [x], approximate=approximate)
+
+    def norm(self, x: str, name: str, width: int, epsilon: float) -> str:
+        """Over the last axis, with mean and bias."""
+        taken = [x, self.stored(f"{name}.weight", (width,)), self.stored(f"{name}.bias", (width,))]
+        return self.graph.op("LayerNormalization", taken, axis=-1, epsilon=epsilon)
+
+    def linear(self, x: str, name: str, inputs: int, outputs: int, has_bias: bool = True) -> str:
+        """[1, rows, inputs] -> [1, rows, outputs]."""
+        product = self.product(x, f"{name}.weight", self.checkpoint.tensor(f"{name}.weight", (outputs, inputs)))
+        return self.graph.op("Add", [product, self.stored(f"{name}.bias", (outputs,))]) if has_bias else product
+
+    def product(self, x: str, name: str, matrix: Float32) -> str:
+        """x [..., inputs] times a matrix [outputs, inputs]."""
+        return self.graph.op("MatMul", [x, self.graph.stored(self.file.add(name, matrix.T))])
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> str:
+        """A tensor of the checkpoint as it is."""
+        return self.graph.stored(self.file.add(name, self.checkpoint.tensor(name, shape)))

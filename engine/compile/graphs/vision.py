@@ -1,0 +1,163 @@
+"""The graph that reads a tile of an image: patches through an encoder, then a connector to rows of the text model.
+
+Shapes: S pixels of a side, G patches of a side, P = G * G patches, D numbers of a patch, W of a row of the text model.
+Definitions: transformers `Idefics3VisionTransformer` and `Idefics3Connector`, `InternVLVisionModel` and
+`InternVLMultiModalProjector`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.bundle.manifest import describe_file
+from engine.bundle.vision import FEATURES, PIXELS
+from engine.compile.compilation import Compilation
+from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
+from engine.compile.graphs.native_vision import NativeWriter
+from engine.compile.graphs.tower import DTYPE, TowerWriter
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import read_optional_json
+from engine.compile.sources.text_files import load_tokenizer
+from engine.errors import UnsupportedModel
+from engine.models.network import Activation
+from engine.models.vision import read_vision
+from engine.models.vision_network import VISION_DATA, NativeNetwork, VisionFiles, VisionNetwork
+
+CONNECTOR_EPSILON = 1e-5
+
+
+def vision_stage(work: Compilation) -> None:
+    """Write the vision graph in float32 beside those of the text, where there is one."""
+    if not work.network.reads_images:
+        return
+    network = read_vision(vision_files(work))
+    if network is None:
+        raise UnsupportedModel("the checkpoint says nothing of how it reads images")
+    work.progress.stage("vision", network.layers, "layers")
+    with WeightFile(work.folder, VISION_DATA) as file:
+        graph = GraphBuilder(DTYPE, None)
+        writer: TileWriter | NativeWriter
+        if isinstance(network, NativeNetwork):
+            writer = NativeWriter(graph, work.checkpoint, file, network)
+        else:
+            kind = ClassTokenWriter if network.has_class_token else TileWriter
+            writer = kind(graph, work.checkpoint, file, network)
+        writer.write(work.network.spec.hidden, work.progress.advance)
+    work.files[VISION_DATA] = file.entry
+    path = work.folder / network.spec.file
+    path.write_bytes(graph.model("vision").SerializeToString())
+    work.files[network.spec.file] = describe_file(path)
+    work.vision = network.spec
+
+
+def vision_files(work: Compilation) -> VisionFiles:
+    """Of a Hugging Face folder whose tokenizer is in the bundle already."""
+    folder = work.arguments.source
+    processor = read_optional_json(folder / "preprocessor_config.json")
+    if not processor:
+        inner = read_optional_json(folder / "processor_config.json").get("image_processor")
+        processor = inner if isinstance(inner, dict) else {}
+    return VisionFiles(work.source.config, processor, load_tokenizer(work.folder).token_to_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TileWriter(TowerWriter):
+    """Writes the graph of square tiles."""
+
+    network: VisionNetwork
+
+    def write(self, width: int, advance: Callable[[int], None]) -> None:
+        """pixels uint8 [1, 3, S, S] -> image_features [tokens, W]."""
+        graph, network = self.graph, self.network
+        side = network.spec.side
+        graph.add_input(PIXELS, "uint8", 1, 3, side, side)
+        x = self.embedded(self.normalised(PIXELS, network.mean, network.std, (1, 3, 1, 1)))
+        for layer in range(network.layers):
+            x = self.layer(x, layer)
+            advance(1)
+        graph.reshape(self.connected(x, width), network.spec.tokens, width, name=FEATURES)
+        graph.add_output(FEATURES, DTYPE, network.spec.tokens, width)
+
+    def embedded(self, pixels: str) -> str:
+        """[1, 3, S, S] -> patches with their positions [1, P, D]."""
+        network, name = self.network, f"{self.network.root}embeddings."
+        table = self.stored(f"{name}position_embedding.weight", (network.grid**2, network.hidden))
+        return self.graph.op("Add", [self.patches(pixels, f"{name}patch_embedding"), table])
+
+    def patches(self, pixels: str, name: str) -> str:
+        """[1, 3, S, S] -> [1, P, D]."""
+        graph, network = self.graph, self.network
+        patch, hidden = network.patch, network.hidden
+        weight = self.stored(f"{name}.weight", (hidden, 3, patch, patch))
+        bias = self.stored(f"{name}.bias", (hidden,))
+        found = graph.op("Conv", [pixels, weight, bias], strides=[patch, patch], kernel_shape=[patch, patch])
+        return graph.op("Transpose", [graph.reshape(found, 1, hidden, network.grid**2)], perm=[0, 2, 1])
+
+    def connected(self, x: str, width: int) -> str:
+        """[1, P, D] -> [1, tokens, W]."""
+        network = self.network
+        x = self.norm(x, f"{network.root}post_layernorm", network.hidden, network.epsilon)
+        return self.linear(
+            self.shuffled(x), network.connector, network.hidden * network.shuffle**2, width, has_bias=False
+        )
+
+    def layer(self, x: str, index: int) -> str:
+        """[1, P, D] -> the same shape: attention over all patches, then a feed-forward, each of its norm."""
+        graph, network, name = self.graph, self.network, f"{self.network.root}encoder.layers.{index}."
+        hidden, epsilon = network.hidden, network.epsilon
+        normed = self.norm(x, f"{name}layer_norm1", hidden, epsilon)
+        taken = [self.linear(normed, f"{name}self_attn.{side}_proj", hidden, hidden) for side in ("q", "k", "v")]
+        mixed = graph.op("MultiHeadAttention", taken, CONTRIB, num_heads=network.heads)
+        x = graph.op("Add", [x, self.linear(mixed, f"{name}self_attn.out_proj", hidden, hidden)])
+        inner = self.linear(self.norm(x, f"{name}layer_norm2", hidden, epsilon), f"{name}mlp.fc1", hidden, network.ffn)
+        inner = self.activated(inner, network.activation)
+        return graph.op("Add", [x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden)])
+
+    def shuffled(self, x: str) -> str:
+        """[1, P, D] -> [1, tokens, D * shuffle ** 2]: squares of patches side by side, row by row."""
+        graph, network = self.graph, self.network
+        step, rows = network.shuffle, network.grid // network.shuffle
+        apart = graph.reshape(x, rows, step, rows, step * network.hidden)
+        together = graph.op("Transpose", [apart], perm=[0, 2, 1, 3])
+        return graph.reshape(together, 1, rows * rows, step * step * network.hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTokenWriter(TileWriter):
+    """The same with a row before the patches that sees and is seen, and goes before the connector; InternVL."""
+
+    def embedded(self, pixels: str) -> str:
+        """[1, 3, S, S] -> [1, 1 + P, D]."""
+        graph, network, name = self.graph, self.network, f"{self.network.root}embeddings."
+        first = self.stored(f"{name}cls_token", (1, 1, network.hidden))
+        rows = graph.op("Concat", [first, self.patches(pixels, f"{name}patch_embeddings.projection")], axis=1)
+        table = self.stored(f"{name}position_embeddings", (1, network.grid**2 + 1, network.hidden))
+        return graph.op("Add", [rows, table])
+
+    def layer(self, x: str, index: int) -> str:
+        """What attention and feed-forward give is scaled before it is added."""
+        graph, network, name = self.graph, self.network, f"{self.network.root}encoder.layer.{index}."
+        hidden, epsilon, inside = network.hidden, network.epsilon, f"{name}attention."
+        normed = self.norm(x, f"{name}layernorm_before", hidden, epsilon)
+        has_bias = f"{inside}q_proj.bias" in self.checkpoint
+        taken = [self.linear(normed, f"{inside}{side}_proj", hidden, hidden, has_bias) for side in ("q", "k", "v")]
+        mixed = graph.op("MultiHeadAttention", taken, CONTRIB, num_heads=network.heads)
+        x = self.added(x, self.linear(mixed, f"{inside}projection_layer", hidden, hidden), f"{name}lambda_1")
+        normed = self.norm(x, f"{name}layernorm_after", hidden, epsilon)
+        inner = self.activated(self.linear(normed, f"{name}mlp.fc1", hidden, network.ffn), network.activation)
+        return self.added(x, self.linear(inner, f"{name}mlp.fc2", network.ffn, hidden), f"{name}lambda_2")
+
+    def added(self, x: str, grown: str, scale: str) -> str:
+        """x + grown * scale."""
+        graph = self.graph
+        scaled = graph.op("Mul", [grown, self.stored(scale, (self.network.hidden,))])
+        return graph.op("Add", [x, scaled])
+
+    def connected(self, x: str, width: int) -> str:
+        """[1, 1 + P, D] -> [1, tokens, W]."""
+        graph, network, name = self.graph, self.network, self.network.connector
+        rows = [graph.integers(value) for value in (1, network.grid**2 + 1, 1)]
+        x = self.shuffled(graph.op("Slice", [x, *rows]))
+        inputs = network.hidden * network.shuffle**2
+        normed = self.norm(x, f"{name}layer_norm", inputs, CONNECTOR_EPSILON)
+        inner = self.activated(self.linear(normed, f"{name}linear_1", inputs, width), Activation.GELU)
+        return self.linear(inner, f"{name}linear_2", width, width)

@@ -1,1 +1,0 @@
-"""Compiling for Qualcomm's NPU: half-precision graphs, context binaries, wrappers."""

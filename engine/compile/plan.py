@@ -1,0 +1,370 @@
+"""Which options make sense together, and the layout, shapes and graphs that they stand for. Pure."""
+
+from dataclasses import replace
+
+from engine.bundle.fused import fused_shapes, shape_for
+from engine.bundle.manifest import GraphKind
+from engine.bundle.specs import SPARE_COLUMNS, FusedSpec, ModelTask
+from engine.bundle.variant import StepShape
+from engine.compile.arguments import (
+    BLOCKS,
+    DEFAULT_PART_MB,
+    EMBEDDING_BITS,
+    CompileArguments,
+    KvType,
+    KvUpdate,
+    Layout,
+    QualityLevel,
+    Split,
+)
+from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_parts
+from engine.compile.quantisation.methods.method import Activations
+from engine.compile.quantisation.methods.table import CHOOSABLE, head_method, is_exact, method_of, quants_with
+from engine.errors import CompileError
+from engine.models.network import Network
+
+LEAST_COLUMNS = 16
+MOST_SLOTS = 64
+
+
+def fused_spec(arguments: CompileArguments) -> FusedSpec:
+    """What the graphs have in common. CompileError naming the option at fault.
+
+    The past is `same_past`, or what the widest graph leaves of `context`: all graphs have the same, so that a cache
+    fits every one of them.
+    """
+    rows, slots = tuple(sorted(arguments.rows)), arguments.decode_slots
+    if not rows:
+        raise CompileError("--layout fused needs --rows together with --context or --same-past")
+    if not 1 <= slots <= MOST_SLOTS:
+        raise CompileError(f"--decode-slots must be from 1 to {MOST_SLOTS}, it is {slots}")
+    if rows[0] <= slots:
+        raise CompileError(f"--rows {rows[0]} leave none for a prompt beside --decode-slots {slots}")
+    given = (*arguments.context, *arguments.same_past)
+    if len(given) != 1:
+        raise CompileError("--layout fused has one past for all graphs: give one number of --context or --same-past")
+    past = given[0] - (rows[-1] if arguments.context else 0)
+    if past - SPARE_COLUMNS < LEAST_COLUMNS:
+        given_by = f"--same-past is {past}"
+        if arguments.context:
+            given_by = f"{max(past, 0)} are left of --context {given[0]} beside --rows {rows[-1]}"
+        raise CompileError(f"--layout fused needs {LEAST_COLUMNS + SPARE_COLUMNS} past columns, {given_by}")
+    prefill = tuple(count - slots for count in rows)
+    return FusedSpec(rows, prefill, slots, past, kv_update(arguments) is KvUpdate.GRAPH)
+
+
+def kv_update(arguments: CompileArguments) -> KvUpdate:
+    """On the CPU by the graph unless said otherwise; an NPU's back end may lack the operator."""
+    return arguments.kv_update or (KvUpdate.HOST if arguments.is_npu else KvUpdate.GRAPH)
+
+
+def check_fused_options(arguments: CompileArguments, is_fused: bool) -> None:
+    """CompileError for options that fused graphs have no use for, or that only they have."""
+    if not is_fused:
+        if arguments.decode_slots != 1 or arguments.kv_update is not None:
+            raise CompileError("--decode-slots and --kv-update are for --layout fused")
+        return
+    if arguments.whole_context:
+        raise CompileError("--whole-context is for --layout pool: fused graphs have caches")
+    fused_spec(arguments)
+    if arguments.split is not None and arguments.split is not Split.NONE:
+        raise CompileError(f"--layout fused is one graph for a pass: it takes no --split {arguments.split}")
+
+
+def pass_shapes(arguments: CompileArguments) -> tuple[StepShape, ...]:
+    """The shapes of all graphs, fewest rows first."""
+    spec = fused_spec(arguments)
+    return tuple(StepShape(shape.rows, spec.past) for shape in fused_shapes(spec))
+
+
+def whole_part(network: Network) -> PartPlan:
+    """The network as one graph. CompileError for a model that denoises blocks: a decode has one row."""
+    if network.details.diffusion is not None:
+        raise CompileError(f"--layout fused decodes token by token: {network.spec.family} denoises blocks of them")
+    (part,) = plan_parts(Split.NONE, network.spec.layers)
+    return replace(part, kind=GraphKind.FUSED)
+
+
+def plan_fused(part: PartPlan, shapes: tuple[StepShape, ...], decode_slots: int) -> list[GraphPlan]:
+    """Every graph by its name."""
+    return [GraphPlan(shape_for(shape.rows, decode_slots).name, part, shape) for shape in shapes]
+
+
+def compiled_context(arguments: CompileArguments) -> int:
+    """Most tokens of one sequence: a full cache, and the newest token, which needs no column."""
+    return fused_spec(arguments).columns + 1
+
+
+DEFAULT_LAYOUT = Layout.SEGMENTS  # of free shapes with float activations on the CPU
+HEAD_STEP = 8  # the attention operator takes heads of its multiples only
+
+
+def layout_of(arguments: CompileArguments) -> Layout:
+    """The layout asked for, else the best that target, shapes and activations allow."""
+    if arguments.layout is not None:
+        return arguments.layout
+    return DEFAULT_LAYOUT if _may_be_segmented(arguments) else Layout.POOL
+
+
+def kv_type(arguments: CompileArguments) -> KvType:
+    """What a bundle of segments stores keys and values as; int8 where asked for, or chosen by what it loses."""
+    return arguments.kv or KvType.FLOAT32
+
+
+def tries_int8(arguments: CompileArguments) -> bool:
+    """Whether int8 caches are measured: where they are asked for, or may be chosen. Floats stay floats, and vectors
+    show every rounding."""
+    if arguments.kv is not None:
+        return arguments.kv is KvType.INT8
+    return not is_exact(arguments) and arguments.task is not ModelTask.EMBED
+
+
+def check_layout(arguments: CompileArguments) -> None:
+    """CompileError for options that the layout has no use for."""
+    check_fused_options(arguments, layout_of(arguments) is Layout.FUSED)
+    if layout_of(arguments) is not Layout.SEGMENTS:
+        if arguments.kv is not None:
+            raise CompileError(f"--kv {arguments.kv} is for --layout segments")
+        if arguments.lora:
+            raise CompileError("--lora is for --layout segments: other graphs have their weights fixed")
+        return
+    if arguments.is_npu:
+        raise CompileError(f"--layout segments is for --target cpu, not for {arguments.target}")
+    if method_of(arguments).activations is not Activations.FLOAT32:
+        raise CompileError(f"--layout segments needs float activations, --quant {arguments.quant} has integers")
+    if arguments.kv is KvType.FLOAT16:
+        raise CompileError("--kv float16 is refused: the CPU's attention is 20 times slower over such caches")
+    if arguments.rows:
+        raise CompileError("--layout segments has free shapes: it takes no --rows, --context or --same-past")
+    if arguments.whole_context:
+        raise CompileError("--whole-context is for --layout pool: segments have caches")
+    if arguments.split is not None:
+        raise CompileError("--split is for --layout pool: segments are cut at every layer")
+
+
+def resolve_layout(arguments: CompileArguments, head_dim: int) -> CompileArguments:
+    """The arguments with the layout that this model gets. CompileError for segments that it cannot have."""
+    layout = layout_of(arguments)
+    if layout is Layout.SEGMENTS and head_dim % HEAD_STEP:
+        if arguments.layout is Layout.SEGMENTS or arguments.kv or arguments.lora:
+            raise CompileError(f"--layout segments needs a head size that {HEAD_STEP} divides, it is {head_dim}")
+        layout = Layout.POOL
+    return replace(arguments, layout=layout)
+
+
+def resolve_caches(arguments: CompileArguments, network: Network) -> CompileArguments:
+    """The arguments with float caches where layers have unlike ones. CompileError where int8 was asked for."""
+    if not network.spec.has_unlike_caches or layout_of(arguments) is not Layout.SEGMENTS:
+        return arguments
+    if arguments.kv is KvType.INT8:
+        raise CompileError(f"--kv int8 is refused for {network.own_forms} ({network.spec.family}): take --kv float32")
+    return replace(arguments, kv=KvType.FLOAT32)
+
+
+def _may_be_segmented(arguments: CompileArguments) -> bool:
+    is_float = method_of(arguments).activations is Activations.FLOAT32
+    return is_float and not (arguments.is_npu or arguments.rows or arguments.split or arguments.whole_context)
+
+
+def check_recurrent(arguments: CompileArguments, network: Network) -> None:
+    """CompileError names the option that recurrent layers, if there are any, cannot do with.
+
+    A state is one sequence's: pools, where rows see any columns, have no place for it, and NPU graphs are of pools.
+    """
+    if network.spec.recurrent is None:
+        return
+    family = network.spec.family
+    if arguments.is_npu:
+        raise CompileError(f"--target {arguments.target}: recurrent layers ({family}) run on the CPU only")
+    if network.spec.head_dim % HEAD_STEP:
+        raise CompileError(f"recurrent layers ({family}) need a head size that {HEAD_STEP} divides")
+    if arguments.lora:
+        raise CompileError(f"--lora is refused: adapters of recurrent layers ({family}) are not implemented")
+    if layout_of(arguments) is not Layout.SEGMENTS:
+        raise CompileError(
+            f"recurrent layers ({family}) need --layout segments, with free shapes, no --split and a --quant of float "
+            "activations: their state belongs to one sequence, and a pool has none"
+        )
+
+
+def check_layers(arguments: CompileArguments, network: Network) -> None:
+    """CompileError names what the layers have that the graphs asked for lack, if there is such."""
+    if arguments.lora and network.details.experts is not None:
+        raise CompileError(f"--lora is refused: adapters of layers with experts ({network.spec.family}) are not known")
+    if arguments.lora and network.own_forms:
+        raise CompileError(f"--lora is refused: adapters of {network.own_forms} ({network.spec.family}) are not known")
+    if layout_of(arguments) is Layout.SEGMENTS:
+        return
+    if network.reads_images:
+        family = network.spec.family
+        raise CompileError(f"a model that reads images ({family}) needs --target cpu with --layout segments")
+    is_pool = layout_of(arguments) is Layout.POOL
+    is_float = is_pool and method_of(arguments).activations is Activations.FLOAT32
+    lacking = network.unlike_layers or ("" if is_float else network.other_stream)
+    if lacking:
+        shortest = min((window for window in network.spec.layer_windows if window), default=0)
+        shorter = f", or a context of at most {shortest}" if shortest else ""
+        raise CompileError(f"{lacking} ({network.spec.family}) needs --target cpu with --layout segments{shorter}")
+
+
+NPU_BLOCK = 32
+MAX_PART_MB = 3500  # one context binary must fit the NPU's 32-bit address space
+MAX_ROWS = 4096
+MAX_CONTEXT = 1 << 20
+MAX_VARIANTS = 256
+# Whether the target is an NPU -> the activations its graphs may have.
+TAKEN = {
+    False: (Activations.FLOAT32, Activations.INTEGER),
+    True: (Activations.FLOAT16, Activations.INTEGER),
+}
+
+
+def check_arguments(arguments: CompileArguments) -> None:
+    """Raise CompileError naming the option and its limit."""
+    _check_storage(arguments)
+    if arguments.context and arguments.same_past:
+        raise CompileError("--context and --same-past exclude each other")
+    if bool(arguments.rows) != bool(arguments.context or arguments.same_past):
+        raise CompileError("fixed variants need --rows together with --context or --same-past")
+    _check_whole_context(arguments)
+    _check_target(arguments)
+    _check_integer_graphs(arguments)
+    _check_split(arguments)
+    check_layout(arguments)
+    _check_list("--context", arguments.context, MAX_CONTEXT)
+    _check_list("--same-past", arguments.same_past, MAX_CONTEXT)
+    _check_sizes(arguments)
+
+
+def check_numbers(arguments: CompileArguments) -> None:
+    """What holds for every kind of model. Raise CompileError naming the option and its limit."""
+    _check_storage(arguments)
+    _check_binaries(arguments)
+    _check_sizes(arguments)
+
+
+def _check_storage(arguments: CompileArguments) -> None:
+    if arguments.block not in BLOCKS:
+        raise CompileError(f"--block must be one of {BLOCKS}, it is {arguments.block}")
+    if arguments.embedding_bits and arguments.embedding_bits not in EMBEDDING_BITS:
+        raise CompileError(f"--embedding must be one of {EMBEDDING_BITS}, it is {arguments.embedding_bits}")
+
+
+def _check_sizes(arguments: CompileArguments) -> None:
+    _check_list("--rows", arguments.rows, MAX_ROWS)
+    if not 0 <= arguments.max_context <= MAX_CONTEXT:
+        raise CompileError(f"--max-context must be from 0 to {MAX_CONTEXT}, it is {arguments.max_context}")
+    if arguments.parity_tokens and not 2 <= arguments.parity_tokens <= 4096:
+        raise CompileError(f"--parity-tokens must be from 2 to 4096, it is {arguments.parity_tokens}")
+    if not arguments.output.name:
+        raise CompileError(f"{arguments.output} cannot be the output folder")
+
+
+def _check_split(arguments: CompileArguments) -> None:
+    if arguments.split is not Split.HOST_LMHEAD:
+        return
+    if not arguments.is_npu or method_of(arguments).activations is not Activations.FLOAT16:
+        raise CompileError(f"--split {arguments.split} is for an NPU and --quant w4 or fp16")
+
+
+def _check_target(arguments: CompileArguments) -> None:
+    known = quants_with(*TAKEN[arguments.is_npu])
+    for option, quant in (("--quant", arguments.quant), ("--head", arguments.head or arguments.quant)):
+        if quant not in known:
+            taken = ", ".join(item.value for item in known)
+            raise CompileError(f"--target {arguments.target} takes {option} {taken}, not {quant}")
+    if arguments.is_npu and not arguments.rows:
+        raise CompileError(f"--target {arguments.target} needs fixed variants: --rows with --context or --same-past")
+    _check_binaries(arguments)
+
+
+def _check_binaries(arguments: CompileArguments) -> None:
+    """Options of NPU targets for others, and the other way round."""
+    if not arguments.is_npu:
+        if not arguments.share_weights or arguments.part_mb != DEFAULT_PART_MB:
+            raise CompileError(
+                f"--one-graph-per-binary and --part-mb are for NPUs, not for --target {arguments.target}"
+            )
+        return
+    if arguments.asymmetric or arguments.block != NPU_BLOCK:
+        raise CompileError(f"--target {arguments.target} takes symmetric blocks of {NPU_BLOCK} only")
+    if arguments.embedding_bits not in (0, 16):
+        raise CompileError(f"--target {arguments.target} takes --embedding 16 only, not {arguments.embedding_bits}")
+    if not 1 <= arguments.part_mb <= MAX_PART_MB:
+        raise CompileError(f"--part-mb must be from 1 to {MAX_PART_MB}, it is {arguments.part_mb}")
+
+
+def _check_integer_graphs(arguments: CompileArguments) -> None:
+    quant, integer = arguments.quant, quants_with(Activations.INTEGER)
+    _check_calibration(arguments)
+    if quant not in integer:
+        if arguments.head in integer:
+            raise CompileError(f"--head {arguments.head} needs --quant {' or '.join(integer)}")
+        return
+    if not arguments.rows:
+        raise CompileError(f"--quant {quant} needs fixed variants: --rows with --context or --same-past")
+    if head_method(arguments).quant not in integer:
+        raise CompileError(f"--quant {quant} takes --head {' or '.join(integer)}, not {arguments.head}")
+    if arguments.asymmetric or arguments.embedding_bits not in (0, 16):
+        raise CompileError(f"--quant {quant} takes symmetric weights and --embedding 16 only")
+
+
+def _check_calibration(arguments: CompileArguments) -> None:
+    if arguments.calibration is None:
+        return
+    chooses_codes = arguments.quant in CHOOSABLE and arguments.quality is not QualityLevel.FAST
+    if not (measured_on_text(arguments) or chooses_codes):
+        raise CompileError(
+            f"--calibration is for --quant {' and '.join(quants_with(Activations.INTEGER))}, for --quality and for "
+            "segments with int8 caches: nothing of this bundle is measured on text"
+        )
+    if not arguments.calibration.is_file():
+        raise CompileError(f"--calibration {arguments.calibration} cannot be read: there is no such file")
+
+
+def measured_on_text(arguments: CompileArguments) -> str:
+    """What calibration text is read for whatever the quality is; '' for nothing."""
+    if arguments.quant in quants_with(Activations.INTEGER):
+        return "ranges of activations"
+    return "scales of int8 caches" if layout_of(arguments) is Layout.SEGMENTS and tries_int8(arguments) else ""
+
+
+def _check_whole_context(arguments: CompileArguments) -> None:
+    if not arguments.whole_context:
+        return
+    if arguments.rows or arguments.context or arguments.same_past:
+        raise CompileError("--whole-context excludes --rows, --context and --same-past")
+    if arguments.is_npu or arguments.quant in quants_with(Activations.INTEGER):
+        raise CompileError("--whole-context is for --target cpu with float activations")
+    _check_list("--whole-context", arguments.whole_context, MAX_ROWS)
+
+
+def _check_list(option: str, values: tuple[int, ...], limit: int) -> None:
+    for value in values:
+        if not 1 <= value <= limit:
+            raise CompileError(f"{option} takes numbers from 1 to {limit}, not {value}")
+
+
+def longest_sequence(shapes: tuple[StepShape, ...]) -> int:
+    """Most tokens that fixed shapes can hold."""
+    return max(shape.past + 1 if shape.past else shape.rows for shape in shapes)
+
+
+def fixed_shapes(arguments: CompileArguments) -> tuple[StepShape, ...]:
+    """The fixed variants asked for, smallest first; empty means free shapes. CompileError when none is possible."""
+    if layout_of(arguments) is Layout.FUSED:
+        return pass_shapes(arguments)
+    if arguments.whole_context:
+        return tuple(StepShape(length, 0) for length in sorted(set(arguments.whole_context)))
+    shapes = {StepShape(rows, past) for rows in arguments.rows for past in arguments.same_past}
+    shapes |= {
+        StepShape(rows, context - rows) for rows in arguments.rows for context in arguments.context if context > rows
+    }
+    if arguments.rows and not shapes:
+        raise CompileError("no variant is left: every --context must be larger than some --rows")
+    useless = [rows for rows in arguments.rows if all(shape.rows != rows for shape in shapes)]
+    if useless:
+        raise CompileError(f"--rows {useless[0]} fits no --context: one must be larger than the rows")
+    if len(shapes) > MAX_VARIANTS:
+        raise CompileError(f"{len(shapes)} variants were asked for, {MAX_VARIANTS} is the most")
+    return tuple(sorted(shapes))

@@ -1,0 +1,167 @@
+"""Streams texts through the network layer by layer and chooses the codes of each matrix on the inputs it then has."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.compile.calibration.forward import gated, layer_output, mixed_text, mixing
+from engine.compile.calibration.layer_reader import LayerReader, norm
+from engine.compile.quantisation.choose.chosen_codes import CodedCheckpoint, CodesFolder
+from engine.compile.quantisation.choose.form import (
+    Addition,
+    CodeForm,
+    Linear,
+    OutputError,
+    SharedInputs,
+    Streams,
+    choose_codes,
+)
+from engine.compile.quantisation.choose.matrices import HEAD, MatrixGroup, groups_of, head_tensor
+from engine.compile.quantisation.rounding.codes import BlockCodes
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.models.network import Network
+
+if TYPE_CHECKING:
+    from engine.compile.quantisation.learn.learner import TorchLearner
+
+
+HEAD_ROWS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """How the layers are stored, and the head; None: there is nothing to choose in it."""
+
+    layers: CodeForm
+    head: CodeForm | None
+
+
+class Chooser:
+    """Chooses the codes of a network's matrices and writes them to `codes`; a layer is in memory at a time.
+
+    kept: matrices whose floats are those of codes already. errors: of outputs, by the kind of the matrix. advance: is
+    told of every group of matrices.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        network: Network,
+        forms: Forms,
+        codes: CodesFolder,
+        advance: Callable[[int], None],
+        learner: "TorchLearner | None" = None,
+        kept: frozenset[str] = frozenset(),
+    ) -> None:
+        self._kept = kept
+        self._checkpoint = checkpoint
+        self._network = network
+        self._forms = forms
+        self._codes = codes
+        self._advance = advance
+        self._learner = learner
+        self.errors: dict[str, OutputError] = defaultdict(OutputError)
+
+    def run(self, texts: Sequence[Sequence[int]]) -> Streams:
+        """Over all layers and the head; the streams behind the last layer. CompileError when inputs are not finite."""
+        network = self._network
+        states = embedded(self._checkpoint, network, texts)
+        streams = Streams(states, states)
+        for layer in range(network.spec.layers):
+            streams = self._learned(layer, streams, self._layer(layer, streams))
+        if self._forms.head is not None:
+            reader = LayerReader(self._checkpoint, network, network.spec.layers)
+            self._head(self._normed(reader, network.details.names.final_norm, streams), self._forms.head)
+        if self._learner is not None:
+            for name, codes in self._learner.model(self._checkpoint, self._codes, texts).items():
+                self._codes.replace(name, codes)
+        return streams
+
+    def _layer(self, layer: int, streams: Streams) -> Streams:
+        """Attention or recurrence, then the feed forward; a group of matrices after the other, for all texts."""
+        network, names = self._network, self._network.details.names
+        qkv, output, gate_up, down = groups_of(network, layer)
+        reader = LayerReader(self._checkpoint, network, layer)
+        normed = self._normed(reader, names.attention_norm, streams)
+        projected = self._linear(qkv, normed)
+        mixed = projected.then(normed, lambda stacked, x: mixed_text(reader, layer, stacked, x), normed)
+        streams = self._added(reader, output, mixed, streams, names.attention_post_norm)
+        normed = self._normed(reader, names.ffn_norm, streams)
+        inner = self._linear(gate_up, normed).then(normed, lambda x: gated(x, network.details.activation))
+        return self._added(reader, down, inner, streams, names.ffn_post_norm)
+
+    def _added(self, reader: LayerReader, group: MatrixGroup, inputs: Streams, streams: Streams, name: str) -> Streams:
+        """The streams with what a group of matrices gives, behind a norm (of that name, if any) and its multiplier."""
+        factor = np.float32(self._network.details.multipliers.residual)
+        is_plain = not name and factor == 1  # only then its outputs make up for what the stream is behind by
+        product = self._linear(group, inputs, streams if is_plain else None)
+        return product.then(inputs, lambda grown, x: x + reader.normed(grown, name) * factor, streams)
+
+    def _normed(self, reader: LayerReader, name: str, streams: Streams) -> Streams:
+        if not name:
+            return streams
+        weight, epsilon = reader.norm_weight(name), self._network.norm_epsilon
+        return streams.map(lambda x: norm(x, weight, epsilon))
+
+    def _linear(self, group: MatrixGroup, inputs: Streams, ahead: Streams | None = None) -> Linear:
+        """Choose the codes of a group. ahead: the streams that its outputs are added to."""
+        form, weight, free = self._forms.layers, group.weight(self._checkpoint), group.without(self._kept)
+        coded = {}
+        if free.modules:
+            chosen = free.weight(self._checkpoint)
+            addition = None if ahead is None else Addition(chosen, ahead)
+            codes, error = choose_codes(chosen, SharedInputs.measured(inputs, form.block, addition), form)
+            coded = free.parts(self._checkpoint, codes)
+            self.errors[group.kind] += error
+        for name, part in coded.items():
+            self._codes.append(name, part)
+        self._advance(1)
+        stacked = [self._floats_of(name, coded) for name in group.tensors]
+        return Linear(weight, np.concatenate(stacked), group.bias(self._checkpoint))
+
+    def _floats_of(self, name: str, coded: Mapping[str, BlockCodes]) -> Float32:
+        if name in coded:
+            return coded[name].floats()
+        return self._checkpoint.tensor(name, self._checkpoint.shape(name))
+
+    def _head(self, states: Streams, form: CodeForm) -> None:
+        name, vocab = head_tensor(self._network), self._network.spec.vocab
+        inputs = SharedInputs.measured(states, form.block)
+        for start in range(0, vocab, HEAD_ROWS):
+            rows = self._checkpoint.rows(name, start, min(start + HEAD_ROWS, vocab))
+            codes, error = choose_codes(rows, inputs, form)
+            self._codes.append(name, codes)
+            self.errors[HEAD] += error
+            self._advance(1)
+
+    def _learned(self, layer: int, before: Streams, after: Streams) -> Streams:
+        """The streams behind a layer whose codes were learned, if they are to be."""
+        groups = [group.without(self._kept) for group in groups_of(self._network, layer)]
+        names = [name for group in groups for name in group.tensors]
+        if self._learner is None or not names:
+            return after
+        reader = LayerReader(self._checkpoint, self._network, layer)
+        codes = {name: self._codes[name] for name in names}
+        for name, learned in self._learner.layer(reader, layer, codes, before.chosen, after.floats).items():
+            self._codes.replace(name, learned)
+        coded = LayerReader(CodedCheckpoint(self._checkpoint, self._codes), self._network, layer)
+        return Streams(
+            [layer_output(coded, layer, x, mixing(coded, layer, [len(x)])) for x in before.chosen], after.floats
+        )
+
+
+def embedded(checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]]) -> list[Float32]:
+    """The stream before the first layer, of each text [tokens, hidden]."""
+    name = f"{network.details.names.embedding}.weight"
+    used = sorted({token for text in texts for token in text})
+    rows = np.concatenate([checkpoint.rows(name, token, token + 1) for token in used])
+    rows = rows * np.float32(network.details.multipliers.embedding)
+    return [rows[np.searchsorted(used, np.array(text))] for text in texts]
+
+
+def steps_of(network: Network, forms: Forms) -> int:
+    """How often `advance` is told of one more."""
+    return 4 * network.spec.layers + (-(-network.spec.vocab // HEAD_ROWS) if forms.head else 0)

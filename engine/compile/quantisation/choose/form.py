@@ -1,0 +1,242 @@
+"""Codes of a matrix in the form that its method stores, chosen on inputs of two streams: chosen codes and floats.
+
+With x of the chosen stream, y of the float one and d what the float stream is ahead by where the outputs are added:
+the best any matrix W' can do in place of W on x is least squares, min over W' of |x W'ᵀ - (y Wᵀ + d)|², which is
+W' = W + (W Σ (y - x)ᵀ x + Σ dᵀ x) (Σ xᵀ x)⁻¹. So codes are chosen for W', and what earlier layers lost is made up for
+as far as this layer can. A ridge keeps W' at W where text says little.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine.compile.arguments import CompileArguments
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE
+from engine.compile.quantisation.methods.integer_graphs import int4_columns
+from engine.compile.quantisation.methods.method import Method
+from engine.compile.quantisation.rounding.codes import (
+    TINY,
+    BlockCodes,
+    BlockScales,
+    Coding,
+    Floats,
+    extreme_scales,
+    rounded,
+)
+from engine.compile.quantisation.rounding.gptq import (
+    ChooseScales,
+    Factor,
+    compensated_searching,
+    factorised,
+    picked_rows,
+    searching,
+)
+from engine.compile.quantisation.rounding.hessian import Float64, InputStatistics, damping_of, in_runs, output_errors
+from engine.compile.quantisation.rounding.lpbq import choosing_multiples, searched_multiples
+from engine.compile.quantisation.rounding.refinement import Curvature, refined
+from engine.compile.sources.checkpoint import Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Of each text a matrix [tokens, width]: as the chosen codes give it, and as the checkpoint's floats do."""
+
+    chosen: list[Float32]
+    floats: list[Float32]
+
+    def map(self, step: Callable[..., Float32], *others: "Streams") -> "Streams":
+        """What a step makes of each text, and of the same text in other streams."""
+        chosen = [step(*texts) for texts in zip(self.chosen, *(other.chosen for other in others), strict=True)]
+        floats = [step(*texts) for texts in zip(self.floats, *(other.floats for other in others), strict=True)]
+        return Streams(chosen, floats)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A stacked matrix [outputs, inputs] and what its codes stand for; its bias [outputs], 0 where it has none."""
+
+    weight: Float32
+    coded: Float32
+    bias: Float32
+
+    def then(self, inputs: Streams, step: Callable[..., Float32], *others: Streams) -> Streams:
+        """`step` of each product and the same text in other streams; one product is in memory at a time."""
+
+        def with_weight(weight: Float32) -> Callable[..., Float32]:
+            return lambda x, *rest: step(x @ weight.T + self.bias, *rest)
+
+        over_chosen, over_floats = with_weight(self.coded), with_weight(self.weight)
+        chosen = [over_chosen(*texts) for texts in zip(inputs.chosen, *(o.chosen for o in others), strict=True)]
+        floats = [over_floats(*texts) for texts in zip(inputs.floats, *(o.floats for o in others), strict=True)]
+        return Streams(chosen, floats)
+
+
+RIDGE = 0.03  # of the mean diagonal of Σ xᵀ x, at least
+SCARCE = 0.7  # the same, times inputs for each token: with few tokens least squares learns their noise
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """The one matrix [outputs, inputs] that reads the inputs, and the streams that its outputs are added to."""
+
+    weight: Float32
+    streams: Streams
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInputs:
+    """hessian: 2 Σ xᵀ x; factor, curvature: of it.
+
+    correction [inputs, inputs]: Σ (y - x)ᵀ x (Σ xᵀ x)⁻¹. change [outputs, inputs]: W' - W of the one matrix whose
+    outputs are added to a stream, in its place.
+    """
+
+    hessian: Float64
+    factor: Factor
+    curvature: Curvature
+    correction: Float32 | None
+    change: Float32 | None
+
+    @classmethod
+    def measured(cls, inputs: Streams, block: int, addition: Addition | None = None) -> "SharedInputs":
+        """CompileError for inputs that are not finite."""
+        width = inputs.chosen[0].shape[1]
+        statistics = InputStatistics(width)
+        lag = np.zeros((width if addition is None else len(addition.weight), width), np.float32)
+        for x, behind in _behind(inputs, addition):
+            statistics.add(x)
+            lag += behind.T @ x
+        hessian = statistics.hessian
+        damping = damping_of(width, statistics.rows)
+        factor = factorised(hessian, block, damping=damping)
+        solved = _times_inverse(hessian, lag, ridge_of(width, statistics.rows))
+        correction, change = (solved, None) if addition is None else (None, solved)
+        return cls(hessian, factor, Curvature.of(hessian, block, damping), correction, change)
+
+    def target(self, weight: Float32) -> Float32:
+        """W' of W [outputs, inputs]: of any matrix, or of the one whose outputs are added."""
+        if self.correction is not None:
+            return weight + weight @ self.correction
+        assert self.change is not None
+        return weight + self.change
+
+
+def ridge_of(inputs: int, tokens: int) -> float:
+    """The share of the mean diagonal that is added to it."""
+    return max(RIDGE, SCARCE * inputs / tokens)
+
+
+def _behind(inputs: Streams, addition: Addition | None) -> Iterator[tuple[Float32, Float32]]:
+    """Runs of x, and what they are behind by: y - x, or where outputs are added (y - x) Wᵀ + d."""
+    if addition is None:
+        for x, y in zip(in_runs(inputs.chosen), in_runs(inputs.floats), strict=True):
+            yield x, np.subtract(y, x)
+        return
+    streams = (inputs.chosen, inputs.floats, addition.streams.chosen, addition.streams.floats)
+    for x, y, chosen, floats in zip(*map(in_runs, streams), strict=True):
+        behind = (y - x) @ addition.weight.T
+        behind += floats
+        behind -= chosen
+        yield x, behind
+
+
+def _times_inverse(hessian: Float64, matrix: Float32, ridge: float) -> Float32:
+    """matrix [rows, inputs] times the inverse of Σ xᵀ x with its ridge; 0 where all inputs were 0."""
+    products = (hessian / 2).astype(np.float32)
+    mean = float(np.trace(products)) / len(products)
+    if mean == 0:
+        return np.zeros_like(matrix)
+    products[np.diag_indices_from(products)] += np.float32(ridge * mean)
+    return np.ascontiguousarray(np.linalg.solve(products, matrix.T).T)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeForm:
+    """block: inputs that share a scale. has_multiples: LPBQ. in_half: scales are stored in half precision."""
+
+    block: int
+    coding: Coding
+    has_multiples: bool = False
+    in_half: bool = False
+
+    @classmethod
+    def of(cls, method: Method, arguments: CompileArguments) -> "CodeForm | None":
+        """Of a method of quantisation; None when there is nothing to choose in it."""
+        if method.choice is None:
+            return None
+        coding = Coding.ASYMMETRIC if arguments.asymmetric else Coding.SYMMETRIC
+        if method.choice.has_multiples:
+            coding = Coding.POSITIVE
+        if method.choice.has_offsets:
+            coding = Coding.OFFSET
+        return cls(arguments.block, coding, method.choice.has_multiples, method.choice.in_half)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """Squared errors of outputs, summed: rounded to nearest, as chosen; and the squares of the outputs themselves."""
+
+    nearest: float = 0.0
+    chosen: float = 0.0
+    outputs: float = 0.0
+
+    def __add__(self, other: "OutputError") -> "OutputError":
+        return OutputError(self.nearest + other.nearest, self.chosen + other.chosen, self.outputs + other.outputs)
+
+
+def choose_codes(weight: Float32, inputs: SharedInputs, form: CodeForm) -> tuple[BlockCodes, OutputError]:
+    """[outputs, inputs]: by GPTQ with searched scales, then refined; rows that lose less by rounding are rounded."""
+    target = inputs.target(weight)
+    plain = nearest(weight, form)
+    found = compensated_codes(target, inputs.factor, form)
+    stored = _halves if form.in_half else _as_they_are
+    found = refined(target, found, inputs.curvature, form.has_multiples, stored)
+    before, after = (output_errors(target, codes.floats(), inputs.hessian) for codes in (plain, found))
+    size = output_errors(weight, np.zeros_like(weight), inputs.hessian)
+    error = OutputError(float(before.sum()), float(np.minimum(before, after).sum()), float(size.sum()))
+    return picked_rows(after < before, found, plain), error
+
+
+def compensated_codes(weight: Float32, factor: Factor, form: CodeForm) -> BlockCodes:
+    """[outputs, inputs] by GPTQ with scales searched as blocks are reached."""
+    return compensated_searching(weight, factor, _scales(weight, factor, form), form.coding)
+
+
+def nearest(weight: Float32, form: CodeForm) -> BlockCodes:
+    """[outputs, inputs] as it is stored where nothing is chosen. CompileError when LPBQ blocks do not come out even."""
+    if form.has_multiples:
+        return _as_columns(weight, form.block)
+    grid = extreme_scales(weight, form.block, form.coding)
+    return rounded(weight, replace(grid, scales=_halves(grid.scales)) if form.in_half else grid)
+
+
+def _as_columns(weight: Float32, block: int) -> BlockCodes:
+    columns = int4_columns(weight, block)
+    codes = (columns.integers + np.int8(INT4_MIDDLE)).astype(np.uint8).reshape(len(weight), -1, block)
+    return BlockCodes(codes, BlockScales(columns.scales, None, block), weight.shape[1])
+
+
+def _scales(target: Float32, factor: Factor, form: CodeForm) -> ChooseScales:
+    if form.has_multiples:
+        return choosing_multiples(searched_multiples(target, form.block, factor.of_inputs()[: target.shape[1]]))
+    choose = searching(form.coding)
+    if not form.in_half:
+        return choose
+
+    def halved(values: Floats, importance: Floats, block: int) -> tuple[Float32, Float32]:
+        scales, zeros = choose(values, importance, block)
+        return _halves(scales), zeros
+
+    return halved
+
+
+def _as_they_are(scales: Float32) -> Float32:
+    return scales
+
+
+def _halves(scales: Float32) -> Float32:
+    """Scales that lose nothing when they are stored in half precision, but for those that leave its range."""
+    with np.errstate(over="ignore", under="ignore"):
+        halves = scales.astype(np.float16).astype(np.float32)
+    return np.where(np.isfinite(halves) & (np.abs(halves) > TINY), halves, scales)

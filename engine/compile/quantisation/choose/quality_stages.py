@@ -1,0 +1,235 @@
+"""The stages of `--quality`: even heads and turned streams, then codes that are chosen or learned."""
+
+import shutil
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.bundle.specs import LearningError, ModelTask, QualitySpec, RoundingError
+from engine.bundle.weight_files import HEAD_BASIS
+from engine.compile.arguments import CompileArguments, QualityLevel
+from engine.compile.calibration.documents import calibration_documents, token_sequences
+from engine.compile.compilation import Compilation
+from engine.compile.progress import ProgressSink, peak_memory
+from engine.compile.quantisation.choose.channels import ChannelScales
+from engine.compile.quantisation.choose.choose import Chooser, Forms, embedded, steps_of
+from engine.compile.quantisation.choose.chosen_codes import ChosenCheckpoint, CodesFolder
+from engine.compile.quantisation.choose.form import CodeForm, OutputError
+from engine.compile.quantisation.choose.matrices import groups_of, head_tensor, kept_matrices
+from engine.compile.quantisation.choose.quality import (
+    BASE,
+    HEAD_TOKENS,
+    SCALE_TEXTS,
+    TEXT_TOKENS,
+    Estimate,
+    balances,
+    estimate_of,
+    estimate_text,
+    methods_of,
+)
+from engine.compile.quantisation.choose.wide import Q4_0_SHARE, Aim, widened
+from engine.compile.quantisation.learn.learning_plan import NOTHING, LearningPlan, planned
+from engine.compile.quantisation.methods.method import Activations
+from engine.compile.quantisation.methods.table import head_method, method_of
+from engine.compile.quantisation.transforms.basis import head_basis
+from engine.compile.quantisation.transforms.heads import StreamStatistics, balancing_edits, head_statistics
+from engine.compile.quantisation.transforms.rotation import rotation_edits
+from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint
+from engine.isolation.memory import usable_memory
+from engine.models.network import Network
+
+if TYPE_CHECKING:
+    from engine.compile.quantisation.learn.learner import TorchLearner
+
+
+def plan_of(arguments: CompileArguments, network: Network, tokens: int) -> LearningPlan:
+    """What is learned; nothing unless the best quality is wanted."""
+    if arguments.quality is not QualityLevel.BEST:
+        return NOTHING
+    return planned(network, arguments.task is not ModelTask.EMBED, tokens, usable_memory())
+
+
+def with_learning(estimate: Estimate, plan: LearningPlan) -> Estimate:
+    """Of both together: layers are learned beside what choosing codes holds, the whole model after that."""
+    memory = max(estimate.memory + plan.beside, BASE + plan.memory if plan.methods else 0)
+    return replace(estimate, seconds=estimate.seconds + plan.seconds, memory=memory)
+
+
+def learner_of(network: Network, forms: Forms, plan: LearningPlan, progress: ProgressSink) -> "TorchLearner | None":
+    """What learns as planned, None where nothing is to be learned."""
+    if not plan.methods:
+        return None
+    from engine.compile.quantisation.learn.learner import TorchLearner  # noqa: PLC0415
+
+    with_units: set[str] = set()
+    if forms.layers.has_multiples:
+        groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
+        with_units.update(name for group in groups for name in group.tensors)
+    if forms.head is not None and forms.head.has_multiples:
+        with_units.add(head_tensor(network))
+    return TorchLearner(network, plan, with_units, progress)
+
+
+def learning_errors(learner: "TorchLearner | None") -> dict[str, LearningError]:
+    """As the manifest tells them."""
+    found = {} if learner is None else learner.errors
+    return {name: LearningError(*(float(f"{error:.3e}") for error in errors)) for name, errors in found.items()}
+
+
+BALANCE_TEXT_TOKENS = 256
+SEED = 0  # of the rotation
+# A stream whose largest number is so many times as large as its own token, and as the middle one: 16 bits that reach it
+# leave the middle token less than ten.
+OUTLIER, QUIET = 6.0, 64.0
+
+
+def balance_stage(work: Compilation) -> None:
+    """Fold factors into keys, values and what reads them; of integer graphs with outliers turn the stream as well.
+
+    Not with --quality fast, where adapters are to fit, where caches are half precision, or codes of a file are kept.
+    """
+    if not balances(work.arguments) or kept_matrices(work.arguments, work.checkpoint, work.network):
+        return
+    begin, texts = time.monotonic(), _texts(work)
+    work.progress.stage("heads", work.network.spec.layers, "layers")
+    # Values are measured before they are turned: afterwards no channel's own factor could be folded in.
+    heads, stream = head_statistics(work.checkpoint, work.network, texts, work.progress.advance)
+    edits = balancing_edits(work.network, heads)
+    work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
+    if _wants_rotation(work, stream):
+        _rotate(work)
+    if method_of(work.arguments).choice is None:  # else the codes are chosen next
+        work.quality = QualitySpec(
+            level=str(work.arguments.quality),
+            methods=methods_of(work.arguments, None, work.is_rotated),
+            tokens=sum(map(len, texts)),
+            seconds=round(time.monotonic() - begin, 1),
+            peak_bytes=peak_memory()[0],
+        )
+
+
+def _wants_rotation(work: Compilation, stream: StreamStatistics) -> bool:
+    """Vectors leave at the final norm and would be turned; floats have no range to share."""
+    if method_of(work.arguments).activations is not Activations.INTEGER or work.arguments.task is ModelTask.EMBED:
+        return False
+    return stream.largest > OUTLIER * stream.beside and stream.largest > QUIET * stream.quiet
+
+
+def _rotate(work: Compilation) -> None:
+    """Every number of a token then is about as large as its root mean square. A tied head gets weights of its own."""
+    edits, offset = rotation_edits(work.network, SEED), work.network.details.norm_offset
+    work.checkpoint, work.is_rotated = TransformedCheckpoint(work.checkpoint, edits, offset), True
+    work.network = replace(work.network, spec=msgspec.structs.replace(work.network.spec, tied_head=False))
+    work.progress.note("the stream has outliers: it is rotated, and the head has weights of its own")
+
+
+def _texts(work: Compilation) -> list[list[int]]:
+    arguments, network = work.arguments, work.network
+    assert work.text is not None
+    documents = calibration_documents(arguments.source, arguments.calibration, work.folder, work.text)
+    length = min(BALANCE_TEXT_TOKENS, network.compiled_context)
+    return token_sequences(documents, work.folder, work.text, network.spec.vocab, length, HEAD_TOKENS // length)
+
+
+WIDE_TOKENS = 512  # of calibration text that mixtures are measured on
+CODES = "codes"  # folder in the unfinished bundle
+
+
+def choose_codes_stage(work: Compilation) -> None:
+    """Choose the codes of all 4-bit matrices, unless they are rounded to nearest when they are written."""
+    arguments, network = work.arguments, work.network
+    if arguments.quality is QualityLevel.FAST:
+        return
+    if method_of(arguments).choice is None:
+        return
+    estimate, forms = estimate_of(arguments, network), forms_of(arguments)
+    plan = plan_of(arguments, network, estimate.tokens)
+    work.progress.note(f"quality {arguments.quality}: {estimate_text(with_learning(estimate, plan))}")
+    for reason in plan.skipped:
+        work.progress.note(reason)
+    begin = time.monotonic()
+    texts = calibration_tokens(work, estimate.tokens)
+    folder = work.folder / CODES
+    folder.mkdir()
+    codes, kept = CodesFolder(folder), kept_matrices(arguments, work.checkpoint, network)
+    share = _widen(work, forms.layers, texts, kept)
+    kept |= work.wide
+    _scale_channels(work, forms.layers, texts, kept)
+    steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
+    work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
+    learner = learner_of(network, forms, plan, work.progress)
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner, kept)
+    chooser.run(texts)
+    work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
+    work.quality = QualitySpec(
+        level=str(arguments.quality),
+        methods=(*methods_of(arguments, forms.layers, work.is_rotated), *plan.methods),
+        tokens=sum(map(len, texts)),
+        seconds=round(time.monotonic() - begin, 1),
+        peak_bytes=peak_memory()[0],
+        wide=share,
+        errors={kind: _shares(error) for kind, error in chooser.errors.items()},
+        learned=learning_errors(learner),
+    )
+
+
+def drop_codes_stage(work: Compilation) -> None:
+    """All weights are written by now; in which basis keys and values are is told beside them."""
+    if (basis := head_basis(work.checkpoint, work.network)) is not None:
+        (work.folder / HEAD_BASIS).write_bytes(basis.astype("<f4").tobytes())
+    if isinstance(work.checkpoint, ChosenCheckpoint):
+        work.checkpoint = work.checkpoint.inner
+        shutil.rmtree(work.folder / CODES)
+
+
+def _widen(work: Compilation, form: CodeForm, texts: list[list[int]], kept: frozenset[str]) -> float:
+    """Find the matrices that get 8 bits, and their share of the weights. Vectors have no predictions to lose."""
+    if work.arguments.task is ModelTask.EMBED:
+        return 0.0
+    work.progress.stage("8 bits", 1, "searches")
+    is_for_cpu = method_of(work.arguments).activations is Activations.FLOAT32
+    like_q4_k_m = is_for_cpu or work.arguments.quality is QualityLevel.BEST
+    aim = Aim.of(work.network, like_q4_k_m)
+    some = texts[: -(-WIDE_TOKENS // len(texts[0]))]
+    found = widened(work.checkpoint, work.network, form, some, kept, aim)
+    work.wide = found.wide
+    work.progress.note(
+        f"{100 * found.share:.0f} % of the layers' weights get 8 bits, so that KL {found.kl:.4f} is expected beside "
+        f"{found.target:.4f} of llama.cpp's " + ("Q4_K_M" if like_q4_k_m else f"Q4_0 times {Q4_0_SHARE}")
+    )
+    work.progress.advance(1)
+    return round(found.share, 4)
+
+
+def _scale_channels(work: Compilation, form: CodeForm, texts: list[list[int]], kept: frozenset[str]) -> None:
+    """Adapters read the inputs and add to the outputs that scales would change: they keep theirs."""
+    if work.arguments.lora:
+        return
+    work.progress.stage("channel scales", work.network.spec.layers, "layers")
+    finder = ChannelScales(work.checkpoint, work.network, form, sum(map(len, texts)), kept)
+    edits = finder.edits(embedded(work.checkpoint, work.network, texts[:SCALE_TEXTS]), work.progress.advance)
+    work.checkpoint = TransformedCheckpoint(work.checkpoint, edits, work.network.details.norm_offset)
+
+
+def forms_of(arguments: CompileArguments) -> Forms:
+    """How layers and head are stored. ValueError when there is nothing to choose in the layers."""
+    layers, head = (CodeForm.of(method, arguments) for method in (method_of(arguments), head_method(arguments)))
+    if layers is None:
+        raise ValueError(f"{arguments.quant} has no codes to choose")
+    return Forms(layers, None if arguments.task is ModelTask.EMBED else head)
+
+
+def calibration_tokens(work: Compilation, most: int) -> list[list[int]]:
+    """Token sequences for choosing codes, of `most` tokens together if there is as much text."""
+    arguments, network = work.arguments, work.network
+    assert work.text is not None
+    length = min(TEXT_TOKENS, network.compiled_context)
+    documents = calibration_documents(arguments.source, arguments.calibration, work.folder, work.text)
+    return token_sequences(documents, work.folder, work.text, network.spec.vocab, length, most // length)
+
+
+def _shares(error: OutputError) -> RoundingError:
+    outputs = error.outputs or 1.0  # outputs that are all 0 have no error
+    return RoundingError(float(f"{error.nearest / outputs:.3e}"), float(f"{error.chosen / outputs:.3e}"))

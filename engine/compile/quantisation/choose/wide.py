@@ -1,0 +1,128 @@
+"""Which matrices get 8 bits: as many as a bundle of 4 bits needs to lose no more than llama.cpp's mixtures do.
+
+A mixture is measured, not guessed: the bundle's form and llama.cpp's are both rounded to nearest and run on the same
+calibration text, and matrices get 8 bits in the order of what their rounding alone loses for each weight.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from engine.compile.calibration.forward import final_normed, head_logits, layer_output, mixing
+from engine.compile.calibration.layer_reader import LayerReader
+from engine.compile.calibration.statistics import mean_divergence
+from engine.compile.quantisation.choose.choose import embedded
+from engine.compile.quantisation.choose.form import CodeForm, nearest
+from engine.compile.quantisation.choose.llama_cpp import Rounding, q4_0_of, q4_k_m_of
+from engine.compile.quantisation.choose.matrices import groups_of
+from engine.compile.sources.checkpoint import Checkpoint, Float32, RoundedCheckpoint
+from engine.models.network import Network
+
+# Of what rounding to nearest loses, what is left where codes are chosen, and of a target, what is aimed at.
+CHOSEN, MARGIN = 0.6, 0.7
+Q4_0_SHARE = 0.3
+BANDS = 8  # of neighbouring layers, in which matrices of one kind are treated alike
+Texts = Sequence[Sequence[int]]
+Roundings = Mapping[str, Rounding]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """wide: tensors that get 8 bits. kl, target: in nats, as expected. share: of the layers' weights."""
+
+    wide: frozenset[str]
+    kl: float
+    target: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """share: of what a checkpoint loses with its matrices rounded so."""
+
+    roundings: Roundings
+    share: float
+
+    @classmethod
+    def of(cls, network: Network, like_q4_k_m: bool) -> "Aim":
+        """What Q4_K_M of the same floats loses, else `Q4_0_SHARE` of what Q4_0 does."""
+        return cls(q4_k_m_of(network), 1.0) if like_q4_k_m else cls(q4_0_of(network), Q4_0_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Matrices that get 8 bits together. first: the layer that the first of them is in."""
+
+    first: int
+    tensors: tuple[str, ...]
+
+
+def widened(
+    checkpoint: Checkpoint, network: Network, form: CodeForm, texts: Texts, kept: frozenset[str], aim: Aim
+) -> Mixture:
+    """The fewest matrices that reach the aim. kept: those whose codes a file has, and which stay what they are."""
+    lost = _Losses(checkpoint, network, texts)
+    target = aim.share * lost.kl(aim.roundings)
+
+    def rounding(units: Sequence[_Unit]) -> Roundings:
+        return dict.fromkeys(
+            (name for unit in units for name in unit.tensors), lambda weight: nearest(weight, form).floats()
+        )
+
+    def weights(units: Sequence[_Unit]) -> int:
+        return sum(math.prod(checkpoint.shape(name)) for unit in units for name in unit.tensors)
+
+    worth = {unit: lost.kl(rounding([unit]), unit.first) / weights([unit]) for unit in _units(network, kept)}
+    units = sorted(worth, key=lambda unit: -worth[unit])
+
+    @cache
+    def kl(count: int) -> float:
+        """With 8 bits for the first `count` units."""
+        return CHOSEN * lost.kl(rounding(units[count:])) if units[count:] else 0.0
+
+    count = bisect_left(range(len(units)), True, key=lambda tried: kl(tried) <= MARGIN * target)
+    wide = frozenset(name for unit in units[:count] for name in unit.tensors)
+    return Mixture(wide, kl(count), target, weights(units[:count]) / max(weights(units), 1))
+
+
+def _units(network: Network, kept: frozenset[str]) -> list[_Unit]:
+    """Groups that read the same inputs, joined over a band of layers."""
+    found = []
+    for band in np.array_split(np.arange(network.spec.layers), min(BANDS, network.spec.layers)):
+        layers = [groups_of(network, int(layer)) for layer in band]
+        for kind in zip(*layers, strict=True):
+            tensors = tuple(name for group in kind for name in group.without(kept).tensors)
+            if tensors:
+                found.append(_Unit(int(band[0]), tensors))
+    return found
+
+
+class _Losses:
+    """Mean KL [nats] of rounded matrices against the checkpoint's floats. states: of floats before each layer."""
+
+    def __init__(self, checkpoint: Checkpoint, network: Network, texts: Texts) -> None:
+        self._checkpoint, self._network = checkpoint, network
+        self._lengths = [len(text) for text in texts]
+        self._states = [np.concatenate(embedded(checkpoint, network, texts))]
+        for layer in range(network.spec.layers):
+            self._states.append(self._behind(checkpoint, layer, self._states[-1]))
+        self._expected = self._logits(checkpoint, self._states[-1])
+
+    def kl(self, roundings: Roundings, first: int = 0) -> float:
+        """What is lost with these matrices rounded, of which none is in a layer before `first`."""
+        rounded = RoundedCheckpoint(self._checkpoint, roundings)
+        states = self._states[first]
+        for layer in range(first, self._network.spec.layers):
+            states = self._behind(rounded, layer, states)
+        return mean_divergence(self._expected, self._logits(rounded, states))
+
+    def _behind(self, checkpoint: Checkpoint, layer: int, states: Float32) -> Float32:
+        reader = LayerReader(checkpoint, self._network, layer)
+        return layer_output(reader, layer, states, mixing(reader, layer, self._lengths))
+
+    def _logits(self, checkpoint: Checkpoint, states: Float32) -> Float32:
+        return head_logits(checkpoint, self._network, final_normed(checkpoint, self._network, states))

@@ -1,0 +1,113 @@
+"""From a checkpoint's experts to the tensors of the operators, one expert in memory at a time."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import onnx
+
+from engine.compile.arguments import CompileArguments
+from engine.compile.quantisation.methods.method import Pieces, StackForm, StoredMatrix, ahead
+from engine.compile.quantisation.methods.stacks import Values, in_turns, stored_rows
+from engine.compile.quantisation.methods.table import method_of
+from engine.compile.quantisation.packed import PackedStack
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.compile.sources.experts import ExpertTensors, Piece
+from engine.errors import CompileError
+from engine.models.network import Network
+
+
+class ExpertPacker:
+    """Writes the experts of a network's layers. on_read: is told the stored bytes of what was read."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, network: Network, arguments: CompileArguments, on_read: Callable[[int], None]
+    ) -> None:
+        self._checkpoint, self._network = checkpoint, network
+        self._arguments, self._on_read = arguments, on_read
+
+    def pack(self, file: WeightFile, small: WeightFile, layer: int, scale: float) -> tuple[PackedStack, PackedStack]:
+        """Gate and up, and down, which is multiplied by `scale`. Biases go into `small`."""
+        experts = self._network.details.experts
+        assert experts is not None
+        tensors = ExpertTensors(self._checkpoint, self._network, layer)
+        factor, at = np.float32(scale * experts.routing.scale), f"layer_{layer}_experts"
+        hidden, ffn = self._network.spec.hidden, experts.spec.ffn
+        numbers = range(experts.spec.count)
+        keeps = not method_of(self._arguments).is_exact
+
+        def gate_up() -> Iterator[Pieces]:
+            for expert in numbers:
+                yield tensors.kept_gate_up(expert) if keeps else tensors.gate_up(expert)
+
+        def down() -> Iterator[Pieces]:
+            for expert in numbers:
+                self._on_read(tensors.stored_bytes())
+                yield (_scaled(tensors.kept_down(expert) if keeps else tensors.down(expert), factor),)
+
+        first, last = tensors.kept_gate_up(0), (tensors.kept_down(0),)
+        first_matrix = self._store(file, f"{at}_gate_up", (2 * ffn, hidden), self._form(first, hidden), gate_up())
+        down_matrix = self._store(file, f"{at}_down", (hidden, ffn), self._form(last, ffn), down())
+        biases = [tensors.biases(expert) for expert in numbers]
+        both = np.stack([in_turns(each[0], each[1]) for each in biases if each is not None]) if biases[0] else None
+        last_bias = np.stack([each[2] * factor for each in biases if each is not None]) if biases[0] else None
+        return (
+            PackedStack(first_matrix, None if both is None else small.add(f"{at}_gate_up_bias", both)),
+            PackedStack(down_matrix, None if last_bias is None else small.add(f"{at}_down_bias", last_bias)),
+        )
+
+    def _form(self, pieces: Pieces, inputs: int) -> StackForm:
+        """What a matrix is stored as. CompileError where its inputs are not whole blocks, or there is no such form."""
+        arguments = self._arguments
+        stack = method_of(arguments).stack
+        if stack is None:
+            raise CompileError(f"--quant {arguments.quant} has no form for experts")
+        form = stack(pieces, arguments)
+        if form.block and inputs % form.block:
+            raise CompileError(
+                f"experts with {inputs} inputs cannot be stored in blocks of {form.block}; take --quant fp32"
+            )
+        return form
+
+    def _store(
+        self, file: WeightFile, name: str, shape: tuple[int, int], form: StackForm, pieces: Iterator[Pieces]
+    ) -> StoredMatrix:
+        outputs, inputs = shape
+        experts = self._network.spec.experts
+        assert experts is not None
+        scales: list[Float32] = []
+        zeros: list[Values] = []
+
+        def weights() -> Iterator[Values]:
+            for stored in ahead(partial(stored_rows, form), pieces):
+                if stored.scales is not None:
+                    scales.append(stored.scales)
+                if stored.zeros is not None:
+                    zeros.append(stored.zeros)
+                yield stored.weight
+
+        kind = onnx.TensorProto.UINT8 if form.block else onnx.TensorProto.FLOAT
+        width = inputs * form.bits // 8 if form.block else inputs
+        weight = file.add_chunks(f"{name}_weight", kind, (experts.count, outputs, width), weights())
+        return StoredMatrix(
+            inputs,
+            outputs,
+            weight,
+            _added(file, f"{name}_scales", scales),
+            _added(file, f"{name}_zeros", zeros),
+            form.block,
+            form.bits,
+        )
+
+
+def _added(file: WeightFile, name: str, stacked: list[Values]) -> StoredTensor | None:
+    return file.add(name, np.stack(stacked)) if stacked else None
+
+
+def _scaled(piece: Piece, factor: np.float32) -> Piece:
+    if factor == 1:
+        return piece
+    if isinstance(piece, np.ndarray):
+        return piece * factor
+    return piece.scaled(np.full((len(piece.scales), 1), factor, np.float32))

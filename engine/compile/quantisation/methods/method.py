@@ -1,0 +1,152 @@
+"""What a method of quantisation is: facts, how a matrix is written (rows ahead on threads), how a graph multiplies."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
+
+Float32 = NDArray[np.float32]
+
+
+class Activations(Enum):
+    """What flows between the operators of a graph."""
+
+    FLOAT32 = "float32"  # CPU only, any shape
+    FLOAT16 = "float16"  # NPU only
+    INTEGER = "integer"  # calibrated 16-bit activations and an 8-bit KV cache; fixed shapes only
+
+
+@dataclass(frozen=True, slots=True)
+class FloatMatrix:
+    """A matrix [outputs, inputs] as the checkpoint has it. slices: runs of its rows, in order, to be read once.
+
+    kept: the same runs, to be read instead, where those that are stored as blocks come as such. form: of all of them,
+    None = they differ, or some are floats.
+    """
+
+    name: str
+    outputs: int
+    inputs: int
+    slices: Iterator[Float32]
+    kept: Iterator[Float32 | Blocks] | None = None
+    form: BlockForm | None = None
+
+    @property
+    def in_order(self) -> "Iterator[Float32 | Blocks]":
+        """The runs to be read where inputs stand in their own order: blocks if they do."""
+        return self.slices if self.kept is None or (self.form is not None and self.form.order) else self.kept
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix as it lies in the weight file; the layout is its method's. block: inputs that share a scale, 0 = all.
+
+    bits: of a code in blocks. offsets: [outputs, blocks], what is added to every weight of a block. order: [inputs],
+    which input each column belongs to, None = the one of its number.
+    """
+
+    inputs: int
+    outputs: int
+    weight: StoredTensor
+    scales: StoredTensor | None = None
+    zero_points: StoredTensor | None = None
+    block: int = 0
+    bits: int = 4
+    offsets: StoredTensor | None = None
+    order: StoredTensor | None = None
+
+    def halves(self) -> "tuple[StoredMatrix, StoredMatrix]":
+        """The first and the last half of the outputs, of a matrix whose tensors have outputs as first axis."""
+        return self._half(0), self._half(1)
+
+    def _half(self, index: int) -> "StoredMatrix":
+        parts = (self.weight, self.scales, self.zero_points, self.offsets)
+        weight, scales, zero_points, offsets = (part and part.part(index, 2) for part in parts)
+        assert weight is not None
+        sizes = self.inputs, self.outputs // 2
+        return StoredMatrix(*sizes, weight, scales, zero_points, self.block, self.bits, offsets, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeChoice:
+    """What may be chosen of the 4-bit blocks that a method stores: codes, scales, and zero points if it has such.
+
+    has_multiples: scales are 1 to 16 units of their output. in_half: they are stored in half precision. has_offsets:
+    a number is added to all weights of a block.
+    """
+
+    has_multiples: bool = False
+    in_half: bool = False
+    has_offsets: bool = False
+
+
+Pieces = tuple[Float32 | Blocks, ...]  # of an expert: gate and up, or down; blocks of 32 where the file has such
+
+
+@dataclass(frozen=True, slots=True)
+class StackForm:
+    """How the matrices of experts are stored. bits: of a number. block: inputs that share a scale, 0 = floats."""
+
+    bits: int
+    block: int
+    asymmetric: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to store the matrices of linear layers and to multiply with them.
+
+    store(file, matrix, arguments): append the matrix to the file; CompileError when it has no such form.
+    multiply(graph, x [1, rows, inputs], matrix): the product [1, rows, outputs], without a bias.
+    bytes_per_weight: with scales; tells where the layers are cut into context binaries.
+    embedding_bits: of the embedding table unless --embedding says otherwise. head: the LM head's method unless --head
+    does, None = this one. is_exact: nothing is rounded. has_integer_blocks: the NPU's compiler is asked to multiply
+    4-bit blocks as integers; without that it goes through half precision.
+    choice: what --quality has to choose, None = nothing. wider: the method with 8 bits for matrices that 4 do not
+    suffice, None = there are none. has_rows: `StoredMatrix.halves` can be multiplied with. stack(pieces, arguments):
+    the form of experts, one of which has these pieces; None = there is none.
+    """
+
+    quant: Quant
+    activations: Activations
+    store: Callable[[WeightFile, FloatMatrix, CompileArguments], StoredMatrix]
+    multiply: Callable[[GraphBuilder, str, StoredMatrix], str]
+    bytes_per_weight: float
+    embedding_bits: int = 16
+    head: Quant | None = None
+    is_exact: bool = False
+    has_integer_blocks: bool = False
+    choice: CodeChoice | None = None
+    wider: Quant | None = None
+    has_rows: bool = False
+    stack: Callable[[Pieces, CompileArguments], StackForm] | None = None
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+THREADS = 2  # beside the one that reads items and writes results
+
+
+def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """What `work` makes of each item, in order; at most `THREADS` + 1 results are waiting. Items are read here.
+
+    Errors of `work` are raised where its result would come.
+    """
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="ahead") as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,180 @@
+"""A network's weights, or an encoder's, as the graphs will read them: every matrix with its storage form."""
+
+from dataclasses import dataclass
+
+from engine.compile.arguments import Quant
+from engine.compile.quantisation.methods.method import StoredMatrix
+from engine.compile.quantisation.weight_file import StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """One linear layer, perhaps several stacked along their outputs. bias: float32 [outputs]."""
+
+    quant: Quant
+    matrix: StoredMatrix
+    bias: StoredTensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """The embedding [vocab, hidden].
+
+    bits 32 and 16: floats; 8: integers with scales [vocab, 1]; 4: two's complement with scales [vocab, blocks].
+    With a zero point: unsigned 16-bit codes with one scale and one zero point, both scalars.
+    """
+
+    bits: int
+    weight: StoredTensor
+    scales: StoredTensor | None = None
+    block: int = 0
+    zero_point: StoredTensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDelta:
+    """What only a layer with the gated delta rule has.
+
+    steps: two numbers for each value head, of beta and of the decay. rate [heads]: -exp(A_log). dt_bias [heads].
+    norm [value size]: of the outputs of a head.
+    """
+
+    steps: PackedLinear
+    rate: StoredTensor
+    dt_bias: StoredTensor
+    norm: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRecurrence:
+    """What only a recurrent layer has beside its two matrices. delta: None for a short convolution."""
+
+    delta: PackedDelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStack:
+    """A matrix [outputs, inputs] of each expert, behind each other. bias: float32 [experts, outputs]."""
+
+    matrix: StoredMatrix
+    bias: StoredTensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """Of one layer. gate_up: rows of gate and up take turns. down holds the factor of what is routed. choice_bias
+    [experts]: what scores are chosen with. shared_gate: of what every row goes through as well, None = it has none."""
+
+    router: PackedLinear
+    gate_up: PackedStack
+    down: PackedStack
+    choice_bias: StoredTensor | None = None
+    shared_gate: PackedLinear | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLatents:
+    """Norms of latents and what makes heads of them; query_norm and query_up: None = queries are no latents."""
+
+    query_norm: StoredTensor | None
+    query_up: PackedLinear | None
+    kv_norm: StoredTensor
+    kv_up: PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGivenInputs:
+    """What a layer makes of its own inputs: gate [inputs of a layer, hidden] and output [hidden, inputs of a layer]."""
+
+    gate: PackedLinear
+    output: PackedLinear
+    norm: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEnding:
+    """Behind the feed-forward. inputs: None = the layer takes none. scale [1]: of the whole stream."""
+
+    inputs: PackedGivenInputs | None
+    scale: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayerInputs:
+    """Of all layers side by side. projection and norm hold the factor of the sum; table_scale: of the table's rows."""
+
+    table: PackedTable
+    table_scale: float
+    projection: PackedLinear
+    norm: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayer:
+    """One transformer layer. q_norm already holds the attention scale when there is one, else qkv does.
+
+    In a recurrent layer qkv holds queries, keys, values and the gate of the output. A norm that the family lacks is
+    None. output and down hold the multiplier of what is added to the stream. gate_up and down: of what every row goes
+    through, None where experts alone take its place. sinks [heads]. v_norm: of each head of values.
+    """
+
+    attention_norm: StoredTensor | None
+    qkv: PackedLinear
+    q_norm: StoredTensor | None
+    k_norm: StoredTensor | None
+    output: PackedLinear
+    ffn_norm: StoredTensor | None
+    gate_up: PackedLinear | None
+    down: PackedLinear | None
+    recurrence: PackedRecurrence | None = None
+    attention_post_norm: StoredTensor | None = None
+    ffn_post_norm: StoredTensor | None = None
+    sinks: StoredTensor | None = None
+    experts: PackedExperts | None = None
+    v_norm: StoredTensor | None = None
+    ending: PackedEnding | None = None
+    latents: PackedLatents | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """What one part's data file holds. The last part of an embedder has a final norm and no head. embedding_norm: of
+    the table's rows, None = there is none."""
+
+    table: PackedTable | None
+    layers: tuple[PackedLayer, ...]
+    final_norm: StoredTensor | None
+    head: PackedLinear | None
+    embedding_norm: StoredTensor | None = None
+    layer_inputs: PackedLayerInputs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedNorm:
+    """Of a layer norm, both [hidden]."""
+
+    weight: StoredTensor
+    bias: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEncoderLayer:
+    """One layer; qkv holds the attention scale. up: the gate in front of it where there is one."""
+
+    qkv: PackedLinear
+    output: PackedLinear
+    attention_norm: PackedNorm
+    up: PackedLinear
+    down: PackedLinear
+    ffn_norm: PackedNorm
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEncoder:
+    """The whole network. token_types [types, hidden], positions [places, hidden] or None for rotary ones."""
+
+    table: PackedTable
+    token_types: StoredTensor
+    positions: StoredTensor | None
+    embedding_norm: PackedNorm
+    layers: tuple[PackedEncoderLayer, ...]

@@ -1,0 +1,144 @@
+"""Codes 0..15 in blocks that share a scale and a zero point, rounded to nearest; the layouts that methods store."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.quantisation.methods.blocks import (
+    INT4_MIDDLE,
+    Bytes,
+    Float32,
+    Int4Blocks,
+    pack_nibbles,
+    packed_points,
+)
+
+Floats = NDArray[np.floating[Any]]
+
+HIGHEST = 15
+TINY = np.float32(1e-30)
+FINEST = np.float32(2**-12)
+
+
+class Coding(Enum):
+    """Which numbers the 16 codes of a block stand for."""
+
+    SYMMETRIC = "symmetric"  # (code - 8) * scale, the extreme on code 0; a positive extreme has a negative scale
+    POSITIVE = "positive"  # (code - 8) * scale, scale > 0, the largest magnitude on 7 steps; what w4a16 stores
+    ASYMMETRIC = "asymmetric"  # (code - zero) * scale, scale > 0, a zero point 0..15 of each block
+    OFFSET = "offset"  # the same with any number as zero: what w4 stores, as a number added to the block's weights
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScales:
+    """scales [outputs, blocks], never 0. block: inputs of each.
+
+    zeros [outputs, blocks]: the code, 0..15, that stands for 0, None = 8 everywhere; float32 where a block has an
+    offset, and then any number.
+    """
+
+    scales: Float32
+    zeros: Bytes | Float32 | None
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCodes:
+    """codes [outputs, blocks, block], 0..15, and what they are multiples of. inputs: columns before padding."""
+
+    codes: Bytes
+    grid: BlockScales
+    inputs: int
+
+    def floats(self) -> Float32:
+        """The weights [outputs, inputs] that the codes stand for."""
+        values = self.codes.astype(np.float32)
+        values -= INT4_MIDDLE if self.grid.zeros is None else self.grid.zeros[:, :, None]
+        values *= self.grid.scales[:, :, None]
+        return values.reshape(len(values), -1)[:, : self.inputs]
+
+    def packed(self) -> Int4Blocks:
+        """As int4 and w4 store them."""
+        packed, scales, zeros = pack_nibbles(self.codes), self.grid.scales, self.grid.zeros
+        if zeros is None:
+            return Int4Blocks(packed, scales, None)
+        if zeros.dtype == np.float32:
+            return Int4Blocks(packed, scales, None, (INT4_MIDDLE - zeros) * scales)
+        return Int4Blocks(packed, scales, packed_points(zeros.astype(np.uint8)))
+
+    def integers(self) -> NDArray[np.int8]:
+        """[outputs, inputs], -8..7, as w4a16 stores them; ValueError when there are zero points."""
+        if self.grid.zeros is not None:
+            raise ValueError("codes with zero points are no signed integers")
+        signed = self.codes.astype(np.int8) - np.int8(INT4_MIDDLE)
+        return signed.reshape(len(signed), -1)[:, : self.inputs]
+
+
+def in_blocks(weight: Floats, block: int) -> Floats:
+    """[outputs, inputs] as [outputs, blocks, block]; a last block that is not full is padded with zeros."""
+    missing = -weight.shape[1] % block
+    if missing:
+        weight = np.pad(weight, ((0, 0), (0, missing)))
+    return weight.reshape(len(weight), -1, block)
+
+
+def extreme_scales(weight: Floats, block: int, coding: Coding) -> BlockScales:
+    """Scales of [outputs, inputs] that reach the extremes of each block."""
+    blocks = in_blocks(weight, block)
+    return block_scales(*from_extremes(blocks.max(axis=2), blocks.min(axis=2), coding), block, coding)
+
+
+def block_scales(scales: Float32, zeros: Float32, block: int, coding: Coding) -> BlockScales:
+    """zeros [outputs, blocks] in the type in which a coding has them."""
+    if coding is Coding.OFFSET:
+        return BlockScales(scales, zeros.astype(np.float32, copy=False), block)
+    return BlockScales(scales, zeros.astype(np.uint8) if coding is Coding.ASYMMETRIC else None, block)
+
+
+def from_extremes(high: Floats, low: Floats, coding: Coding) -> tuple[Float32, Float32]:
+    """Scales and zero points, both in the shape of `high`, the largest values, and `low`, the smallest."""
+    if coding is Coding.ASYMMETRIC:
+        high, low = np.maximum(high, 0), np.minimum(low, 0)
+        scales = usable((high - low) / np.float32(HIGHEST))
+        return scales, np.clip(np.rint(-low / scales), 0, HIGHEST).astype(np.float32)
+    if coding is Coding.OFFSET:
+        # An offset is stored in half precision: steps that are finer than that have no use.
+        finest = np.maximum(np.abs(high), np.abs(low)) * FINEST
+        scales = usable(np.maximum((high - low) / np.float32(HIGHEST), finest))
+        return scales, np.asarray(-low / scales, np.float32)
+    if coding is Coding.POSITIVE:
+        scales = usable(np.maximum(high, -low) / np.float32(INT4_MIDDLE - 1))
+    else:
+        # The larger side is put on -8, the end of the range that has one step more.
+        scales = usable(np.where(high > -low, high, low) / np.float32(-INT4_MIDDLE))
+    return scales, np.full(scales.shape, INT4_MIDDLE, np.float32)
+
+
+def usable(scales: Floats) -> Float32:
+    """1 in place of a scale whose reciprocal would be infinite: its block is all zeros or as good as that."""
+    return np.where(np.abs(scales) < TINY, np.float32(1.0), scales).astype(np.float32)
+
+
+def levels(values: Floats, scales: Floats, zeros: Floats | np.float32) -> Floats:
+    """The nearest codes 0..15, as floats in the type of `values`; scales and zeros are broadcast to it."""
+    codes = values * np.divide(1, scales, dtype=values.dtype)
+    codes += zeros
+    return levelled(codes)
+
+
+def levelled(codes: Floats) -> Floats:
+    """The same array, each number the nearest of 0..15; np.clip takes longer to begin than short rows to round."""
+    codes += np.float32(0.5)  # the floor then rounds
+    np.maximum(codes, 0, out=codes)
+    np.minimum(codes, HIGHEST + 0.5, out=codes)
+    return np.floor(codes, out=codes)
+
+
+def rounded(weight: Floats, grid: BlockScales) -> BlockCodes:
+    """[outputs, inputs] rounded to nearest."""
+    zeros = np.float32(INT4_MIDDLE) if grid.zeros is None else grid.zeros[:, :, None].astype(np.float32)
+    codes = levels(in_blocks(weight, grid.block), grid.scales[:, :, None], zeros)
+    return BlockCodes(codes.astype(np.uint8), grid, weight.shape[1])

@@ -1,0 +1,213 @@
+"""GPTQ: each column of a matrix is rounded so that the columns after it make good what its rounding lost.
+
+H = R Rᵀ, R upper triangular, gives what the method needs of the inverse: H⁻¹ = UᵀU with U = R⁻¹, whose blocks on the
+diagonal are the inverses of R's. So one Cholesky factorisation does, and H is never inverted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.quantisation.methods.blocks import Bytes, Float32
+from engine.compile.quantisation.rounding.codes import (
+    HIGHEST,
+    BlockCodes,
+    BlockScales,
+    Coding,
+    Floats,
+    block_scales,
+    from_extremes,
+    in_blocks,
+    levelled,
+    levels,
+)
+from engine.compile.quantisation.rounding.hessian import DAMPING, Float64, damped
+from engine.errors import CompileError
+
+# Shares of the extreme, 1 first: of equal errors the first is kept, so that nothing moves without a gain.
+SHARES = (1.0, *(step / 40 for step in range(28, 45) if step != 40))
+ZERO_SHIFTS = {Coding.ASYMMETRIC: (0.0, -1.0, 1.0), Coding.OFFSET: (0.0, -0.25, 0.25)}
+_OUTPUTS = 256  # searched at once: what all candidates make of a block's values stays in the cache
+
+
+def search_block(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32, Float32]:
+    """Scales [outputs] and zero points [outputs] of one block, values [block, outputs]; importance [block]."""
+    outputs = values.shape[1]
+    runs = [slice(start, start + _OUTPUTS) for start in range(0, outputs, _OUTPUTS)]
+    found = [_search(np.ascontiguousarray(values[:, run]), importance, coding) for run in runs]
+    return np.concatenate([scales for scales, _ in found]), np.concatenate([zeros for _, zeros in found])
+
+
+def _search(values: Floats, importance: Floats, coding: Coding) -> tuple[Float32, Float32]:
+    widest, middle = from_extremes(values.max(axis=0), values.min(axis=0), coding)
+    shifts = ZERO_SHIFTS.get(coding, (0.0,))
+    shares = np.repeat(np.array(SHARES, np.float32), len(shifts))[:, None]
+    scales = shares * widest
+    zeros = _zeros(middle, shares, coding) + np.tile(np.array(shifts, np.float32), len(SHARES))[:, None]
+    if coding is Coding.ASYMMETRIC:
+        zeros = np.clip(zeros, 0, HIGHEST)
+    best = weighted_error(values, importance, scales[:, None], zeros[:, None]).argmin(axis=0)[None]
+    return np.take_along_axis(scales, best, 0)[0], np.take_along_axis(zeros, best, 0)[0]
+
+
+def _zeros(zeros: Float32, shares: Float32, coding: Coding) -> Float32:
+    """[shares, outputs]: where the zero is for each share of the widest scale; a range with an offset is cut evenly."""
+    if coding is Coding.OFFSET:
+        half = np.float32(HIGHEST / 2)
+        return half + (zeros - half) / shares
+    return np.repeat(zeros[None], len(shares), axis=0)
+
+
+def weighted_error(values: Floats, importance: Floats, scales: Floats, zeros: Floats | np.float32) -> Floats:
+    """[..., outputs]: squared errors of values [block, outputs] rounded to nearest, summed by importance [block].
+
+    scales, zeros: [outputs], or [..., 1, outputs] to try more at once.
+    """
+    error = levels(values, scales, zeros)
+    error -= zeros
+    error *= scales
+    error -= values
+    return np.asarray(importance @ np.square(error, out=error))
+
+
+# Scales [outputs] and zero points [outputs] of one block: values [block, outputs], importance [block], its place.
+ChooseScales = Callable[[Floats, Floats, int], tuple[Float32, Float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What all matrices that read the same inputs share. Rows and columns stand in the order of rounding.
+
+    Whole blocks come by descending sum of their diagonals, and each block's columns by descending diagonal. The place
+    of a column in the stored blocks stays the same.
+
+    upper [columns, columns]: R of the damped Hessian; columns = inputs padded to whole blocks. order [columns]: which
+    input is rounded when. importance [columns]: the damped diagonal.
+    """
+
+    upper: Floats
+    order: NDArray[np.intp]
+    importance: Floats
+    block: int
+
+    def of_inputs(self) -> Floats:
+        """importance [columns] in the order of the inputs."""
+        found = np.empty_like(self.importance)
+        found[self.order] = self.importance
+        return found
+
+    def divided(self, scales: Float64) -> "Factor":
+        """Of inputs divided by scales [inputs], damped as these were: R of D⁻¹ H D⁻¹ is D⁻¹ R."""
+        own = np.pad(scales, (0, len(self.order) - len(scales)), constant_values=1)[self.order]
+        upper = self.upper / own.astype(self.upper.dtype)[:, None]
+        return replace(self, upper=upper, importance=self.importance / np.square(own))
+
+
+def factorised(
+    hessian: Float64,
+    block: int,
+    *,
+    damping: float = DAMPING,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Factor:
+    """Of H [inputs, inputs]; damping as a share of its mean diagonal. dtype: of the factor, once computed in float64.
+
+    CompileError when H has no Cholesky factor."""
+    inputs = len(hessian)
+    matrix = damped(hessian, damping)
+    if inputs % block:  # Columns of padding hold zeros and are coupled to nothing.
+        matrix = np.pad(matrix, (0, -inputs % block))
+        matrix[range(inputs, len(matrix)), range(inputs, len(matrix))] = 1
+    diagonal = np.diagonal(matrix).copy()
+    columns = _ordered(np.where(np.arange(len(matrix)) < inputs, diagonal, 0), block)
+    backwards = columns[::-1]
+    # The lower factor of the reversed matrix, reversed, is the upper one of the matrix.
+    try:
+        lower = np.linalg.cholesky(matrix[np.ix_(backwards, backwards)])
+    except np.linalg.LinAlgError as error:
+        raise CompileError(f"the Hessian is not positive definite; raise the damping above {damping:g}") from error
+    return Factor(lower[::-1, ::-1].astype(dtype, order="C"), columns, diagonal[columns], block)
+
+
+def _ordered(diagonal: Float64, block: int) -> NDArray[np.intp]:
+    blocks = diagonal.reshape(-1, block)
+    first = np.argsort(-blocks.sum(axis=1), kind="stable")
+    inside = np.argsort(-blocks, axis=1, kind="stable")
+    return (inside + np.arange(len(blocks))[:, None] * block)[first].reshape(-1)
+
+
+def searching(coding: Coding) -> ChooseScales:
+    """Scales searched by output error."""
+    return lambda values, importance, _: search_block(values, importance, coding)
+
+
+def compensated_searching(weight: Floats, factor: Factor, choose: ChooseScales, coding: Coding) -> BlockCodes:
+    """[outputs, inputs]; the scales of a block are chosen when it is reached, on its weights as compensated by then.
+
+    Rows do not know each other: a tall matrix may come in slices. Computed in the type of `weight`. coding: with zero
+    points or without.
+    """
+    block = factor.block
+    scales = np.empty((len(factor.order) // block, len(weight)), np.float32)
+    zeros = np.empty_like(scales)
+
+    def chosen(values: Floats, part: slice) -> tuple[Float32, Float32]:
+        index = factor.order[part.start] // block
+        scales[index], zeros[index] = choose(values, factor.importance[part].astype(values.dtype), int(index))
+        return np.broadcast_to(scales[index], values.shape), np.broadcast_to(zeros[index], values.shape)
+
+    codes = _codes(weight, factor, chosen)
+    grid = block_scales(np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros.T), block, coding)
+    return BlockCodes(codes, grid, weight.shape[1])
+
+
+def _codes(weight: Floats, factor: Factor, scales_of: Callable[[Floats, slice], tuple[Float32, Float32]]) -> Bytes:
+    """[outputs, blocks, block]. scales_of(values [block, outputs], columns): a scale and zero point for each value."""
+    block = factor.block
+    shape = in_blocks(weight, block).shape
+    values = in_blocks(weight, block).reshape(len(weight), -1).T[factor.order]
+    upper = factor.upper.astype(weight.dtype, copy=False)
+    errors = np.empty_like(values)  # weight - rounded, of the columns done
+    codes = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), block):
+        part = slice(start, start + block)
+        inverse = np.linalg.inv(factor.upper[part, part].astype(np.float64)).astype(weight.dtype)
+        # What is best for these columns, given the errors of all columns before them, if the rest could be any number.
+        owed = upper[:start, part].T @ errors[:start]
+        target = values[part] + inverse.T @ owed
+        scales, zeros = scales_of(target, part)
+        block_codes = _block_codes(target, inverse, scales, zeros)
+        codes[factor.order[part]] = block_codes
+        errors[part] = values[part] - (block_codes - zeros) * scales
+    return np.ascontiguousarray(codes.T).reshape(shape)
+
+
+def _block_codes(target: Floats, inverse: Floats, scales: Float32, zeros: Float32) -> Floats:
+    """Columns of one block, one after the other; inverse [block, block] is U's block on the diagonal."""
+    codes = np.empty_like(target)
+    shares = np.empty_like(target)  # each error divided by U's diagonal
+    reciprocals = np.divide(1, scales, dtype=target.dtype)
+    for column in range(len(target)):
+        value = target[column] - inverse[:column, column] @ shares[:column]
+        codes[column] = levelled(value * reciprocals[column] + zeros[column])
+        rounded = (codes[column] - zeros[column]) * scales[column]
+        shares[column] = (value - rounded) / inverse[column, column]
+    return codes
+
+
+def picked_rows(is_one: NDArray[np.bool_], one: BlockCodes, other: BlockCodes) -> BlockCodes:
+    """Rows of `one` where `is_one` [outputs] says so, else of `other`.
+
+    ValueError when only one of them has zero points, or their blocks differ.
+    """
+    if one.grid.block != other.grid.block or (one.grid.zeros is None) != (other.grid.zeros is None):
+        raise ValueError("rows of one matrix have one layout")
+    zeros = None
+    if one.grid.zeros is not None and other.grid.zeros is not None:
+        zeros = np.where(is_one[:, None], one.grid.zeros, other.grid.zeros)
+    scales = np.where(is_one[:, None], one.grid.scales, other.grid.scales)
+    codes = np.where(is_one[:, None, None], one.codes, other.codes)
+    return BlockCodes(codes, BlockScales(scales, zeros, one.grid.block), one.inputs)

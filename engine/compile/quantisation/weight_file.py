@@ -1,0 +1,108 @@
+"""The data file of one part: written once, front to back, hashed on the way; an NPU's in half precision."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import FileEntry
+from engine.errors import CompileError
+
+# Mapping needs page alignment (ONNX external data: 4096 bytes); small tensors only have to suit vector loads.
+PAGE = 4096
+LINE = 64
+_MAPPED_FROM = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where an initializer's bytes lie. `onnx_type` is a TensorProto data type, `dims` in elements."""
+
+    name: str
+    onnx_type: int
+    dims: tuple[int, ...]
+    file: str
+    offset: int
+    length: int
+
+    def part(self, index: int, count: int) -> "StoredTensor":
+        """One of `count` equal parts along the first axis, which divides by it; it lies in the same bytes."""
+        rows, length = self.dims[0] // count, self.length // count
+        name = f"{self.name}_{index + 1}_of_{count}"
+        return StoredTensor(
+            name, self.onnx_type, (rows, *self.dims[1:]), self.file, self.offset + index * length, length
+        )
+
+
+class WeightFile:
+    """Appends tensors to `folder/name`; afterwards `entry` is its size and sha256."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._stream = (folder / name).open("wb")
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def __enter__(self) -> "WeightFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def add(self, name: str, array: NDArray[np.generic]) -> StoredTensor:
+        """Append one array."""
+        return self.add_chunks(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, [array])
+
+    def add_chunks(
+        self, name: str, onnx_type: int, dims: tuple[int, ...], chunks: Iterable[NDArray[np.generic]]
+    ) -> StoredTensor:
+        """Append one tensor that arrives in pieces along its first axis."""
+        items = int(np.prod(dims, dtype=np.int64))
+        self._align(PAGE if items >= _MAPPED_FROM else LINE)
+        offset = self._size
+        for chunk in chunks:
+            self._write(np.ascontiguousarray(chunk).data)
+        return StoredTensor(name, onnx_type, dims, self.name, offset, self._size - offset)
+
+    @property
+    def entry(self) -> FileEntry:
+        """Size and sha256 of what was written."""
+        return FileEntry(self._size, self._digest.hexdigest())
+
+    def _align(self, step: int) -> None:
+        self._write(memoryview(bytes(-self._size % step)))
+
+    def _write(self, data: memoryview) -> None:
+        flat = data.cast("B") if data.nbytes else memoryview(b"")
+        self._stream.write(flat)
+        self._digest.update(flat)
+        self._size += flat.nbytes
+
+
+HALF_LIMIT = float(np.finfo(np.float16).max)
+
+
+class HalfWeightFile(WeightFile):
+    """Same layout as `WeightFile`. CompileError names a tensor that half precision cannot hold."""
+
+    def add_chunks(
+        self, name: str, onnx_type: int, dims: tuple[int, ...], chunks: Iterable[NDArray[np.generic]]
+    ) -> StoredTensor:
+        """Append one tensor; float32 pieces are rounded to float16."""
+        if onnx_type != onnx.TensorProto.FLOAT:
+            return super().add_chunks(name, onnx_type, dims, chunks)
+        return super().add_chunks(name, onnx.TensorProto.FLOAT16, dims, _halves(name, chunks))
+
+
+def _halves(name: str, chunks: Iterable[NDArray[np.generic]]) -> Iterator[NDArray[np.float16]]:
+    for chunk in chunks:
+        if chunk.size and max(float(chunk.max()), -float(chunk.min())) > HALF_LIMIT:
+            raise CompileError(f"tensor {name} has values beyond {HALF_LIMIT:.0f}, which half precision cannot hold")
+        yield chunk.astype(np.float16)

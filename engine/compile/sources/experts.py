@@ -1,0 +1,113 @@
+"""The matrices of a layer's experts, one expert at a time, however the checkpoint has them."""
+
+import numpy as np
+
+from engine.compile.quantisation.methods.blocks import Blocks, Int4Blocks, Int8Blocks
+from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.errors import CompileError
+from engine.models.experts import ExpertDetails, ExpertForm
+from engine.models.network import Network
+
+Piece = Float32 | Blocks
+
+
+class ExpertTensors:
+    """Of one layer, which has experts. CompileError when a tensor is missing or has another shape."""
+
+    def __init__(self, checkpoint: Checkpoint, network: Network, layer: int) -> None:
+        assert network.details.experts is not None
+        self._details: ExpertDetails = network.details.experts
+        self._checkpoint, self._layer = checkpoint, layer
+        self._hidden, self._ffn = network.spec.hidden, self._details.spec.ffn
+        self._form = self._found()
+
+    def gate_up(self, expert: int) -> tuple[Float32, Float32]:
+        """Both [ffn, hidden]."""
+        gate, up = self._gate_up(expert, keeps_blocks=False)
+        assert isinstance(gate, np.ndarray) and isinstance(up, np.ndarray)
+        return gate, up
+
+    def down(self, expert: int) -> Float32:
+        """[hidden, ffn]."""
+        found = self._matrix(self._form.down, expert, (self._hidden, self._ffn), keeps_blocks=False)
+        assert isinstance(found, np.ndarray)
+        return found
+
+    def kept_gate_up(self, expert: int) -> tuple[Piece, Piece]:
+        """As `gate_up`, as blocks of 32 where the file has such."""
+        return self._gate_up(expert, keeps_blocks=True)
+
+    def kept_down(self, expert: int) -> Piece:
+        """As `down`, as blocks of 32 where the file has such."""
+        return self._matrix(self._form.down, expert, (self._hidden, self._ffn), keeps_blocks=True)
+
+    def biases(self, expert: int) -> tuple[Float32, Float32, Float32] | None:
+        """Of gate, up and down; None where there are none."""
+        if not self._form.biases:
+            return None
+        count, both = self._details.spec.count, len(self._form.biases) - 1
+        names = [self._name(name, 0) for name in self._form.biases]
+        sizes = (*(2 * self._ffn // both for _ in range(both)), self._hidden)
+        found = [self._checkpoint.tensor(name, (count, size))[expert] for name, size in zip(names, sizes, strict=True)]
+        if both == 2:
+            return found[0], found[1], found[2]
+        gate, up = (found[0][part] for part in self._halves())
+        return gate, up, found[1]
+
+    def stored_bytes(self) -> int:
+        """Of one expert's matrices."""
+        names = (self._name(name, 0) for name in (*self._form.gate_up, self._form.down))
+        return sum(map(self._checkpoint.stored_bytes, names)) // (self._details.spec.count if self._is_stacked else 1)
+
+    @property
+    def _is_stacked(self) -> bool:
+        return self._form.is_stacked
+
+    def _found(self) -> ExpertForm:
+        forms = self._details.names.forms
+        for form in forms:
+            if all(self._name(name, 0) in self._checkpoint for name in (form.gate_up[0], form.down)):
+                return form
+        raise CompileError(f"the checkpoint has no tensor {self._name(forms[0].down, 0)}")
+
+    def _name(self, name: str, expert: int) -> str:
+        return name.format(layer=self._layer, expert=expert)
+
+    def _gate_up(self, expert: int, keeps_blocks: bool) -> tuple[Piece, Piece]:
+        names = self._form.gate_up
+        shape = (2 * self._ffn // len(names), self._hidden)
+        parts = [self._matrix(name, expert, shape, keeps_blocks) for name in names]
+        if len(parts) == 2:
+            return parts[0], parts[1]
+        gate, up = (_rows(parts[0], part) for part in self._halves())
+        return gate, up
+
+    def _halves(self) -> tuple[slice, slice]:
+        """Rows of gate and of up, which lie one behind the other or take turns."""
+        if self._form.is_interleaved:
+            return slice(0, None, 2), slice(1, None, 2)
+        return slice(0, self._ffn), slice(self._ffn, None)
+
+    def _matrix(self, name: str, expert: int, shape: tuple[int, int], keeps_blocks: bool) -> Piece:
+        full, count = self._name(name, expert), self._details.spec.count
+        stored = shape[::-1] if self._form.is_turned else shape
+        self._checkpoint.require(full, (count, *stored) if self._is_stacked else stored)
+        span = (expert, expert + 1) if self._is_stacked else (0, stored[0])
+        form = self._checkpoint.form(full)
+        is_kept = keeps_blocks and not self._form.is_turned and form is not None and not form.order
+        blocks = self._checkpoint.blocks(full, *span) if is_kept else None
+        if blocks is not None:
+            return blocks
+        values = self._checkpoint.rows(full, *span).reshape(stored)
+        return values.T if self._form.is_turned else values
+
+
+def _rows(piece: Piece, part: slice) -> Piece:
+    if isinstance(piece, Int4Blocks):
+        offsets = None if piece.offsets is None else piece.offsets[part]
+        zeros = None if piece.zero_points is None else piece.zero_points[part]
+        return Int4Blocks(piece.packed[part], piece.scales[part], zeros, offsets)
+    if isinstance(piece, Int8Blocks):
+        zeros = None if piece.zero_points is None else piece.zero_points[part]
+        return Int8Blocks(piece.codes[part], piece.scales[part], zeros)
+    return piece[part]

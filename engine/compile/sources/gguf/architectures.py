@@ -1,0 +1,423 @@
+"""The table of GGUF architectures, their metadata with every value checked, and the sizes that tensors follow from.
+
+Names on the left are those of checkpoints, which the rest of the compiler speaks; `{layer}` is the layer's index.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.bundle.specs import MOST_KERNEL, RecurrentSpec
+from engine.compile.sources.gguf.header import GgufHeader
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief
+from engine.models.config_fields import ConfigFields
+
+ARCHITECTURE = "general.architecture"
+# Facts of the network that are stored as tensors.
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS = {"long_factor": "rope_factors_long.weight", "short_factor": "rope_factors_short.weight"}
+DRAFTING = "mtp."  # how checkpoints begin the names of what drafts tokens
+
+LAYER = "model.layers.{layer}"
+QUERY, KEY, VALUE = (f"{LAYER}.self_attn.{name}_proj" for name in ("q", "k", "v"))
+UP, DOWN = f"{LAYER}.mlp.up_proj", f"{LAYER}.mlp.down_proj"
+DENSE = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    f"{LAYER}.input_layernorm": "blk.{layer}.attn_norm",
+    QUERY: "blk.{layer}.attn_q",
+    KEY: "blk.{layer}.attn_k",
+    VALUE: "blk.{layer}.attn_v",
+    f"{LAYER}.self_attn.o_proj": "blk.{layer}.attn_output",
+    f"{LAYER}.self_attn.q_norm": "blk.{layer}.attn_q_norm",
+    f"{LAYER}.self_attn.k_norm": "blk.{layer}.attn_k_norm",
+    f"{LAYER}.post_attention_layernorm": "blk.{layer}.ffn_norm",
+    f"{LAYER}.mlp.gate_proj": "blk.{layer}.ffn_gate",
+    UP: "blk.{layer}.ffn_up",
+    DOWN: "blk.{layer}.ffn_down",
+}
+
+GATE, POST_ATTENTION = f"{LAYER}.mlp.gate_proj", f"{LAYER}.post_attention_layernorm"
+BEHIND = {
+    POST_ATTENTION: "blk.{layer}.post_attention_norm",
+    f"{LAYER}.post_feedforward_layernorm": "blk.{layer}.post_ffw_norm",
+}
+GEMMA = DENSE | BEHIND | {f"{LAYER}.pre_feedforward_layernorm": "blk.{layer}.ffn_norm"}
+GEMMA4 = GEMMA | {
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    f"{LAYER}.per_layer_input_gate": "blk.{layer}.inp_gate",
+    f"{LAYER}.per_layer_projection": "blk.{layer}.proj",
+    f"{LAYER}.post_per_layer_input_norm": "blk.{layer}.post_norm",
+}
+LAYER_SCALES = {f"{LAYER}.layer_scalar": "blk.{layer}.layer_output_scale.weight"}
+STACKED = {f"{LAYER}.mlp.gate_up_proj": "blk.{layer}.ffn_up"}
+PHI3 = {name: stored for name, stored in DENSE.items() if name not in (QUERY, KEY, VALUE, GATE, UP)}
+PHI3 |= STACKED | {f"{LAYER}.self_attn.qkv_proj": "blk.{layer}.attn_qkv"}
+GLM4 = {name: stored for name, stored in DENSE.items() if name not in (GATE, UP)}
+GLM4 |= STACKED | {
+    f"{LAYER}.post_self_attn_layernorm": "blk.{layer}.post_attention_norm",
+    f"{LAYER}.post_mlp_layernorm": "blk.{layer}.post_ffw_norm",
+}
+HUNYUAN = DENSE | {
+    f"{LAYER}.self_attn.query_layernorm": "blk.{layer}.attn_q_norm",
+    f"{LAYER}.self_attn.key_layernorm": "blk.{layer}.attn_k_norm",
+}
+
+
+def _with_experts(mlp: str) -> dict[str, str]:
+    """The router, and the matrices of all experts in one tensor each."""
+    stacked = {f"{mlp}.experts.{name}_proj": f"blk.{{layer}}.ffn_{name}_exps" for name in ("gate", "up", "down")}
+    return DENSE | stacked | {f"{mlp}.gate": "blk.{layer}.ffn_gate_inp"}
+
+
+EXPERTS, MIXTRAL = _with_experts(f"{LAYER}.mlp"), _with_experts(f"{LAYER}.block_sparse_moe")
+GRANITE_MOE = {name: stored for name, stored in MIXTRAL.items() if not name.endswith("block_sparse_moe.gate")}
+GRANITE_MOE |= {f"{LAYER}.block_sparse_moe.router.layer": "blk.{layer}.ffn_gate_inp"}
+SHARED = {
+    f"{LAYER}.mlp.shared_expert.{name}_proj": f"blk.{{layer}}.ffn_{name}_shexp" for name in ("gate", "up", "down")
+}
+QWEN2_MOE = EXPERTS | SHARED | {f"{LAYER}.mlp.shared_expert_gate": "blk.{layer}.ffn_gate_inp_shexp"}
+GPT_OSS = {name: stored for name, stored in EXPERTS.items() if name != f"{LAYER}.mlp.gate"}
+GPT_OSS |= {f"{LAYER}.mlp.router": "blk.{layer}.ffn_gate_inp", POST_ATTENTION: "blk.{layer}.post_attention_norm"}
+GPT_OSS_TENSORS = {f"{LAYER}.self_attn.sinks": "blk.{layer}.attn_sinks.weight"}
+SHARED_EXPERTS = {
+    f"{LAYER}.mlp.shared_experts.{name}_proj": f"blk.{{layer}}.ffn_{name}_shexp" for name in ("gate", "up", "down")
+}
+KV_UP, KEY_UP, VALUE_UP = (f"{LAYER}.self_attn.{name}_proj" for name in ("kv_b", "k_b", "v_b"))
+LATENT = EXPERTS | SHARED_EXPERTS
+LATENT |= {
+    f"{LAYER}.self_attn.q_a_proj": "blk.{layer}.attn_q_a",
+    f"{LAYER}.self_attn.q_a_layernorm": "blk.{layer}.attn_q_a_norm",
+    f"{LAYER}.self_attn.q_b_proj": "blk.{layer}.attn_q_b",
+    f"{LAYER}.self_attn.kv_a_proj_with_mqa": "blk.{layer}.attn_kv_a_mqa",
+    f"{LAYER}.self_attn.kv_a_layernorm": "blk.{layer}.attn_kv_a_norm",
+    KV_UP: "blk.{layer}.attn_kv_b",
+    KEY_UP: "blk.{layer}.attn_k_b",
+    VALUE_UP: "blk.{layer}.attn_v_b",
+}
+CHOICE_BIAS = {f"{LAYER}.mlp.gate.e_score_correction_bias": "blk.{layer}.exp_probs_b.bias"}
+SHORT_CONVOLUTION = f"{LAYER}.conv.conv"
+LFM2 = {name: DENSE[name] for name in ("model.embed_tokens", "lm_head", QUERY, KEY, VALUE)} | {
+    "model.embedding_norm": "token_embd_norm",
+    f"{LAYER}.operator_norm": "blk.{layer}.attn_norm",
+    f"{LAYER}.self_attn.out_proj": "blk.{layer}.attn_output",
+    f"{LAYER}.self_attn.q_layernorm": "blk.{layer}.attn_q_norm",
+    f"{LAYER}.self_attn.k_layernorm": "blk.{layer}.attn_k_norm",
+    SHORT_CONVOLUTION: "blk.{layer}.shortconv.conv",
+    f"{LAYER}.conv.in_proj": "blk.{layer}.shortconv.in_proj",
+    f"{LAYER}.conv.out_proj": "blk.{layer}.shortconv.out_proj",
+    f"{LAYER}.ffn_norm": "blk.{layer}.ffn_norm",
+    f"{LAYER}.feed_forward.w1": "blk.{layer}.ffn_gate",
+    f"{LAYER}.feed_forward.w3": "blk.{layer}.ffn_up",
+    f"{LAYER}.feed_forward.w2": "blk.{layer}.ffn_down",
+}
+MODERN_BERT = {
+    "model.embeddings.tok_embeddings": "token_embd",
+    "model.embeddings.norm": "token_embd_norm",
+    "model.final_norm": "output_norm",
+    f"{LAYER}.attn_norm": "blk.{layer}.attn_norm",
+    f"{LAYER}.attn.Wqkv": "blk.{layer}.attn_qkv",
+    f"{LAYER}.attn.Wo": "blk.{layer}.attn_output",
+    f"{LAYER}.mlp_norm": "blk.{layer}.ffn_norm",
+    f"{LAYER}.mlp.Wi": "blk.{layer}.ffn_up",
+    f"{LAYER}.mlp.Wo": "blk.{layer}.ffn_down",
+}
+BERT_LAYER, TOKEN_TYPES = "encoder.layer.{layer}", "embeddings.token_type_embeddings"
+BERT = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "embeddings.position_embeddings": "position_embd",
+    TOKEN_TYPES: "token_types",
+    **{f"{BERT_LAYER}.attention.self.{name}": f"blk.{{layer}}.attn_{name[0]}" for name in ("query", "key", "value")},
+    f"{BERT_LAYER}.attention.output.dense": "blk.{layer}.attn_output",
+    f"{BERT_LAYER}.attention.output.LayerNorm": "blk.{layer}.attn_output_norm",
+    f"{BERT_LAYER}.intermediate.dense": "blk.{layer}.ffn_up",
+    f"{BERT_LAYER}.output.dense": "blk.{layer}.ffn_down",
+    f"{BERT_LAYER}.output.LayerNorm": "blk.{layer}.layer_output_norm",
+}
+DELTA = f"{LAYER}.linear_attn"
+A_LOG, DT_BIAS = "A_log", "dt_bias"
+MIXED, OUTPUT_GATE, CONVOLUTION = f"{DELTA}.in_proj_qkv", f"{DELTA}.in_proj_z", f"{DELTA}.conv1d"
+STEPS = BETA, DECAY = f"{DELTA}.in_proj_b", f"{DELTA}.in_proj_a"
+RECURRENT_OUTPUT = f"{DELTA}.out_proj"
+FFN_NORM = f"{LAYER}.post_attention_layernorm"
+HYBRID = DENSE | {
+    FFN_NORM: "blk.{layer}.post_attention_norm",
+    MIXED: "blk.{layer}.attn_qkv",
+    OUTPUT_GATE: "blk.{layer}.attn_gate",
+    BETA: "blk.{layer}.ssm_beta",
+    DECAY: "blk.{layer}.ssm_alpha",
+    CONVOLUTION: "blk.{layer}.ssm_conv1d",
+    f"{DELTA}.norm": "blk.{layer}.ssm_norm",
+    RECURRENT_OUTPUT: "blk.{layer}.ssm_out",
+}
+HYBRID_MOE = {name: stored for name, stored in (HYBRID | QWEN2_MOE).items() if name not in (GATE, UP, DOWN)} | {
+    FFN_NORM: HYBRID[FFN_NORM]
+}
+HYBRID_TENSORS = {f"{DELTA}.{A_LOG}": "blk.{layer}.ssm_a", f"{DELTA}.{DT_BIAS}": "blk.{layer}.ssm_dt.bias"}
+# Those that multiply with 1 + w; the norm of recurrent outputs multiplies with w itself.
+NORMS = (
+    *("model.norm", f"{LAYER}.input_layernorm", FFN_NORM),
+    *(f"{LAYER}.self_attn.q_norm", f"{LAYER}.self_attn.k_norm"),
+    *(f"{LAYER}.pre_feedforward_layernorm", f"{LAYER}.post_feedforward_layernorm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArchitecture:
+    """One value of `general.architecture`.
+
+    family: the name transformers gives its class. modules: names by those of checkpoints, without `.weight` and
+    `.bias`. tensors: the same of whole names. is_interleaved: the converter re-orders queries and keys, as its rotation
+    turns neighbours. is_hybrid: layers are recurrent, or have attention. has_more_norms: the converter adds 1 to the
+    weights of norms. keys: what changes the arithmetic and is read for this architecture, by its name in config.json.
+    facts: what files do not say, as config.json would. has_latents: keys and values are made of latents. is_encoder:
+    rows see both ways, and vectors are what it is for.
+    """
+
+    name: str
+    family: str
+    modules: Mapping[str, str]
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    is_interleaved: bool = False
+    is_hybrid: bool = False
+    has_more_norms: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+    has_latents: bool = False
+    is_encoder: bool = False
+
+    @property
+    def embedding(self) -> str:
+        """The module of the table of tokens."""
+        return next(ours for ours, theirs in self.modules.items() if theirs == "token_embd")
+
+
+CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+MULTIPLIERS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+EXPERT_COUNT = "expert_count"
+COUNTS = {"num_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
+SIZES = COUNTS | {"moe_intermediate_size": "expert_feed_forward_length"}
+LOCAL_COUNTS = {"num_local_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
+LOCAL_SIZES = LOCAL_COUNTS | {"intermediate_size": "expert_feed_forward_length"}
+LATENT_SIZES = SIZES | {
+    "n_routed_experts": EXPERT_COUNT,
+    "n_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+}
+SHARED_SIZES = SIZES | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
+SIZE_AS_TOLD = {"block_auto_adjust_ff_dim": False}
+BOTH_WAYS = {"use_bidirectional_attention": True}
+ARCHITECTURES = {
+    each.name: each
+    for each in (
+        GgufArchitecture("llama", "LlamaForCausalLM", MIXTRAL, is_interleaved=True, keys=COUNTS),
+        GgufArchitecture("qwen2", "Qwen2ForCausalLM", DENSE),
+        GgufArchitecture("qwen3", "Qwen3ForCausalLM", DENSE),
+        GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", QWEN2_MOE, keys=SHARED_SIZES),
+        GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", EXPERTS, keys=SIZES, facts={"norm_topk_prob": True}),
+        GgufArchitecture("olmoe", "OlmoeForCausalLM", EXPERTS, keys=COUNTS),
+        GgufArchitecture(
+            "deepseek2", "DeepseekV2ForCausalLM", LATENT, CHOICE_BIAS, keys=LATENT_SIZES, has_latents=True
+        ),
+        GgufArchitecture("qwen35", "Qwen3_5ForCausalLM", HYBRID, HYBRID_TENSORS, is_hybrid=True, has_more_norms=True),
+        GgufArchitecture("gpt-oss", "GptOssForCausalLM", GPT_OSS, GPT_OSS_TENSORS, keys=LOCAL_SIZES),
+        GgufArchitecture(
+            "qwen35moe",
+            "Qwen3_5MoeForCausalLM",
+            HYBRID_MOE,
+            HYBRID_TENSORS,
+            is_hybrid=True,
+            has_more_norms=True,
+            keys=SHARED_SIZES,
+        ),
+        GgufArchitecture("phi3", "Phi3ForCausalLM", PHI3),
+        GgufArchitecture("smollm3", "SmolLM3ForCausalLM", DENSE, is_interleaved=True),
+        GgufArchitecture("granite", "GraniteForCausalLM", DENSE, is_interleaved=True, keys=MULTIPLIERS),
+        GgufArchitecture(
+            "granitemoe", "GraniteMoeForCausalLM", GRANITE_MOE, is_interleaved=True, keys=MULTIPLIERS | LOCAL_COUNTS
+        ),
+        GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", HUNYUAN),
+        GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM", DENSE),
+        GgufArchitecture("olmo2", "Olmo2ForCausalLM", DENSE | BEHIND),
+        GgufArchitecture("exaone4", "Exaone4ForCausalLM", DENSE | BEHIND),
+        GgufArchitecture("glm4", "Glm4ForCausalLM", GLM4),
+        GgufArchitecture("gemma", "GemmaForCausalLM", DENSE, has_more_norms=True),
+        GgufArchitecture("gemma2", "Gemma2ForCausalLM", GEMMA, has_more_norms=True, keys=CAPS),
+        GgufArchitecture("gemma3", "Gemma3ForCausalLM", GEMMA, has_more_norms=True, keys=CAPS),
+        GgufArchitecture("gemma4", "Gemma4ForCausalLM", GEMMA4, LAYER_SCALES, keys=CAPS),
+        GgufArchitecture(
+            "gemma-embedding", "Gemma3TextModel", GEMMA, has_more_norms=True, facts=BOTH_WAYS, is_encoder=True
+        ),
+        GgufArchitecture(
+            "lfm2", "Lfm2ForCausalLM", LFM2, keys={"conv_L_cache": "shortconv.l_cache"}, facts=SIZE_AS_TOLD
+        ),
+        GgufArchitecture("modern-bert", "ModernBertModel", MODERN_BERT, is_encoder=True),
+        GgufArchitecture("bert", "BertModel", BERT, is_encoder=True),
+    )
+}
+
+
+def architecture_of(header: GgufHeader) -> GgufArchitecture:
+    """The architecture of a file. UnsupportedModel by its name when there is no such row."""
+    name = header.metadata.get(ARCHITECTURE)
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedModel(f"{header.path.name}: architecture {brief(name)} is not supported (supported: {known})")
+    return ARCHITECTURES[name]
+
+
+class ArchitectureFields:
+    """Typed look-ups; CompileError names the file, the key and the limit."""
+
+    def __init__(self, header: GgufHeader, architecture: str) -> None:
+        self.title, self.name = header.path.name, architecture
+        self._prefix = f"{architecture}."
+        self._facts = {key: value for key, value in header.metadata.items() if key.startswith(self._prefix)}
+        # Where a number is wanted an array is refused, in a sentence that needs no more than its beginning.
+        short = {
+            key: value[:9].tolist() if isinstance(value, np.ndarray) else value for key, value in self._facts.items()
+        }
+        self._fields = ConfigFields(short, self.title)
+
+    def key(self, key: str) -> str:
+        """A key as it stands in the file."""
+        return self._prefix + key
+
+    def has(self, key: str) -> bool:
+        """Whether the file says it."""
+        return self.key(key) in self._facts
+
+    def is_array(self, key: str) -> bool:
+        """Whether it is several values."""
+        return isinstance(self._facts.get(self.key(key)), np.ndarray)
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer from low to high."""
+        return self._fields.integer(self.key(key), low, high, default)
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number from low to high."""
+        return self._fields.number(self.key(key), low, high, default)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A truth value."""
+        return self._fields.flag(self.key(key), default)
+
+    def text(self, key: str, default: str) -> str:
+        """A string."""
+        return self._fields.text(self.key(key), default)
+
+    def each(self, key: str, count: int, low: int, high: int, default: int | None = None) -> tuple[int, ...]:
+        """An integer for each of so many layers: an array of them, or one for all."""
+        value = self._facts.get(self.key(key))
+        if not isinstance(value, np.ndarray):
+            return (self.integer(key, low, high, default),) * count
+        listed = value.tolist()
+        if len(listed) != count or not all(isinstance(item, int) and low <= item <= high for item in listed):
+            shown = brief(listed[:9])
+            raise CompileError(
+                f"{self.title}: {self.key(key)} must be {count} integers from {low} to {high}, it is {shown}"
+            )
+        return tuple(listed)
+
+    def flags(self, key: str, count: int) -> tuple[bool, ...] | None:
+        """An array of exactly `count` truth values, None when there is none."""
+        value = self._facts.get(self.key(key))
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or len(value) != count or not np.isin(value, (0, 1)).all():
+            shown = brief(value[:9].tolist() if isinstance(value, np.ndarray) else value)
+            raise CompileError(f"{self.title}: {self.key(key)} must be {count} truth values, it is {shown}")
+        return tuple(bool(flag) for flag in value)
+
+    def counts(self, key: str, count: int) -> tuple[int, ...]:
+        """An array of exactly `count` numbers from 0 to 1024."""
+        value = self._facts.get(self.key(key))
+        is_right = isinstance(value, np.ndarray) and len(value) == count and value.dtype.kind in "iu"
+        if not isinstance(value, np.ndarray) or not is_right or value.min() < 0 or value.max() > 1024:
+            raise CompileError(f"{self.title}: {self.key(key)} must be {count} numbers from 0 to 1024")
+        return tuple(map(int, value))
+
+
+KEY_LENGTH_OF_WINDOWS = "attention.key_length_swa"  # where layers with a window have heads of their own
+FULL_ATTENTION_INTERVAL = 4  # of files that do not say which layers are recurrent
+
+
+@dataclass(frozen=True, slots=True)
+class GgufGeometry:
+    """head_dim: rows of one head in the matrix of keys. recurrent: None where all layers have attention.
+
+    drafting: layers behind the others that guess tokens, which the text model does without.
+    """
+
+    layers: int
+    heads: int
+    head_dim: int
+    recurrent: RecurrentSpec | None = None
+    drafting: int = 0
+
+
+def read_geometry(header: GgufHeader, architecture: GgufArchitecture) -> GgufGeometry:
+    """CompileError when metadata is missing or out of bounds, UnsupportedModel by name."""
+    fields = ArchitectureFields(header, architecture.name)
+    hidden, heads = fields.integer("embedding_length", 1, 1 << 16), fields.integer("attention.head_count", 1, 1024)
+    head_dim = fields.integer("attention.key_length", 2, 1024, max(hidden // heads, 2))
+    value_dim = fields.integer("attention.value_length", 2, 1024, head_dim)
+    if fields.has(KEY_LENGTH_OF_WINDOWS):
+        head_dim = fields.integer(KEY_LENGTH_OF_WINDOWS, 2, 1024)
+        value_dim = fields.integer("attention.value_length_swa", 2, 1024, head_dim)
+    if architecture.has_latents:
+        value_dim = head_dim = fields.integer("attention.key_length_mla", 2, 1024, head_dim)
+    if value_dim != head_dim:
+        raise UnsupportedModel(f"{header.path.name}: keys and values of different lengths are not supported")
+    if head_dim % 2:
+        raise CompileError(f"{header.path.name}: heads of {head_dim} numbers cannot be turned in pairs")
+    blocks = fields.integer("block_count", 1, 1024)
+    if not architecture.is_hybrid:
+        return GgufGeometry(blocks, heads, head_dim)
+    drafting = fields.integer("nextn_predict_layers", 0, blocks - 1, 0)
+    layers = blocks - drafting
+    return GgufGeometry(layers, heads, head_dim, _recurrent(fields, layers, blocks), drafting)
+
+
+def _recurrent(fields: ArchitectureFields, layers: int, blocks: int) -> RecurrentSpec:
+    """Which of the layers are recurrent, and how large. blocks: layers with those that draft."""
+    kinds = fields.flags("attention.recurrent_layers", blocks)
+    if kinds is None:
+        interval = fields.integer("full_attention_interval", 1, 1024, FULL_ATTENTION_INTERVAL)
+        kinds = tuple((layer + 1) % interval != 0 for layer in range(layers))
+    found = tuple(layer for layer, is_recurrent in enumerate(kinds[:layers]) if is_recurrent)
+    if not found:
+        raise UnsupportedModel(f"{fields.title}: no layer is recurrent: that is not supported for this architecture")
+    heads, inner = fields.integer("ssm.time_step_rank", 1, 1024), fields.integer("ssm.inner_size", 2, 1 << 20)
+    value_dim = inner // heads
+    if inner % heads or not 2 <= value_dim <= 1024:
+        raise CompileError(
+            f"{fields.title}: {fields.key('ssm.inner_size')} must be {fields.key('ssm.time_step_rank')} ({heads}) "
+            f"times 2 to 1024, it is {inner}"
+        )
+    spec = RecurrentSpec(
+        layers=found,
+        key_heads=fields.integer("ssm.group_count", 1, 1024),
+        value_heads=heads,
+        key_dim=fields.integer("ssm.state_size", 2, 1024),
+        value_dim=value_dim,
+        kernel=fields.integer("ssm.conv_kernel", 2, MOST_KERNEL),
+    )
+    if fault := spec.fault(layers):
+        raise UnsupportedModel(f"{fields.title}: {fault}")
+    return spec

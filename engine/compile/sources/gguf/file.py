@@ -1,0 +1,282 @@
+"""A GGUF file as a source of bundles: its facts as config.json would say them, its tensors, its text.
+
+The facts of the network, from metadata to what a checkpoint's config.json would say.
+
+A GGUF file as a source of bundles.
+"""
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.bundle.manifest import TextSpec
+from engine.bundle.weight_files import FLOAT_BYTES
+from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.sources.gguf.architectures import (
+    CAPS,
+    EXPERT_COUNT,
+    KEY_LENGTH_OF_WINDOWS,
+    LONG_FACTORS,
+    MULTIPLIERS,
+    ROPE_FACTORS,
+    TOKEN_TYPES,
+    ArchitectureFields,
+    GgufArchitecture,
+    GgufGeometry,
+    architecture_of,
+    read_geometry,
+)
+from engine.compile.sources.gguf.arrangement import FLOAT_TYPES
+from engine.compile.sources.gguf.header import GgufHeader, read_header
+from engine.compile.sources.gguf.latents import latent_facts
+from engine.compile.sources.gguf.tensors import gguf_tensors
+from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
+from engine.compile.sources.gguf.two_heads import two_heads
+from engine.compile.sources.gguf.vocabulary import TokenizerFields
+from engine.compile.sources.task import BARE
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.lfm2 import CONVOLUTION
+from engine.models.qwen3_5 import ATTENTION_LAYER, RECURRENT_LAYER
+from engine.models.rotary import DEFAULT_THETA, FULL, MAX_POSITIONS, SLIDING
+
+# What changes the network's arithmetic, and is refused unless the table names it for an architecture; 0 is absent.
+FOREIGN = (
+    EXPERT_COUNT,
+    *(*MULTIPLIERS.values(), *CAPS.values()),
+    "attention.temperature_scale",
+    "attention.clamp_kqv",
+)
+WITH_EXPERTS = {"llama": "MixtralForCausalLM"}
+WITH_WINDOW = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
+GEMMA_LARGEST = {"gemma2": 46, "gemma3": 62, "gemma-embedding": 0}  # layers of the 27B models
+# The base of layers with a window, where the file does not say.
+TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma4", "gemma-embedding", "modern-bert"), 10_000.0)
+WITHOUT_TRUNCATION = ("gpt-oss",)  # whose ramp of YaRN begins and ends between frequencies
+NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
+POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
+KEY_HEADS, FFN = "attention.head_count_kv", "feed_forward_length"
+EXPERT_FFN = "expert_feed_forward_length"
+ROOT_EPSILON, DEVIATION_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+
+
+def network_config(
+    header: GgufHeader, architecture: GgufArchitecture, geometry: GgufGeometry, tensors: Checkpoint
+) -> dict[str, object]:
+    """As `read_network` takes it. CompileError for metadata that is missing or no number, UnsupportedModel by name."""
+    fields = ArchitectureFields(header, architecture.name)
+    for key in FOREIGN:
+        if key not in architecture.keys.values() and fields.number(key, -1e30, 1e30, 0.0):
+            raise UnsupportedModel(f"{header.path.name}: {architecture.name}.{key} is not supported")
+    window = fields.integer("attention.sliding_window", 0, 1 << 40, 0)
+    turned = fields.integer("rope.dimension_count", 2, 1024, geometry.head_dim)
+    others = (WITH_WINDOW if window else {}) | (WITH_EXPERTS if fields.number(EXPERT_COUNT, 0.0, 4096.0, 0.0) else {})
+    family = others.get(architecture.name, architecture.family)
+    is_bare = not architecture.is_encoder and _is_embedder(header, fields)
+    epsilon = DEVIATION_EPSILON if fields.has(DEVIATION_EPSILON) else ROOT_EPSILON
+    return {
+        "architectures": [f"{family.removesuffix('ForCausalLM')}{BARE}" if is_bare else family],
+        "hidden_size": fields.integer("embedding_length", 1, 1 << 16),
+        "num_hidden_layers": geometry.layers,
+        "num_attention_heads": geometry.heads,
+        **_key_heads(fields, geometry),
+        "head_dim": geometry.head_dim,
+        "intermediate_size": _ffn(fields, geometry),
+        "vocab_size": tensors.shape(f"{architecture.embedding}.weight")[0],
+        "max_position_embeddings": fields.integer("context_length", 1, MAX_POSITIONS),
+        "rms_norm_eps": fields.number(epsilon, 1e-14, 1.0),
+        "tie_word_embeddings": "lm_head.weight" not in tensors,
+        "attention_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors,
+        "use_bias": f"model.layers.{geometry.layers - 1}.self_attn.q_proj.bias" in tensors,
+        "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
+        **_windows(fields, geometry, window),
+        **{name: fields.number(key, 0.0, 1e6, None) for name, key in architecture.keys.items() if fields.has(key)},
+        **architecture.facts,
+        **_gemma_scale(architecture, geometry, fields),
+        "partial_rotary_factor": turned / geometry.head_dim,
+        "rope_parameters": _rope(header, fields, tensors, turned),
+        **_recurrent(geometry),
+        **(
+            latent_facts(fields, geometry, _full_rope(header, fields, tensors, turned))
+            if architecture.has_latents
+            else {}
+        ),
+        **(two_heads(fields, geometry, tensors) if fields.has(KEY_LENGTH_OF_WINDOWS) else {}),
+        **(_encoder(header, fields, tensors, window, epsilon) if architecture.is_encoder else {}),
+    }
+
+
+def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, object]:
+    """A number, or one for each layer: those with none have short convolutions."""
+    if fields.has(KEY_LENGTH_OF_WINDOWS):
+        return {"num_key_value_heads": fields.each(KEY_HEADS, geometry.layers, 1, geometry.heads)[0]}
+    if not fields.is_array(KEY_HEADS):
+        return {"num_key_value_heads": fields.integer(KEY_HEADS, 1, geometry.heads, geometry.heads)}
+    counts = fields.counts(KEY_HEADS, geometry.layers)
+    if len(set(counts) - {0}) != 1:
+        raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
+    kinds = [ATTENTION_LAYER if count else CONVOLUTION for count in counts]
+    return {"num_key_value_heads": max(counts)} | ({"layer_types": kinds} if 0 in counts else {})
+
+
+def _encoder(
+    header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, window: int, epsilon: str
+) -> dict[str, object]:
+    """What configs of encoders say under keys of their own. UnsupportedModel for a file that scores."""
+    pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
+    if pooling not in POOLINGS:
+        raise UnsupportedModel(
+            f"{header.path.name}: {fields.key('pooling_type')} {pooling} is not supported (0 to 3 are)"
+        )
+    types, key = f"{TOKEN_TYPES}.weight", "attention.sliding_window_pattern"
+    every = fields.integer(key, 1, 1024) if fields.has(key) and not fields.is_array(key) else None
+    return {
+        "pooling_mode": POOLINGS[pooling],
+        "layer_norm_eps": fields.number(epsilon, 1e-14, 1.0),
+        "type_vocab_size": tensors.shape(types)[0] if types in tensors else None,
+        "local_attention": window or None,
+        "global_attn_every_n_layers": every,
+    }
+
+
+def _ffn(fields: ArchitectureFields, geometry: GgufGeometry) -> int:
+    """Of all layers, or of the first where layers are of two kinds. UnsupportedModel where others differ."""
+    widths = fields.each(FFN if fields.has(FFN) else EXPERT_FFN, geometry.layers, 1, 1 << 20)
+    if len(set(widths)) > 1 and not fields.has(KEY_LENGTH_OF_WINDOWS):
+        raise UnsupportedModel(f"{fields.title}: {fields.key(FFN)} that differs between layers is not supported")
+    return widths[0]
+
+
+def _windows(fields: ArchitectureFields, geometry: GgufGeometry, window: int) -> dict[str, object]:
+    """The pattern is a flag for each layer, or the distance of layers without the window."""
+    found: dict[str, object] = {
+        "use_sliding_window": bool(window),
+        "max_window_layers": 0,
+        "sliding_window": window or None,
+    }
+    key = "attention.sliding_window_pattern"
+    if not window or not fields.has(key):
+        return found
+    if fields.is_array(key):
+        flags = fields.flags(key, geometry.layers) or ()
+        return found | {"layer_types": [SLIDING if flag else FULL for flag in flags]}
+    return found | {"sliding_window_pattern": fields.integer(key, 1, 1024)}
+
+
+def _gemma_scale(
+    architecture: GgufArchitecture, geometry: GgufGeometry, fields: ArchitectureFields
+) -> dict[str, object]:
+    """Files do not say it: the head's size, but in the largest models what the width leaves for each head."""
+    largest = GEMMA_LARGEST.get(architecture.name)
+    if largest is None:
+        return {}
+    share = fields.integer("embedding_length", 1, 1 << 16) // geometry.heads
+    return {"query_pre_attn_scalar": share if geometry.layers == largest else geometry.head_dim}
+
+
+def _is_embedder(header: GgufHeader, fields: ArchitectureFields) -> bool:
+    """Whether the file says that its vectors are those of last tokens. UnsupportedModel for another way."""
+    pooling = fields.integer("pooling_type", NO_POOLING, 1 << 31, NO_POOLING)
+    if pooling not in (NO_POOLING, LAST_TOKEN):
+        key = f"{header.path.name}: {fields.key('pooling_type')}"
+        raise UnsupportedModel(f"{key} {pooling} is not supported (supported: 3, the last token)")
+    return pooling == LAST_TOKEN
+
+
+def _recurrent(geometry: GgufGeometry) -> dict[str, object]:
+    """Layers with a state, for the family that has them; their last layer has attention, as everywhere else."""
+    spec = geometry.recurrent
+    if spec is None:
+        return {}
+    return {
+        "layer_types": [
+            RECURRENT_LAYER if layer in spec.layers else ATTENTION_LAYER for layer in range(geometry.layers)
+        ],
+        "linear_num_key_heads": spec.key_heads,
+        "linear_num_value_heads": spec.value_heads,
+        "linear_key_head_dim": spec.key_dim,
+        "linear_value_head_dim": spec.value_dim,
+        "linear_conv_kernel_dim": spec.kernel,
+    }
+
+
+def _rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> Mapping[str, object]:
+    """Of layers without a window, and of those with one where the file tells them apart."""
+    full = _full_rope(header, fields, tensors, turned)
+    if fields.name not in TWO_ROTATIONS:
+        return full
+    local = fields.number("rope.freq_base_swa", 1.0, 1e12, TWO_ROTATIONS[fields.name] or full["rope_theta"])
+    return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": local}}
+
+
+def _full_rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> dict[str, Any]:
+    """Scaling by a rule, or by the lists of factors that converters write for Llama 3's rule and for longrope."""
+    theta = {"rope_theta": fields.number("rope.freq_base", 1.0, 1e12, DEFAULT_THETA)}
+    if all(name in tensors for name in LONG_FACTORS.values()):
+        original = fields.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS)
+        lists = {key: tensors.tensor(name, (turned // 2,)).tolist() for key, name in LONG_FACTORS.items()}
+        stretch = fields.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
+        facts = {"rope_type": "longrope", "original_max_position_embeddings": original, "attention_factor": stretch}
+        return facts | lists | theta
+    if ROPE_FACTORS in tensors:
+        factors = tensors.tensor(ROPE_FACTORS, (turned // 2,))
+        if not np.all(factors > 0):
+            raise CompileError(f"{header.path.name}: {ROPE_FACTORS} holds numbers that are not positive")
+        return {"rope_type": "factors", "factors": factors.tolist()} | theta
+    factor = fields.number("rope.scaling.factor", 0.0, 1e6, fields.number("rope.scale_linear", 0.0, 1e6, 0.0))
+    kind = fields.text("rope.scaling.type", "linear" if factor else "none")
+    if kind == "yarn":
+        return _yarn(fields, factor) | theta
+    if kind == "none" or (kind == "linear" and factor in (0.0, 1.0)):
+        return theta
+    return {"rope_type": kind, "factor": factor} | theta
+
+
+def _yarn(fields: ArchitectureFields, factor: float) -> dict[str, object]:
+    """The file's factor of attention comes on top of what follows from the scaling."""
+    stretch = (1.0 if factor <= 1.0 else 0.1 * math.log(factor) + 1.0) * fields.number(
+        "rope.scaling.attn_factor", 1e-3, 1e3, 1.0
+    )
+    return {
+        "rope_type": "yarn",
+        "truncate": fields.name not in WITHOUT_TRUNCATION,
+        "factor": factor,
+        "original_max_position_embeddings": fields.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS),
+        "beta_fast": fields.number("rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32.0),
+        "beta_slow": fields.number("rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1.0),
+        "attention_factor": stretch,
+    }
+
+
+class GgufSource:
+    """The facts are read at once, tensors and text when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._header = read_header(path)
+        self._architecture = architecture_of(self._header)
+        self._geometry = read_geometry(self._header, self._architecture)
+        with gguf_tensors(self._header, self._architecture, self._geometry) as tensors:
+            self.config = network_config(self._header, self._architecture, self._geometry, tensors)
+
+    def float_bytes(self) -> int:
+        """By the types of its tensors of two axes and more."""
+        matrices = [stored for stored in self._header.tensors.values() if len(stored.shape) > 1]
+        if any(stored.kind not in FLOAT_TYPES for stored in matrices):
+            return 0
+        return sum(FLOAT_BYTES * math.prod(stored.shape) for stored in matrices)
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Of its header and of the names of its control tokens."""
+        fields = TokenizerFields(self._header)
+        return tuple(end_ids(fields, fields.vocabulary()))
+
+    def tensors(self) -> AbstractContextManager[Checkpoint]:
+        """Read from the file, which stays open."""
+        return gguf_tensors(self._header, self._architecture, self._geometry)
+
+    def write_text(self, folder: Path, vocab: int) -> TextSpec:
+        """A tokenizer.json made of the file's tokens."""
+        return write_gguf_text(self._header, folder, vocab)

@@ -1,0 +1,237 @@
+"""What a GGUF file says of itself: every count is held against what is left of the file before it sizes anything.
+
+The `gguf` package's own reader maps the file and trusts its counts, so the header is read here and the package keeps
+what it knows best: block formats.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from io import BufferedReader
+from pathlib import Path
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+from engine.errors import CompileError
+from engine.files import brief, model_parts, open_regular, shown
+
+Value = int | float | bool | str | tuple[str, ...] | NDArray[np.generic]
+
+HEADER_BYTES = 128 << 20
+MAX_STRING = 16 << 20
+MAX_STRINGS = 1 << 22  # of all arrays together
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+_DTYPES = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<u1", "<u8", "<i8", "<f8")
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, _BOOL, 10, 11, 12), _DTYPES, strict=True))
+
+
+class HeaderReader:
+    """Reads from the start of a file of `size` bytes; CompileError names the file."""
+
+    def __init__(self, stream: BufferedReader, size: int, title: str) -> None:
+        self._stream = stream
+        self._left = size
+        self._title = title
+        self._strings = 0
+        self.position = 0
+
+    def refused(self, reason: str) -> CompileError:
+        """The error for a header that cannot be used."""
+        return CompileError(f"{self._title}: {reason}")
+
+    def take(self, count: int) -> bytes:
+        """Exactly so many bytes."""
+        if count > self._left:
+            raise self.refused("the file ends inside its header")
+        if self.position + count > HEADER_BYTES:
+            raise self.refused(f"the header is larger than {HEADER_BYTES} bytes")
+        content = self._stream.read(count)
+        if len(content) != count:
+            raise self.refused("the file ends inside its header")
+        self._left -= count
+        self.position += count
+        return content
+
+    def u32(self) -> int:
+        """An unsigned number of 4 bytes."""
+        return int.from_bytes(self.take(4), "little")
+
+    def u64(self) -> int:
+        """An unsigned number of 8 bytes."""
+        return int.from_bytes(self.take(8), "little")
+
+    def text(self, longest: int = MAX_STRING) -> str:
+        """A string of at most `longest` bytes of UTF-8."""
+        size = self.u64()
+        if size > longest:
+            raise self.refused(f"the header has a string of {size} bytes, at most {longest} are read")
+        try:
+            return self.take(size).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.refused("the header has a string that is not UTF-8") from None
+
+    def value(self) -> Value:
+        """A value behind the number of its type; arrays of numbers as arrays, of strings as tuples."""
+        kind = self.u32()
+        if kind == _STRING:
+            return self.text()
+        if kind == _ARRAY:
+            return self._array()
+        number = self._numbers(kind, 1)[0]
+        return bool(number) if kind == _BOOL else _plain(number)
+
+    def _array(self) -> Value:
+        kind, count = self.u32(), self.u64()
+        if kind != _STRING:
+            return self._numbers(kind, count)
+        self._strings += min(count, MAX_STRINGS + 1)
+        if 8 * count > self._left or self._strings > MAX_STRINGS:
+            raise self.refused(f"the header has an array of {count} strings, which is too many")
+        return tuple(self.text() for _ in range(count))
+
+    def _numbers(self, kind: int, count: int) -> NDArray[np.generic]:
+        if kind not in _NUMBERS:
+            raise self.refused(f"the header has a value of type {kind}, which is not read")
+        dtype = np.dtype(_NUMBERS[kind])
+        return np.frombuffer(self.take(count * dtype.itemsize), dtype)
+
+
+def _plain(number: np.generic) -> int | float:
+    plain = number.item()
+    assert isinstance(plain, int | float)
+    return plain
+
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_KEYS = MAX_TENSORS = 1 << 16
+MAX_KEY = 1 << 16
+MAX_NAME = 256
+MAX_DIMS = 4
+PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"  # the first counts from 0
+DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """A tensor of a file: shape as numpy counts it (rows last but one), where its bytes begin, bytes of a row."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    kind: GGMLQuantizationType
+    offset: int
+    row_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """Runs of the last axis."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def bytes(self) -> int:
+        """The whole tensor's."""
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """A header whose tensors all lie inside its files. path: of the first file."""
+
+    path: Path
+    metadata: Mapping[str, Value]
+    tensors: Mapping[str, StoredRows]
+
+
+def read_header(path: Path) -> GgufHeader:
+    """The header of a GGUF file of version 2 or 3, and of the parts beside it where it is the first of several.
+
+    CompileError with one sentence for anything else. What parts say of themselves: llama.cpp's `llama-gguf-split`.
+    """
+    first = _read(path)
+    parts = first.metadata.get(PART_COUNT, 1)
+    if not isinstance(parts, int) or parts <= 1:
+        return first
+    paths = model_parts(path)
+    if len(paths) != parts or paths[0] != path or first.metadata.get(PART_NUMBER) != 0:
+        raise CompileError(f"{path.name} is one of {brief(parts)} files of a model; name the first, *-00001-of-*.gguf")
+    tensors = dict(first.tensors)
+    for number, other in enumerate(map(_read, paths[1:]), 1):
+        if other.metadata.get(PART_NUMBER) != number or other.metadata.get(PART_COUNT) != parts:
+            raise CompileError(f"{other.path} does not say that it is part {number + 1} of {parts}")
+        if twice := sorted(tensors.keys() & other.tensors.keys()):
+            raise CompileError(f"{other.path} has the tensor {brief(twice[0])} of another part")
+        tensors |= other.tensors
+    if len(tensors) != first.metadata.get(PART_TENSORS, len(tensors)):
+        raise CompileError(f"{path} and its parts have {len(tensors)} tensors, {PART_TENSORS} says another number")
+    return GgufHeader(path, first.metadata, tensors)
+
+
+def _read(path: Path) -> GgufHeader:
+    """The header of one file."""
+    try:
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            return _header(path, HeaderReader(stream, size, str(path)), size)
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+
+
+def _header(path: Path, reader: HeaderReader, size: int) -> GgufHeader:
+    if size < len(MAGIC) or reader.take(len(MAGIC)) != MAGIC:
+        raise CompileError(f"{path} is not a GGUF file")
+    version = reader.u32()
+    if version not in VERSIONS:
+        raise CompileError(f"{path} is GGUF of version {version}; versions 2 and 3 are read, little-endian ones")
+    tensors, keys = reader.u64(), reader.u64()
+    if tensors > MAX_TENSORS or keys > MAX_KEYS:
+        raise reader.refused(f"the header counts {tensors} tensors and {keys} keys, at most {MAX_KEYS} are read")
+    metadata: dict[str, Value] = {}
+    for _ in range(keys):
+        key = reader.text(MAX_KEY)
+        if key in metadata:
+            raise reader.refused(f"the header has the key {brief(key)} twice")
+        metadata[key] = reader.value()
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or not 8 <= alignment <= 1 << 20 or alignment % 8:
+        raise reader.refused(f"general.alignment must be a multiple of 8 up to {1 << 20}, it is {brief(alignment)}")
+    described = [_tensor(reader) for _ in range(tensors)]
+    start = -(-reader.position // alignment) * alignment
+    found: dict[str, StoredRows] = {}
+    for name, shape, kind, offset in described:
+        if name in found:
+            raise reader.refused(f"the header has the tensor {brief(name)} twice")
+        found[name] = _placed(reader, StoredRows(path, name, shape, _kind(reader, name, kind), start + offset, 0), size)
+    return GgufHeader(path, metadata, found)
+
+
+def _tensor(reader: HeaderReader) -> tuple[str, tuple[int, ...], int, int]:
+    """Name, shape, type and offset as written; the file counts dimensions from the fastest on."""
+    name = reader.text(MAX_NAME)
+    count = reader.u32()
+    if not 1 <= count <= MAX_DIMS:
+        raise reader.refused(f"tensor {brief(name)} has {count} dimensions, 1 to {MAX_DIMS} are read")
+    shape = tuple(reader.u64() for _ in range(count))[::-1]
+    return name, shape, reader.u32(), reader.u64()
+
+
+def _kind(reader: HeaderReader, name: str, number: int) -> GGMLQuantizationType:
+    try:
+        return GGMLQuantizationType(number)
+    except ValueError:
+        raise reader.refused(f"tensor {brief(name)} has the unknown type {number}") from None
+
+
+def _placed(reader: HeaderReader, tensor: StoredRows, size: int) -> StoredRows:
+    """The tensor with the bytes of its rows."""
+    block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
+    title, shape = brief(tensor.name), tensor.shape
+    if min(shape) < 1 or shape[-1] % block:
+        raise reader.refused(f"tensor {title} has shape {brief(shape)}, which {tensor.kind.name} does not store")
+    stored = replace(tensor, row_bytes=shape[-1] // block * block_bytes)
+    if stored.offset + stored.bytes > size:
+        raise reader.refused(f"tensor {title} does not lie inside the file")
+    return stored

@@ -1,0 +1,81 @@
+"""What a bundle is made of: a Hugging Face folder or a GGUF file, with the same three things in it."""
+
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from engine.bundle.manifest import TextSpec
+from engine.compile.sources.checkpoint import Checkpoint, SafetensorsCheckpoint, read_json, read_optional_json
+from engine.compile.sources.quantised.checkpoint import QuantisedCheckpoint
+from engine.compile.sources.text_files import write_text_files
+from engine.errors import CompileError
+from engine.files import GGUF_SUFFIX, is_regular
+from engine.models.stored_codes import read_stored_codes
+from engine.processes import install_command
+
+
+class Source(Protocol):
+    """config: the network's facts as config.json tells them."""
+
+    @property
+    def config(self) -> dict[str, object]: ...
+
+    def float_bytes(self) -> int:
+        """Bytes of a file's weights as float32 when it holds every matrix in a float type, else 0."""
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that it says end an answer; CompileError when what says so cannot be read."""
+
+    def tensors(self) -> AbstractContextManager[Checkpoint]:
+        """The tensors, while the context lasts."""
+
+    def write_text(self, folder: Path, vocab: int) -> TextSpec:
+        """Write tokenizer and template into a bundle's folder and describe them; CompileError when unusable."""
+
+
+class FolderSource:
+    """A Hugging Face folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.config = read_json(folder / "config.json")
+
+    def float_bytes(self) -> int:
+        """A folder keeps nothing as it is: floats are asked for by name."""
+        return 0
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Of generation_config.json, else of config.json."""
+        generation = read_optional_json(self._folder / "generation_config.json")
+        declared = generation.get("eos_token_id", self.config.get("eos_token_id"))
+        return tuple(end for end in (declared if isinstance(declared, list) else [declared]) if isinstance(end, int))
+
+    def tensors(self) -> AbstractContextManager[Checkpoint]:
+        """Of its safetensors files. UnsupportedModel for a way of quantising that is not read."""
+        file, stored = SafetensorsCheckpoint(self._folder), read_stored_codes(self.config)
+        return file if stored is None else QuantisedCheckpoint(file, stored)
+
+    def write_text(self, folder: Path, vocab: int) -> TextSpec:
+        """Its tokenizer.json as it is."""
+        return write_text_files(self._folder, folder, self.config, vocab)
+
+
+def open_source(path: Path) -> Source:
+    """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package."""
+    if path.suffix != GGUF_SUFFIX and not is_model_file(path):
+        return FolderSource(path)
+    if find_spec("gguf") is None:
+        raise CompileError(f"GGUF files need one more package: {install_command('compile')}")
+    # The package for block formats takes a moment to import, and folders have no use for it.
+    from engine.compile.sources.gguf.file import GgufSource  # noqa: PLC0415
+
+    return GgufSource(path)
+
+
+def is_model_file(path: Path) -> bool:
+    """Whether a file lies there that can be looked at."""
+    try:
+        return is_regular(path)
+    except OSError:  # what stands in the way is told when the folder is read
+        return False

@@ -1,0 +1,88 @@
+"""A `Checkpoint` over arrays that lie in one mapped file, under the names that transformers gives them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
+from engine.compile.sources.checkpoint import Float32, finite
+from engine.errors import CompileError
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """Codes as stored [rows, ...]. scale: of each row, what its codes are divided by, None = they are numbers."""
+
+    codes: NDArray[np.generic]
+    scale: Float32 | None = None
+
+    def rows(self, start: int, stop: int) -> "StoredArray":
+        """Rows `start` to `stop` - 1, not copied."""
+        return StoredArray(self.codes[start:stop], None if self.scale is None else self.scale[start:stop])
+
+    def floats(self) -> Float32:
+        """The numbers."""
+        if self.codes.dtype == np.uint16:  # numpy has no bfloat16 of its own
+            return np.asarray(self.codes.view(ml_dtypes.bfloat16), np.float32)
+        values = self.codes.astype(np.float32)
+        if self.scale is None:
+            return values
+        return np.asarray(values / self.scale.reshape(-1, *(1,) * (values.ndim - 1)), np.float32)
+
+
+class ArrayCheckpoint:
+    """Implements `Checkpoint`. arrays: by name."""
+
+    def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
+        self._arrays = arrays
+        self._used: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def total_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return sum(array.codes.nbytes for array in self._arrays.values())
+
+    def unused(self) -> list[str]:
+        """Names of the tensors that nothing has asked for yet."""
+        return sorted(set(self._arrays) - self._used)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor. CompileError when there is none of that name."""
+        return self._array(name).codes.shape
+
+    def stored_bytes(self, name: str) -> int:
+        """Bytes of a tensor as stored."""
+        return self._array(name).codes.nbytes
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        """A whole tensor as float32; CompileError when it is missing or has another shape."""
+        self.require(name, shape)
+        return finite(name, self._array(name).floats())
+
+    def rows(self, name: str, start: int, stop: int) -> Float32:
+        """Rows start..stop of a matrix as float32."""
+        return finite(name, self._array(name).rows(start, stop).floats())
+
+    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
+        """None: these are numbers, or rows of codes."""
+        return None
+
+    def form(self, name: str) -> BlockForm | None:
+        """None, for the same reason."""
+        return None
+
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
+        """CompileError unless the tensor is there with this shape."""
+        if self.shape(name) != shape:
+            raise CompileError(f"tensor {name} has shape {self.shape(name)}, the model makes it {shape}")
+        self._used.add(name)
+
+    def _array(self, name: str) -> StoredArray:
+        if name not in self._arrays:
+            raise CompileError(f"the checkpoint has no tensor {name}")
+        return self._arrays[name]

@@ -1,0 +1,198 @@
+"""CTranslate2's model.bin: its tensors under the names of transformers, and the sizes that follow from them.
+
+Format (python/ctranslate2/specs/model_spec.py of that project, little-endian): uint32 version, the name of the model's
+kind, uint32 revision, uint32 count; for each variable its name, uint8 rank, uint32 dimensions, uint8 type, uint32
+bytes, the bytes; then uint32 count of aliases, each two names. A name is uint16 bytes with the final zero, the bytes.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.compile.sources.speech.arrays import StoredArray
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief, open_regular, shown
+
+MODEL_FILE = "model.bin"
+KIND, VERSIONS = "WhisperSpec", range(4, 7)
+DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}  # 5: bfloat16
+MOST_VARIABLES, MOST_RANK, MOST_NAME = 1 << 16, 8, 1024
+_ATTENTION = {"self_attention": "self_attn", "attention": "encoder_attn"}
+
+
+def is_model_file(path: Path) -> bool:
+    """Whether it begins as a Whisper of CTranslate2 does."""
+    try:
+        with open_regular(path) as stream:
+            head = stream.read(64)
+    except OSError:
+        return False
+    return len(head) > 6 and struct.unpack_from("<I", head)[0] in VERSIONS and head[6:].startswith(KIND.encode())
+
+
+def read_variables(path: Path) -> dict[str, StoredArray]:
+    """Every variable of a file by CTranslate2's name, mapped. CompileError, UnsupportedModel."""
+    try:
+        open_regular(path).close()
+        data = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:
+        raise CompileError(f"{path} cannot be read: {shown(error) if isinstance(error, OSError) else error}") from error
+    return _Reader(path, data).variables()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads front to back; every number is checked against what is left."""
+
+    path: Path
+    data: "np.memmap[tuple[int], np.dtype[np.uint8]]"
+    place: int = 0
+
+    def variables(self) -> dict[str, StoredArray]:
+        """Those of the whole file; quantised ones with their scales."""
+        version = self.number("I")
+        if version not in VERSIONS:
+            raise UnsupportedModel(f"{self.path} has version {version}, read are {VERSIONS[0]} to {VERSIONS[-1]}")
+        if (kind := self.text()) != KIND:
+            raise UnsupportedModel(f"{self.path} holds a {brief(kind)}, read is {KIND}")
+        self.number("I")
+        found = dict(self.variable() for _ in range(self.count()))
+        for _ in range(self.count()):
+            alias, name = self.text(), self.text()
+            if name not in found:
+                raise self.broken(f"the alias {brief(alias)} stands for no variable")
+            found[alias] = found[name]
+        scales = {name: found.pop(name) for name in list(found) if name.endswith("_scale")}
+        for name, scale in scales.items():
+            whole = name.removesuffix("_scale")
+            if whole in found:
+                found[whole] = StoredArray(found[whole].codes, scale.floats())
+        return found
+
+    def variable(self) -> tuple[str, StoredArray]:
+        """The next one, with its name."""
+        name, rank = self.text(), self.number("B")
+        if rank > MOST_RANK:
+            raise self.broken(f"{brief(name)} has {rank} dimensions")
+        shape = tuple(self.number("I") for _ in range(rank))
+        kind, size = self.number("B"), self.number("I")
+        if kind not in DTYPES:
+            raise UnsupportedModel(f"{self.path}: {brief(name)} has the unknown type {kind}")
+        dtype = np.dtype(DTYPES[kind])
+        items = int(np.prod(shape, dtype=np.int64))
+        if size != items * dtype.itemsize or self.place + size > len(self.data):
+            raise self.broken(f"{brief(name)} has {size} bytes for {items} numbers")
+        # A copy, in pages of its own, would double the memory; a view keeps the file mapped.
+        codes = self.data[self.place : self.place + size].view(dtype).reshape(shape)
+        self.place += size
+        return name, StoredArray(codes)
+
+    def count(self) -> int:
+        """How many follow."""
+        count = self.number("I")
+        if count > MOST_VARIABLES:
+            raise self.broken(f"{count} variables, {MOST_VARIABLES} is the most")
+        return count
+
+    def number(self, form: str) -> int:
+        """The next unsigned number."""
+        size = struct.calcsize(f"<{form}")
+        if self.place + size > len(self.data):
+            raise self.broken("it ends early")
+        value: int = struct.unpack(f"<{form}", self.data[self.place : self.place + size].tobytes())[0]
+        self.place += size
+        return value
+
+    def text(self) -> str:
+        """The next name."""
+        size = self.number("H")
+        if not 0 < size <= MOST_NAME or self.place + size > len(self.data):
+            raise self.broken("a name is too long")
+        raw = self.data[self.place : self.place + size].tobytes()
+        self.place += size
+        return raw[:-1].decode("utf-8", "replace")
+
+    def broken(self, reason: str) -> CompileError:
+        """The error for a damaged file."""
+        return CompileError(f"{self.path} is damaged: {reason}")
+
+
+def as_transformers(found: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
+    """The tensors that the network reads, with stacked matrices apart."""
+    made: dict[str, StoredArray] = {}
+    for half in ("encoder", "decoder"):
+        for layer in range(count_layers(found, half)):
+            _put_layer(made, found, f"{half}/layer_{layer}", f"model.{half}.layers.{layer}")
+        _put_norm(made, found, f"{half}/layer_norm", f"model.{half}.layer_norm")
+        made[f"model.{half}.embed_positions.weight"] = _of(found, f"{half}/position_encodings/encodings")
+    for name in ("conv1", "conv2"):
+        for part in ("weight", "bias"):
+            made[f"model.encoder.{name}.{part}"] = _of(found, f"encoder/{name}/{part}")
+    made["model.decoder.embed_tokens.weight"] = _of(found, "decoder/embeddings/weight")
+    return made
+
+
+def config_of(found: Mapping[str, StoredArray]) -> dict[str, object]:
+    """The sizes as transformers' config.json names them. CompileError when a variable is missing."""
+    vocab, hidden = _of(found, "decoder/embeddings/weight").codes.shape
+
+    def heads(half: str) -> int:
+        return int(_of(found, f"{half}/num_heads").codes)
+
+    def ffn(half: str) -> int:
+        return int(_of(found, f"{half}/layer_0/ffn/linear_0/weight").codes.shape[0])
+
+    def places(half: str) -> int:
+        return int(_of(found, f"{half}/position_encodings/encodings").codes.shape[0])
+
+    return {
+        "d_model": hidden,
+        "vocab_size": vocab,
+        "num_mel_bins": int(_of(found, "encoder/conv1/weight").codes.shape[1]),
+        "encoder_layers": count_layers(found, "encoder"),
+        "decoder_layers": count_layers(found, "decoder"),
+        "encoder_attention_heads": heads("encoder"),
+        "decoder_attention_heads": heads("decoder"),
+        "encoder_ffn_dim": ffn("encoder"),
+        "decoder_ffn_dim": ffn("decoder"),
+        "max_source_positions": places("encoder"),
+        "max_target_positions": places("decoder"),
+    }
+
+
+def count_layers(found: Mapping[str, StoredArray], half: str) -> int:
+    """How many layers a half has."""
+    return sum(f"{half}/layer_{layer}/ffn/linear_0/weight" in found for layer in range(len(found)))
+
+
+def _put_layer(made: dict[str, StoredArray], found: Mapping[str, StoredArray], old: str, new: str) -> None:
+    for theirs, ours in _ATTENTION.items():
+        if f"{old}/{theirs}/linear_0/weight" not in found:
+            continue
+        stacked: tuple[tuple[str, ...], ...] = (("q_proj", "k_proj", "v_proj"), ("out_proj",))
+        if theirs == "attention":
+            stacked = (("q_proj",), ("k_proj", "v_proj"), ("out_proj",))
+        for index, names in enumerate(stacked):
+            for part in ("weight", "bias"):
+                array = _of(found, f"{old}/{theirs}/linear_{index}/{part}")
+                rows = len(array.codes) // len(names)
+                for place, name in enumerate(names):
+                    made[f"{new}.{ours}.{name}.{part}"] = array.rows(place * rows, (place + 1) * rows)
+        _put_norm(made, found, f"{old}/{theirs}/layer_norm", f"{new}.{ours}_layer_norm")
+    for index, name in enumerate(("fc1", "fc2")):
+        for part in ("weight", "bias"):
+            made[f"{new}.{name}.{part}"] = _of(found, f"{old}/ffn/linear_{index}/{part}")
+    _put_norm(made, found, f"{old}/ffn/layer_norm", f"{new}.final_layer_norm")
+
+
+def _put_norm(made: dict[str, StoredArray], found: Mapping[str, StoredArray], old: str, new: str) -> None:
+    made[f"{new}.weight"], made[f"{new}.bias"] = _of(found, f"{old}/gamma"), _of(found, f"{old}/beta")
+
+
+def _of(found: Mapping[str, StoredArray], name: str) -> StoredArray:
+    if name not in found:
+        raise CompileError(f"{MODEL_FILE} has no variable {name}")
+    return found[name]

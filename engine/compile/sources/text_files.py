@@ -1,0 +1,135 @@
+"""The bundle's text half: tokenizer, chat template and the tokens that end an answer."""
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from engine.bundle.manifest import TextSpec
+from engine.compile.sources.checkpoint import read_optional_json
+from engine.errors import CompileError
+from engine.files import TEMPLATE_BYTES, TOKENIZER_BYTES, brief, one_line, read_text, shown
+from engine.text.answer_finding import probed_answer
+from engine.text.format_table import end_marks
+
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint or bundle folder; CompileError when it is missing or damaged.
+
+    It neither cuts nor pads, whatever the file says.
+    """
+    path = folder / TOKENIZER_FILE
+    try:
+        content = read_text(path, TOKENIZER_BYTES)
+    except FileNotFoundError:
+        raise CompileError(f"{folder} has no {TOKENIZER_FILE} (only that form of tokenizer can be served)") from None
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    try:
+        tokenizer = Tokenizer.from_str(content)
+    except Exception as error:  # the library raises exactly this class for every parse error
+        raise CompileError(f"{path} is not a tokenizer: {one_line(error)}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def write_text_files(source: Path, folder: Path, config: Mapping[str, object], vocab: int) -> TextSpec:
+    """Copy the tokenizer, write the template beside it, and describe both.
+
+    vocab: rows of the embedding; a tokenizer that gives larger ids is refused.
+    """
+    tokenizer = load_tokenizer(source)
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if largest >= vocab:
+        raise CompileError(f"{TOKENIZER_FILE} gives token id {largest}, config.json says vocab_size {vocab}")
+    settings = read_optional_json(source / TOKENIZER_CONFIG)
+    template = read_template(source, settings)
+    shutil.copyfile(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+    generation = read_optional_json(source / "generation_config.json")
+    declared = (generation.get("eos_token_id"), config.get("eos_token_id"))
+    return describe_text(folder, tokenizer, settings, template, declared)
+
+
+def describe_text(
+    folder: Path,
+    tokenizer: Tokenizer,
+    settings: Mapping[str, object],
+    template: str | None,
+    declared: Iterable[object],
+) -> TextSpec:
+    """Write the template beside the bundle's tokenizer, and describe both.
+
+    settings: as tokenizer_config.json has them. declared: ids that end an answer, each one or a list.
+    """
+    if template is not None:
+        (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8", newline="\n")
+    bos = _token_text(settings.get("bos_token"))
+    eos = _token_text(settings.get("eos_token"))
+    answer = probed_answer(template, bos, eos)
+    return TextSpec(
+        tokenizer=TOKENIZER_FILE,
+        chat_template=TEMPLATE_FILE if template is not None else None,
+        stop_ids=_stop_ids(tokenizer, end_marks(template or "", answer), declared, eos),
+        bos_token=bos,
+        eos_token=eos,
+        add_bos=_adds_bos(tokenizer, settings, bos),
+        answer=answer,
+    )
+
+
+def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
+    """The chat template: its own file first, else tokenizer_config.json (text, or a list with one named 'default')."""
+    path = source / TEMPLATE_FILE
+    try:
+        return read_text(path, TEMPLATE_BYTES)
+    except FileNotFoundError:
+        pass  # then tokenizer_config.json may hold it
+    except OSError as error:
+        raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    value = settings.get("chat_template")
+    if isinstance(value, list):
+        entries = (entry for entry in value if isinstance(entry, dict))
+        value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+    if value is not None and not isinstance(value, str):
+        raise CompileError(f"{TOKENIZER_CONFIG}: chat_template must be a string or a list with a 'default'")
+    return value
+
+
+def _stop_ids(
+    tokenizer: Tokenizer, marks: Iterable[str], declared: Iterable[object], eos: str | None
+) -> tuple[int, ...]:
+    """Ids that end an answer: declared ones (int or list), the tokenizer's end token, end-of-turn marks in use."""
+    found: set[int] = set()
+    for value in declared:
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
+                found.add(item)
+            elif item is not None:
+                raise CompileError(f"eos_token_id must be an integer or a list of them, it is {brief(value)}")
+    for mark in [*marks, eos]:
+        identifier = tokenizer.token_to_id(mark) if mark else None
+        if identifier is not None:
+            found.add(identifier)
+    return tuple(sorted(found))
+
+
+def _token_text(value: object) -> str | None:
+    """A special token is written as text or as an object with `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) and value else None
+
+
+def _adds_bos(tokenizer: Tokenizer, settings: Mapping[str, object], bos: str | None) -> bool:
+    """Whether plain text starts with the BOS token: by the setting, else by what the tokenizer itself does."""
+    declared = settings.get("add_bos_token")
+    if isinstance(declared, bool):
+        return declared and bos is not None
+    identifier = tokenizer.token_to_id(bos) if bos else None
+    return identifier is not None and tokenizer.encode("a").ids[:1] == [identifier]

@@ -1,0 +1,273 @@
+"""The stages of a segmented bundle, and the choice of its caches: int8 where that loses next to nothing.
+
+Legend: D = head size, K = KV heads, L = layers with keys and values.
+
+Legend: L = layers, 2 = keys and values, K = KV heads, D = head size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, describe_file
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.segments import FLOAT, LINEAR_DATA, RECURRENT, SHARED_DATA
+from engine.bundle.specs import ModelTask
+from engine.bundle.tensors import Array
+from engine.bundle.weight_files import FLOAT_BYTES, KV_SCALES, LEAST, ROUNDED, scales_shape, write_kv_scales
+from engine.compile.arguments import KvType, QualityLevel
+from engine.compile.calibration.documents import calibration_documents, token_sequences
+from engine.compile.check.baseline import baseline_figures
+from engine.compile.check.parity import Parity, Session, compare_logits, open_session
+from engine.compile.check.segment_run import CHUNK_ROWS, AttentionGraphs, record_caches, segment_logits
+from engine.compile.compilation import Compilation, describe
+from engine.compile.graphs.attention import attention_graphs, masked_attention_graphs
+from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.graphs.layers import lora_modules
+from engine.compile.graphs.pool import PartPlan
+from engine.compile.graphs.segments import linear_graph, recurrent_graph
+from engine.compile.plan import kv_type, tries_int8
+from engine.compile.quantisation.packer import WeightPacker
+from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.stages import (
+    check_all_used,
+    check_exact,
+    float_logits,
+    held_out_texts,
+    overflow_refused,
+    parity_figures,
+)
+from engine.isolation.memory import usable_memory
+from engine.models.network import Network
+
+NEXT_TO_NOTHING = 0.05  # of what the weights lose
+MEMORY_SHARE = 0.5  # of the machine, for weights and the float32 caches of one sequence
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLoss:
+    """Mean KL in nats. weights: of the graphs over float32 caches, against the float model. caches: of the same graphs
+    over int8 caches, against float32 ones."""
+
+    weights: float
+    caches: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMemory:
+    """Bytes. caches: float32 ones of one sequence of full length. weights: as stored. machine: 0 = not known."""
+
+    caches: int
+    weights: int
+    machine: int
+
+    @property
+    def is_short(self) -> bool:
+        """Whether float32 caches of even one sequence are too much."""
+        return bool(self.machine) and self.caches + self.weights > MEMORY_SHARE * self.machine
+
+
+def float_cache_bytes(model: ModelSpec, tokens: int) -> int:
+    """Of keys and values of all layers."""
+    return tokens * model.cache_numbers * FLOAT_BYTES
+
+
+def choose_kv(loss: CacheLoss, memory: CacheMemory) -> tuple[KvType, str]:
+    """The type, and the reason with its figures."""
+    share = loss.caches / loss.weights if loss.weights else float("inf")
+    told = f"int8 ones lose KL {loss.caches:.1e}, {100 * share:.0f} % of what the weights lose"
+    if share <= NEXT_TO_NOTHING:
+        return KvType.INT8, f"keys and values are int8: {told}"
+    if memory.is_short:
+        sizes = f"{memory.caches / 1e9:.1f} GB beside weights of {memory.weights / 1e9:.1f} GB"
+        there = f"float32 ones of one long sequence take {sizes}, the machine has {memory.machine / 1e9:.1f} GB"
+        return KvType.INT8, f"keys and values are int8 although {told}: {there} (--kv float32 keeps them exact)"
+    return KvType.FLOAT32, f"keys and values stay float32: {told} (--kv int8 takes a quarter of the memory)"
+
+
+Float32 = NDArray[np.float32]
+TEXTS = 32
+HIGHEST_CODE = 127
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """tokens: of each text. margin: what other text may reach beyond all of them."""
+
+    tokens: int
+    margin: float
+
+
+# A channel that the texts do not show at its largest is cut off in every answer. A quarter of the tokens shows less.
+QUICK, THOROUGH = CacheReading(32, 1.5), CacheReading(128, 1.2)
+
+
+def measured_scales(work: Compilation, draft: Manifest) -> Float32:
+    """Scales [L, 2, K, D] of int8 caches, from calibration text over float ones, which parity does not use."""
+    text = draft.text
+    reading = QUICK if work.arguments.quality is QualityLevel.FAST else THOROUGH
+    length = min(reading.tokens, work.network.compiled_context)
+    documents = calibration_documents(work.arguments.source, work.arguments.calibration, work.folder, text)
+    texts = token_sequences(documents, work.folder, text, work.network.spec.vocab, length, TEXTS)
+    work.progress.stage("cache scales", len(work.network.spec.attention_layers) * len(texts), "texts")
+    reach = KvReach(work.network.spec)
+
+    def record(layer: int, keys: Array, values: Array) -> None:
+        reach.add(layer, keys, values)
+        work.progress.advance(1)
+
+    record_caches(work.folder, draft, texts, float_attention(work.network), record)
+    return reach.scales(reading.margin)
+
+
+class KvReach:
+    """The largest magnitude [L, 2, K, D] of each channel over all text seen.
+
+    A rotated channel and its partner turn into each other from position to position, so both reach their radius.
+    """
+
+    def __init__(self, model: ModelSpec) -> None:
+        ropes = [model.rope_of(layer) for layer in model.attention_layers]
+        self._turned = [rope.rotary_dim if rope else 0 for rope in ropes]
+        self._has_neighbours = model.rope.is_interleaved
+        self._most = np.zeros(scales_shape(model), np.float32)
+
+    def add(self, layer: int, keys: Array, values: Array) -> None:
+        """Keys and values [1, K, columns, D] of a text."""
+        turned = self._turned[layer]
+        sizes = np.abs(np.stack([keys[0], values[0]]))  # [2, K, columns, D]
+        places = np.arange(turned).reshape((-1, 2) if self._has_neighbours else (2, -1))
+        first, second = places.T if self._has_neighbours else places
+        radius = np.hypot(sizes[0][..., first], sizes[0][..., second])
+        sizes[0][..., first] = sizes[0][..., second] = radius
+        np.maximum(self._most[layer], sizes.max(axis=2), out=self._most[layer])
+
+    def scales(self, margin: float) -> Float32:
+        """[L, 2, K, D]: what one code stands for. A channel that was always 0 gets the largest of its head."""
+        scales = self._most * np.float32(margin / HIGHEST_CODE)
+        scales = np.where(scales < LEAST, scales.max(axis=3, keepdims=True), scales)
+        return np.where(scales < LEAST, np.float32(1.0), scales).astype(np.float32)
+
+
+def float_attention(network: Network) -> AttentionGraphs:
+    """Attention over float caches."""
+    return AttentionGraphs(_opened(attention_graphs(network, FLOAT)), FLOAT, network.spec.layer_forms)
+
+
+def int8_attention(network: Network, scales: Float32) -> AttentionGraphs:
+    """Attention over int8 caches of such scales [L, 2, K, D]."""
+    graphs = attention_graphs(network, ROUNDED)
+    return AttentionGraphs(_opened(graphs), ROUNDED, network.spec.layer_forms, scales)
+
+
+def _opened(graphs: Mapping[str, GraphBuilder]) -> dict[str, tuple[GraphSpec, Session]]:
+    opened = {}
+    with TemporaryDirectory() as folder:
+        for name, graph in graphs.items():
+            inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
+            spec = GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs)
+            path = Path(folder) / spec.file
+            path.write_bytes(graph.model(name).SerializeToString())
+            opened[name] = spec, open_session(path)
+    return opened
+
+
+def segment_losses_stage(work: Compilation) -> None:
+    """Run the linear graphs over float32 caches against the float reference, then, unless told otherwise, over int8
+    ones. The choice of caches and the figures of the bundle as it will be are what is kept."""
+    draft = describe(work)
+    texts = held_out_texts(work, work.arguments.parity_tokens)
+    count, tries = sum(map(len, texts)), tries_int8(work.arguments)
+    work.progress.stage("parity", (2 + tries) * count, "tokens")
+    expected = float_logits(work, texts)
+    floats = segment_logits(work.folder, draft, texts, CHUNK_ROWS, float_attention(work.network))
+    work.progress.advance(count)
+    over_floats = compare_logits(expected, floats)
+    check_exact(work.arguments, over_floats)
+    work.parity = parity_figures(work, over_floats)
+    if tries:
+        _try_int8(work, draft, texts, (expected, floats), over_floats)
+    work.parity |= baseline_figures(work, texts, expected)
+
+
+def _try_int8(
+    work: Compilation, draft: Manifest, texts: list[list[int]], logits: tuple[Float32, Float32], over_floats: Parity
+) -> None:
+    """Choose between caches of floats and int8 ones, and keep the figures of those. logits: of the reference and of the
+    bundle over caches of floats."""
+    expected, floats = logits
+    scales = measured_scales(work, draft)
+    rounded = segment_logits(work.folder, draft, texts, CHUNK_ROWS, int8_attention(work.network, scales))
+    work.progress.advance(sum(map(len, texts)))
+    lost = compare_logits(floats, rounded)
+    if work.arguments.kv is None:
+        kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), _memory(work, draft))
+        work.arguments = replace(work.arguments, kv=kv)
+        work.progress.note(reason)
+    if work.arguments.kv is KvType.INT8:
+        _keep_int8(work, scales, compare_logits(expected, rounded), lost)
+
+
+def _keep_int8(work: Compilation, scales: Float32, whole: Parity, lost: Parity) -> None:
+    write_kv_scales(work.folder, scales)
+    work.files[KV_SCALES] = describe_file(work.folder / KV_SCALES)
+    figures = parity_figures(work, lost)
+    kept = {f"kv_{name}": figures[name] for name in figures.keys() - {"tokens", "relative_error"}}
+    work.parity = parity_figures(work, whole) | kept
+
+
+def _memory(work: Compilation, draft: Manifest) -> CacheMemory:
+    weights = sum(entry.bytes for entry in draft.files.values())
+    caches = float_cache_bytes(work.network.spec, draft.max_context)
+    return CacheMemory(caches, weights, usable_memory())
+
+
+def whole_network(layers: int) -> PartPlan:
+    """Everything as one part: its weights are packed together, its graphs are cut at every layer."""
+    return PartPlan(1, 1, GraphKind.LINEAR, True, range(layers), True, "input_ids", "logits")
+
+
+def segment_weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights; embedding, norms and biases lie apart from the matrices."""
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
+    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance, work.wide)
+    with (
+        overflow_refused(work.arguments.quant),
+        WeightFile(work.folder, SHARED_DATA) as shared,
+        WeightFile(work.folder, LINEAR_DATA) as matrices,
+    ):
+        work.packed.append(packer.pack(work.parts[0], matrices, shared))
+    work.files |= {file.name: file.entry for file in (shared, matrices)}
+    check_all_used(work.checkpoint, work.network, work.arguments.task is not ModelTask.EMBED)
+
+
+def linear_graphs_stage(work: Compilation) -> None:
+    """Write the linear graphs, and the graph of recurrent layers, which runs between them."""
+    count, recurrent = work.network.spec.layers + 1, work.network.spec.recurrent
+    modules = lora_modules(work.network) if work.arguments.lora else ()
+    work.progress.stage("graphs", count + (recurrent is not None), "graphs")
+    for part in range(1, count + 1):
+        graph = linear_graph(work.packed[0], work.network, part, modules)
+        _write(work, f"linear_{part}_of_{count}", GraphKind.LINEAR, graph, part, count)
+    if recurrent is not None:
+        _write(work, RECURRENT, GraphKind.RECURRENT, recurrent_graph(recurrent))
+
+
+def attention_graphs_stage(work: Compilation) -> None:
+    """Write the attention graphs, which all layers of a window share, for the type of caches that was chosen."""
+    kv = kv_type(work.arguments).value
+    graphs = attention_graphs(work.network, kv) | masked_attention_graphs(work.network, kv)
+    work.progress.stage("attention graphs", len(graphs), "graphs")
+    for name, graph in graphs.items():
+        _write(work, name, GraphKind.ATTENTION, graph)
+
+
+def _write(work: Compilation, name: str, kind: GraphKind, graph: GraphBuilder, part: int = 1, parts: int = 1) -> None:
+    spec = GraphSpec(name, f"{name}.onnx", kind, part, parts, tuple(graph.inputs), tuple(graph.outputs))
+    (work.folder / spec.file).write_bytes(graph.model(name).SerializeToString())
+    work.graphs.append(spec)
+    work.progress.advance(1)

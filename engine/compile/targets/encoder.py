@@ -1,0 +1,321 @@
+"""The compiler of encoders: which options it takes, what their bundle is for, its stages and their order."""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
+
+import msgspec
+from tokenizers import Tokenizer
+
+from engine.bundle.check import check_contract
+from engine.bundle.encoder import PROJECTION
+from engine.bundle.manifest import Manifest, save_manifest
+from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind, RerankSpec
+from engine.bundle.variant import StepShape
+from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
+from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
+from engine.compile.compilation import Compilation, Pipeline, describe, summary
+from engine.compile.graphs.encoder_graphs import encoder_part, write_encoder_graph
+from engine.compile.graphs.layers import FUSED, NPU
+from engine.compile.graphs.two_way import write_two_way_graph
+from engine.compile.plan import MAX_ROWS, check_numbers
+from engine.compile.progress import ProgressSink
+from engine.compile.quantisation.encoder_packer import EncoderPacker, write_score_head
+from engine.compile.quantisation.methods.table import FOR_ENCODERS, is_exact, with_kept_floats
+from engine.compile.quantisation.packed import PackedPart
+from engine.compile.quantisation.packer import WeightPacker
+from engine.compile.quantisation.weight_file import HalfWeightFile
+from engine.compile.sources.checkpoint import read_optional_json
+from engine.compile.sources.source import Source
+from engine.compile.sources.task import MODULES, PROMPTS, SentenceFiles, added_ids, names_in
+from engine.compile.sources.text_files import load_tokenizer
+from engine.compile.stages import check_all_used, hash_stage, overflow_refused
+from engine.compile.targets.dense_modules import DENSE, folded_layers, write_layer
+from engine.compile.targets.npu import NOT_MEASURED, NPU_TARGETS, ON_CPU, SOURCES, binaries_stage, choose_way
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief
+from engine.isolation.memory import usable_memory
+from engine.models.config_fields import ConfigFields
+from engine.models.encoders import (
+    ENCODER_FAMILIES,
+    architecture_of,
+    read_encoder,
+    read_length,
+    read_pooling,
+    read_prompts,
+)
+from engine.models.network import EncoderDetails
+from engine.runtime.qnn.provider import device_name, is_device, open_session, run_options
+from engine.runtime.sessions import Provider, cpu_provider
+from engine.sources.publish import staged_folder
+
+DEFAULT_ROWS = (32, 128, 512)
+LONGEST_DEFAULT = 2048  # rows of a variant that nobody asked for; attention grows with their square
+# Options of graphs with caches, or of heads that give logits.
+FOREIGN = (
+    *("context", "same_past", "whole_context", "split", "kv", "head", "calibration"),
+    *("kv_update", "decode_slots", "lora"),
+)
+
+
+def check_encoder_arguments(arguments: CompileArguments) -> None:
+    """CompileError naming the option and its limit."""
+    usual = {field.name: field.default for field in fields(CompileArguments)}
+    for name in FOREIGN:
+        if getattr(arguments, name) != usual[name]:
+            raise CompileError(f"--{name.replace('_', '-')} is for models that generate; this checkpoint is an encoder")
+    if arguments.layout not in (None, Layout.POOL):
+        raise CompileError(f"--layout {arguments.layout} is for models that generate; this checkpoint is an encoder")
+    if arguments.quality not in (None, QualityLevel.FAST):
+        raise CompileError(f"--quality {arguments.quality} is for models that generate; this checkpoint is an encoder")
+    taken = FOR_ENCODERS[arguments.is_npu]
+    if arguments.quant not in taken:
+        listed = ", ".join(item.value for item in taken)
+        raise CompileError(f"an encoder for --target {arguments.target} takes --quant {listed}, not {arguments.quant}")
+    check_numbers(arguments)
+
+
+def as_pool_graphs(arguments: CompileArguments) -> CompileArguments:
+    """The arguments as the stages that encoders share with other models read them."""
+    return replace(arguments, layout=Layout.POOL, split=Split.NONE)
+
+
+def encoder_shapes(arguments: CompileArguments, longest: int) -> tuple[StepShape, ...]:
+    """One for each number of rows. longest: most tokens of one text."""
+    rows = arguments.rows
+    if not rows:
+        own = min(longest, LONGEST_DEFAULT, MAX_ROWS)
+        rows = DEFAULT_ROWS if own <= DEFAULT_ROWS[-1] else (*DEFAULT_ROWS, own)
+    return tuple(StepShape(count, 0) for count in sorted(set(rows)))
+
+
+LENGTH_FILES = ("sentence_bert_config.json", "sentence_roberta_config.json")
+KNOWN_MODULES = ("Transformer", "Pooling", DENSE, "Normalize")
+
+
+def resolve_encoder_task(arguments: CompileArguments, config: Mapping[str, object]) -> CompileArguments:
+    """The arguments with the task that the architecture tells. CompileError when another one was asked for."""
+    architecture = architecture_of(config)
+    assert architecture is not None, "asked of a checkpoint that is no encoder"
+    family = ENCODER_FAMILIES.get(architecture)
+    task = ModelTask.RERANK if family is not None and family.score_head is not None else ModelTask.EMBED
+    if arguments.task not in (None, task):
+        raise CompileError(f"--task {arguments.task} is not what {architecture} is for: it takes --task {task}")
+    return replace(arguments, task=task)
+
+
+def longest_text(folder: Path, asked: int) -> int:
+    """Most tokens of a text, by the files and by the option; 0 = neither says."""
+    lengths = [asked]
+    for name in LENGTH_FILES:
+        lengths.append(read_length(ConfigFields(read_optional_json(folder / name), name)))
+    return min(filter(None, lengths), default=0)
+
+
+def encoder_pooling(tokenizer: Tokenizer, files: SentenceFiles, details: EncoderDetails, outputs: int) -> PoolingSpec:
+    """As the files say; without them the mean of the rows, of length 1. UnsupportedModel for other modules."""
+    names = [name for name, _ in files.modules]
+    for name in names:
+        if name not in KNOWN_MODULES:
+            raise UnsupportedModel(f"{MODULES}: module {brief(name)} is not supported, it would change the vectors")
+    if names != sorted(names, key=KNOWN_MODULES.index):
+        raise UnsupportedModel(f"{MODULES}: modules are supported in the order {', '.join(KNOWN_MODULES)}")
+    config = files.config_of("Pooling")
+    kind = PoolingKind.MEAN if config is None else read_pooling(ConfigFields(config, "the pooling's config.json"))
+    usual = dict(details.prompts)
+    prompts, default = read_prompts(ConfigFields(files.prompts, PROMPTS))
+    # Saving writes empty prompts for names that nobody set.
+    prompts = usual | {name: prompt for name, prompt in prompts.items() if prompt or name not in usual}
+    begin, end = added_ids(tokenizer)
+    return PoolingSpec(
+        kind,
+        outputs,
+        normalise=not files.modules or files.config_of("Normalize") is not None,
+        begin_ids=begin,
+        end_ids=end,
+        prompts=prompts,
+        default_prompt=default,
+    )
+
+
+def pair_of(tokenizer: Tokenizer, token_types: int) -> RerankSpec:
+    """How query and document are put together. CompileError when the tokenizer writes no pair."""
+    one, other = (tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in ("a", "b"))
+    encoded = tokenizer.encode("a", "b", add_special_tokens=True)
+    whole, types = tuple(encoded.ids), tuple(encoded.type_ids)
+    first = whole.index(one[0]) if one and one[0] in whole else -1
+    second = whole.index(other[0], first + len(one)) if other and other[0] in whole[first + len(one) :] else -1
+    if first < 0 or second < 0:
+        raise CompileError("the tokenizer does not put two texts together: no pair could be scored")
+    has_types = token_types > 1 and types[second] == 1
+    if has_types and types != (0,) * second + (1,) * (len(whole) - second):
+        raise CompileError("the tokenizer gives token types that are not 0 up to the second text and 1 from there on")
+    return RerankSpec(
+        RerankKind.PAIR,
+        begin_ids=whole[:first],
+        middle_ids=whole[first + len(one) : second],
+        end_ids=whole[second + len(other) :],
+        has_types=has_types,
+    )
+
+
+LEAST_COSINE = 0.9999  # of an fp32 bundle
+PARITY_TOKENS = 48  # unless --parity-tokens says otherwise
+
+
+def encoder_text_stage(work: Compilation) -> None:
+    """The tokenizer, and how vectors are made or pairs are written."""
+    encoder, network = work.network.encoder, work.network
+    assert encoder is not None
+    work.progress.stage("text", 1, "files")
+    text = work.source.write_text(work.folder, network.spec.vocab)
+    work.text = msgspec.structs.replace(text, stop_ids=())  # nothing is generated that could end
+    tokenizer = load_tokenizer(work.folder)
+    if work.arguments.task is ModelTask.EMBED:
+        layer = folded_layers(work.sentence_files, work.checkpoint, network.spec.hidden)
+        outputs = network.spec.hidden if layer is None else len(layer[0])
+        work.pooling = encoder_pooling(tokenizer, work.sentence_files, encoder, outputs)
+        if layer is not None:
+            write_layer(layer, work.folder / PROJECTION)
+            spec = msgspec.structs.replace(encoder.spec, projection=PROJECTION)
+            work.network = replace(network, encoder=replace(encoder, spec=spec))
+    else:
+        work.rerank = pair_of(tokenizer, encoder.spec.token_types)
+    work.progress.advance(1)
+
+
+def encoder_weights_stage(work: Compilation) -> None:
+    """Quantise and write the weights, and the score head where there is one."""
+    encoder = work.network.encoder
+    assert encoder is not None
+    work.progress.stage(f"weights ({work.arguments.quant})", work.checkpoint.total_bytes(), "B")
+    work.graph_folder.mkdir(exist_ok=True)
+    packer = WeightPacker(work.checkpoint, work.network, work.arguments, work.progress.advance)
+    part, is_two_way = work.parts[0], work.network.details.sees_both_ways
+    with (
+        overflow_refused(work.arguments.quant),
+        work.pipeline.weight_file(work.graph_folder, part.data_file) as file,
+    ):
+        whole = EncoderPacker(work.network, packer, work.checkpoint)
+        work.packed_encoder = packer.pack(part, file, file) if is_two_way else whole.pack(encoder, file)
+    if work.keeps_graphs:
+        work.files[part.data_file] = file.entry
+    if encoder.spec.score_head:
+        write_score_head(work.checkpoint, work.network, work.folder / encoder.spec.score_head)
+    check_all_used(work.checkpoint, work.network)
+
+
+def encoder_graphs_stage(work: Compilation) -> None:
+    """Write one ONNX file for each number of rows."""
+    plans, pipeline, packed = work.plans(), work.pipeline, work.packed_encoder
+    assert packed is not None
+    work.progress.stage("graphs", len(plans), "graphs")
+    settings = (work.network, pipeline.lowering, pipeline.dtype, work.graph_folder)
+    for plan in plans:
+        if isinstance(packed, PackedPart):
+            spec = write_two_way_graph(plan, packed, *settings)
+        else:
+            spec = write_encoder_graph(plan, packed, *settings)
+        work.graphs.append(spec)
+        work.progress.advance(1)
+
+
+def encoder_parity_stage(work: Compilation) -> None:
+    """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
+    _measure(work, work.folder, cpu_provider(0), max(shape.rows for shape in work.shapes))
+    if is_exact(work.arguments) and work.parity["cosine"] < LEAST_COSINE:
+        raise CompileError(
+            f"the compiled graphs differ from the checkpoint: the cosine of a vector is {work.parity['cosine']}, "
+            f"{LEAST_COSINE} is the least that an fp32 bundle may have"
+        )
+
+
+def encoder_quality_stage(work: Compilation) -> None:
+    """The same of context binaries, where this machine can tell; then the intermediate files are dropped."""
+    assert work.npu is not None
+    way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
+    work.npu = msgspec.structs.replace(work.npu, parity_on=way)
+    if way == ON_CPU:
+        binaries, work.graphs[:] = list(work.graphs), work.onnx_graphs
+        _measure(work, work.graph_folder, cpu_provider(0), max(shape.rows for shape in work.shapes))
+        work.graphs[:] = binaries
+    elif way != NOT_MEASURED:
+        options = run_options(NPU_TARGETS[work.arguments.target], extra="")
+        provider = Provider(device_name(), lambda path: open_session(path, options, {}))
+        _measure(work, work.folder, provider, min(shape.rows for shape in work.shapes))
+    shutil.rmtree(work.graph_folder)
+
+
+def _measure(work: Compilation, folder: Path, provider: Provider, rows: int) -> None:
+    """Fill in `parity` from one pass of at most so many rows."""
+    texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens or PARITY_TOKENS, rows)
+    count = sum(map(len, texts))
+    work.progress.stage("parity", count, "tokens")
+    kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS
+    expected = reference_vectors(work.checkpoint, work.network, texts, kind)
+    found = bundle_vectors(folder, describe(work), texts, kind, provider)
+    work.progress.advance(count)
+    work.parity = {"tokens": float(count), "texts": float(len(texts))} | compare_vectors(expected, found)
+
+
+ENCODER_CPU = Pipeline(
+    stages=(encoder_text_stage, encoder_weights_stage, encoder_graphs_stage, hash_stage, encoder_parity_stage),
+    lowering=FUSED,
+    dtype="float32",
+    kv_dtype="float32",
+)
+ENCODER_NPU = Pipeline(
+    stages=(
+        encoder_text_stage,
+        encoder_weights_stage,
+        encoder_graphs_stage,
+        binaries_stage,
+        encoder_quality_stage,
+        hash_stage,
+    ),
+    lowering=NPU,
+    dtype="float16",
+    kv_dtype="float16",
+    weight_file=HalfWeightFile,
+    graph_folder=SOURCES,
+)
+
+
+def told_by(source: Source, path: Path) -> SentenceFiles:
+    """How vectors are made: as the folder's files say, or as a GGUF file does, whose vectors have length 1."""
+    mode = source.config.get("pooling_mode")
+    if mode is None:
+        return SentenceFiles.read(path)
+    return SentenceFiles((("Pooling", {"pooling_mode": mode}), ("Normalize", {})), folders=(path, path))
+
+
+def compile_encoder(arguments: CompileArguments, source: Source, progress: ProgressSink) -> Manifest:
+    """Compile an encoder's Hugging Face folder or GGUF file into a bundle folder and return its manifest.
+
+    Raises UnsupportedModel or CompileError; then nothing is left at the output.
+    """
+    check_encoder_arguments(arguments)
+    arguments = as_pool_graphs(with_kept_floats(arguments, source.float_bytes(), usable_memory()))
+    arguments = resolve_encoder_task(arguments, source.config)
+    longest = longest_text(arguments.source, arguments.max_context)
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(source.tensors())
+        network = names_in(checkpoint, read_encoder(source.config, checkpoint.__contains__, longest))
+        if arguments.is_npu and network.details.sees_both_ways:
+            raise UnsupportedModel(f"{network.spec.family} is not supported for --target {arguments.target}, only cpu")
+        shapes = encoder_shapes(arguments, network.compiled_context)
+        network = replace(network, compiled_context=min(network.compiled_context, shapes[-1].rows))
+        folder = stack.enter_context(staged_folder(arguments.output, arguments.force))
+        pipeline = ENCODER_NPU if arguments.is_npu else ENCODER_CPU
+        parts = (encoder_part(network),)
+        work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
+        work.sentence_files = told_by(source, arguments.source)
+        for stage in pipeline.stages:
+            stage(work)
+        manifest = describe(work)
+        check_contract(manifest)
+        save_manifest(folder, manifest)
+    progress.note(summary(manifest))
+    return manifest

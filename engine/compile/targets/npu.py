@@ -1,0 +1,282 @@
+"""Compiling for an NPU: chips, the cut into binaries, how they are made and chained, what they lose, Genie."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import msgspec
+from onnx import NodeProto
+
+from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
+from engine.bundle.tensors import EMBEDS
+from engine.compile.arguments import DEFAULT_PART_MB, CompileArguments, Quant, Split, Target
+from engine.compile.check.baseline import baseline_figures
+from engine.compile.check.parity import bundle_logits, compare_logits
+from engine.compile.compilation import Compilation, describe
+from engine.compile.graphs.pool import EMBEDDED, HIDDEN, GraphPlan, PartPlan, plan_graphs
+from engine.compile.quantisation.methods.table import METHODS, head_method, method_of
+from engine.compile.stages import float_logits, held_out_texts, parity_figures
+from engine.compile.targets.context import ContextJob
+from engine.compile.targets.npu_binaries import Link, binary_of, context_node, point_to, run_job, sdk_of, write_wrapper
+from engine.errors import BundleError, CompileError
+from engine.genie.write import write_genie_files
+from engine.isolation.memory import usable_memory
+from engine.models.network import Network
+from engine.runtime.qnn.provider import EMULATOR, HtpTarget, device_name, is_device, open_session, run_options
+
+# SoC numbers and Hexagon versions as Qualcomm's tools list them; the laptops' are X Elite, X Plus and X2 Elite.
+NPU_TARGETS = {
+    Target.X_ELITE: HtpTarget(60, 73),
+    Target.X_PLUS: HtpTarget(60, 73),
+    Target.X2_ELITE: HtpTarget(88, 81),
+    Target.GEN8_2: HtpTarget(43, 73),
+    Target.GEN8_3: HtpTarget(57, 75),
+    Target.GEN8_ELITE: HtpTarget(69, 79),
+    Target.GEN8_ELITE_5: HtpTarget(87, 81),
+}
+MEGABYTE = 1_000_000
+COMPILER_FACTOR = 10  # the compiler of two variants takes so many times the memory of a part's weights
+MEMORY_SHARE = 0.8  # of the machine, for one compiler; the rest of the system has the other part
+
+
+def plan_binaries(arguments: CompileArguments, network: Network, memory: int = 0) -> tuple[PartPlan, ...]:
+    """Parts in the order they run, none with more weights than `part_mb`. CompileError when one layer has more.
+
+    memory: bytes of the machine, 0 = unknown. The default of `part_mb` is less where its compiler would not fit.
+    """
+    runs = _layer_runs(arguments, network, memory)
+    alone = arguments.split is not Split.NONE
+    lut, is_on_host = arguments.split is Split.LUT_LMHEAD, arguments.split is Split.HOST_LMHEAD
+    count = len(runs) + alone + lut
+    parts: list[PartPlan] = []
+    if lut:
+        parts.append(PartPlan(1, count, GraphKind.LUT, True, range(0), False, "input_ids", EMBEDDED))
+    for index, layers in enumerate(runs):
+        first, last = index == 0, index == len(runs) - 1
+        parts.append(
+            PartPlan(
+                number=len(parts) + 1,
+                count=count,
+                kind=GraphKind.DEFAULT if len(runs) == 1 and not alone else GraphKind.DECODER,
+                has_table=first and not lut and not is_on_host,
+                layers=layers,
+                has_head=last and not alone,
+                source=parts[-1].result if parts else EMBEDS[0] if is_on_host else "input_ids",
+                result="logits" if last and not alone else HIDDEN if last else f"{HIDDEN}_{layers[-1]}",
+            )
+        )
+    if alone:
+        parts.append(PartPlan(count, count, GraphKind.LMHEAD, False, range(0), True, parts[-1].result, "logits"))
+    return tuple(parts)
+
+
+def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> list[range]:
+    """Layers in runs of nearly equal length, as few as fit."""
+    spec = network.spec
+    layer = layer_bytes(arguments.quant, network)
+    embedding = spec.vocab * spec.hidden * 2
+    first = 0 if arguments.split in (Split.LUT_LMHEAD, Split.HOST_LMHEAD) else embedding
+    head = spec.vocab * spec.hidden * head_method(arguments).bytes_per_weight
+    last = head if arguments.split is Split.NONE else 0.0
+    limit = float(arguments.part_mb * MEGABYTE)
+    if memory and arguments.part_mb == DEFAULT_PART_MB:
+        limit = min(limit, max(compilable_bytes(memory), layer + max(first, last)))
+    for count in range(1, spec.layers + 1):
+        runs = _even(spec.layers, count)
+        sizes = [len(run) * layer for run in runs]
+        sizes[0] += first
+        sizes[-1] += last
+        if max(sizes) <= limit:
+            return runs
+    raise CompileError(
+        f"--part-mb {arguments.part_mb} is too small: one layer has {layer / MEGABYTE:.0f} MB, "
+        f"the embedding {embedding / MEGABYTE:.0f} MB, the LM head {head / MEGABYTE:.0f} MB"
+    )
+
+
+def compilable_bytes(memory: int) -> float:
+    """Bytes of weights that a machine with so much memory can have under compilation at once."""
+    return MEMORY_SHARE * memory / COMPILER_FACTOR
+
+
+def layer_bytes(quant: Quant, network: Network) -> float:
+    """Bytes of one layer's matrices as stored."""
+    spec = network.spec
+    projections = spec.hidden * (2 * network.query_width + 2 * network.key_width)
+    return (projections + 3 * spec.hidden * spec.ffn) * METHODS[quant].bytes_per_weight
+
+
+def _even(layers: int, count: int) -> list[range]:
+    bounds = [layers * index // count for index in range(count + 1)]
+    return [range(start, stop) for start, stop in pairwise(bounds)]
+
+
+# The emulator takes about 0.1 s for a row of a 5-million-parameter model; the CPU runs the same graphs much faster.
+EMULATED_PARAMETERS = 20_000_000
+EMULATED_PASSES = 24
+CPU_PARAMETERS = 2_000_000_000
+ON_CPU = "CPU, same graphs before they became binaries"
+NOT_MEASURED = "not measured: too large for this machine"
+
+
+def measure_quality(work: Compilation) -> None:
+    """Fill in `parity` and where it was measured. CompileError when a graph gives no numbers."""
+    assert work.npu is not None
+    way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
+    work.npu = msgspec.structs.replace(work.npu, parity_on=way)
+    if way == NOT_MEASURED:
+        return
+    draft = describe(work)
+    count = work.arguments.parity_tokens
+    if way == EMULATOR:
+        count = min(count, EMULATED_PASSES * max(shape.rows for shape in work.shapes))
+    texts = held_out_texts(work, count)
+    expected = float_logits(work, texts)
+    if way == ON_CPU:
+        onnx = msgspec.structs.replace(draft, graphs=work.onnx_graphs)
+        found = bundle_logits(work.graph_folder, onnx, texts, tables=work.folder)
+    else:
+        options = run_options(NPU_TARGETS[work.arguments.target], extra="")
+        found = bundle_logits(work.folder, draft, texts, lambda path: open_session(path, options, {}))
+    work.progress.advance(len(expected))
+    work.parity = parity_figures(work, compare_logits(expected, found))
+    work.parity |= baseline_figures(work, texts, expected)
+
+
+def choose_way(parameters: int, shared: bool, device: bool) -> str:
+    """Where to measure: the device, the emulator (never with shared binaries: they kill it), the CPU, or nowhere."""
+    if device or (parameters <= EMULATED_PARAMETERS and not shared):
+        return device_name()
+    return ON_CPU if parameters <= CPU_PARAMETERS else NOT_MEASURED
+
+
+LARGEST_AT_ONCE = 1_500_000_000  # bytes of weights under compilation; a compiler takes some seven times as much memory
+SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX graphs that binaries are made from
+
+
+def binaries_stage(work: Compilation) -> None:
+    """Compile every graph into a context binary, then write the wrappers that run the parts of a pass in a chain."""
+    groups = binary_groups(work)
+    work.progress.stage("context binaries", len(work.graphs), "graphs")
+    nodes: dict[str, NodeProto] = {}
+    binaries: dict[str, tuple[str, ...]] = {}
+    sdk = ""
+    for file, made in compile_groups(work, groups):
+        binaries[file] = tuple(node.name for node in made.values())
+        sdk = sdk_of(next(iter(made.values())))
+        nodes.update(made)
+        work.progress.advance(len(made))
+    names_of_graphs = [name for names in binaries.values() for name in names]
+    if len(set(names_of_graphs)) < len(names_of_graphs):
+        raise CompileError("two graphs got the same name inside their binaries; they could not be told apart")
+    chip = NPU_TARGETS[work.arguments.target]
+    work.onnx_graphs = tuple(work.graphs)
+    work.graphs[:], chains = chain(work, nodes)
+    work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk)
+
+
+def binary_groups(work: Compilation) -> dict[str, list[str]]:
+    """File name of each binary and the graphs that go into it."""
+    groups: dict[str, list[str]] = {}
+    for plan in work.plans():
+        part = plan.part
+        shared = f"part_{part.number}_of_{part.count}.bin"
+        groups.setdefault(shared if work.arguments.share_weights else f"{plan.name}.bin", []).append(plan.name)
+    return groups
+
+
+def compile_groups(work: Compilation, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, NodeProto]]]:
+    """Make the binaries, several at once where processors and memory allow it; each with its context nodes."""
+    largest = max(path.stat().st_size for path in work.graph_folder.iterdir())
+    with ThreadPoolExecutor(at_once(largest, len(groups), os.cpu_count() or 1, usable_memory())) as pool:
+        jobs = [pool.submit(compile_group, work, file, names) for file, names in groups.items()]
+        try:
+            for file, job in zip(groups, jobs, strict=True):
+                yield file, job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def at_once(largest_bytes: int, jobs: int, processors: int, memory: int = 0) -> int:
+    """How many compilers may run side by side; each uses one processor. memory: bytes of the machine, 0 = unknown."""
+    together = min(LARGEST_AT_ONCE, int(compilable_bytes(memory))) if memory else LARGEST_AT_ONCE
+    return max(1, min(jobs, processors, together // max(1, largest_bytes)))
+
+
+def compile_group(work: Compilation, file: str, names: list[str]) -> dict[str, NodeProto]:
+    """Make one binary and move it into the bundle; context node by graph name."""
+    folder, chip = work.graph_folder, NPU_TARGETS[work.arguments.target]
+    wrappers = [folder / f"{name}_ctx.onnx" for name in names]
+    run_job(
+        ContextJob(
+            tuple(str(folder / f"{name}.onnx") for name in names),
+            tuple(map(str, wrappers)),
+            chip.soc_model,
+            chip.htp_arch,
+            method_of(work.arguments).has_integer_blocks,
+        )
+    )
+    nodes = {name: context_node(wrapper)[1] for name, wrapper in zip(names, wrappers, strict=True)}
+    found = {binary_of(node) for node in nodes.values()}
+    if len(found) != 1:
+        raise CompileError(
+            f"{', '.join(names)} became {len(found)} binaries instead of one: {', '.join(sorted(found))}"
+        )
+    (folder / found.pop()).replace(work.folder / file)
+    for node in nodes.values():
+        point_to(node, file)
+    return nodes
+
+
+Chains = dict[str, tuple[tuple[str, str], ...]]
+
+
+def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpec], Chains]:
+    """One wrapper for the layers of each shape, one for each LM head; and what each of them runs."""
+    specs = {spec.name: spec for spec in work.graphs}
+    head = next((part for part in work.parts if part.kind is GraphKind.LMHEAD), None)
+    count = 1 if head is None else 2
+    body = [part for part in work.parts if part is not head]
+    made, chains = [], {}
+    wanted = [(shape, 1, [plan_of(part, work, shape.rows, shape.context) for part in body]) for shape in work.shapes]
+    wanted += [(plan.shape, 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ()) if plan.shape]
+    for shape, number, plans in wanted:
+        links = [Link(specs[plan.name], nodes[plan.name]) for plan in plans]
+        spec = write_wrapper(f"{shape}_{number}_of_{count}", links, number, count, work.folder)
+        made.append(spec)
+        chains[spec.name] = tuple((binary_of(link.node), link.node.name) for link in links)
+    return made, chains
+
+
+def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> GraphPlan:
+    """The graph of a part that runs in a pass of this shape."""
+    for plan in plan_graphs(part, work.shapes):
+        shape = plan.shape
+        assert shape is not None
+        if shape.rows == rows and (shape.context == context or not plan.sees_context):
+            return plan
+    raise AssertionError(f"part {part.number} has no graph for {rows} rows")
+
+
+def quality_stage(work: Compilation) -> None:
+    """Compare with the float reference, then drop the intermediate files."""
+    work.progress.stage("quality", 2 * work.arguments.parity_tokens, "tokens")
+    measure_quality(work)
+    shutil.rmtree(work.graph_folder)
+
+
+def genie_stage(work: Compilation) -> None:
+    """Make it a bundle for Qualcomm's Genie as well; where Genie could not run it, say why and keep that."""
+    npu = work.npu
+    assert npu is not None
+    work.progress.stage("Genie files", len(npu.binaries), "binaries")
+    try:
+        made = write_genie_files(work.folder, describe(work), work.source.config)
+    except BundleError as error:
+        work.npu = msgspec.structs.replace(npu, not_genie=str(error))
+        work.progress.note(f"hexserve can run this bundle, Genie cannot: {error}")
+        return
+    work.npu = made.npu
+    work.progress.advance(len(npu.binaries))

@@ -1,0 +1,176 @@
+"""The compiler of Whisper: which options it takes, how its weights are packed, its graphs and its manifest."""
+
+import math
+import time
+from dataclasses import fields
+from pathlib import Path
+
+from engine.bundle.manifest import FORMAT_VERSION, Manifest, describe_file, save_manifest
+from engine.bundle.specs import ModelTask
+from engine.bundle.speech import check_speech
+from engine.compile.arguments import CompileArguments, QualityLevel
+from engine.compile.compilation import model_name, summary, tool_versions
+from engine.compile.graphs.speech import (
+    PackedAttention,
+    PackedSpeech,
+    PackedSpeechLayer,
+    write_alignment,
+    write_decoder,
+    write_encoder,
+)
+from engine.compile.plan import check_numbers
+from engine.compile.progress import ProgressSink
+from engine.compile.quantisation.methods.table import FOR_SPEECH
+from engine.compile.quantisation.packed import PackedLinear, PackedNorm
+from engine.compile.quantisation.packer import LinearSource, WeightPacker
+from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
+from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.sources.speech.source import NEEDLESS, SpeechSource, open_speech
+from engine.compile.stages import overflow_refused
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.speech import EMBEDDING, SpeechNetwork
+from engine.sources.publish import staged_folder
+
+WEIGHTS = "weights.bin"
+OWN = ("source", "output", "quant", "name", "force", "task", "quality", "embedding_bits", "block", "target")
+
+
+def check_speech_arguments(arguments: CompileArguments) -> None:
+    """CompileError naming the option and its limit."""
+    if arguments.is_npu:
+        raise CompileError(f"--target {arguments.target}: a model of speech is compiled for the cpu")
+    for field in fields(CompileArguments):
+        if field.name not in OWN and getattr(arguments, field.name) != field.default:
+            raise CompileError(f"--{field.name.replace('_', '-')} is not for models that write speech down")
+    if arguments.task not in (None, ModelTask.TRANSCRIBE):
+        raise CompileError(f"--task {arguments.task} is not what a Whisper is for: it takes --task transcribe")
+    if arguments.quality not in (None, QualityLevel.FAST):
+        raise CompileError(f"--quality {arguments.quality} is not for models that write speech down")
+    if arguments.quant not in FOR_SPEECH:
+        raise CompileError(f"a model of speech takes --quant {', '.join(FOR_SPEECH)}, not {arguments.quant}")
+    check_numbers(arguments)
+
+
+def compile_speech(arguments: CompileArguments, progress: ProgressSink) -> Manifest:
+    """Compile a Whisper into a bundle folder and return its manifest.
+
+    Raises UnsupportedModel or CompileError; then nothing is left at the output.
+    """
+    check_speech_arguments(arguments)
+    with open_speech(arguments.source) as source, staged_folder(arguments.output, arguments.force) as folder:
+        manifest = _written(arguments, source, folder, progress)
+        check_speech(manifest)
+        save_manifest(folder, manifest)
+    progress.note(summary(manifest))
+    return manifest
+
+
+def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, progress: ProgressSink) -> Manifest:
+    network, checkpoint = source.network, source.checkpoint
+    text, spec = source.write_text(folder)
+    progress.stage(f"weights ({arguments.quant})", checkpoint.total_bytes(), "B")
+    with overflow_refused(arguments.quant), WeightFile(folder, WEIGHTS) as file:
+        packer = WeightPacker(checkpoint, network.decoder, arguments, progress.advance)
+        packed = SpeechPacker(network, packer, checkpoint, file).pack()
+    if left := [name for name in checkpoint.unused() if name not in NEEDLESS]:
+        raise UnsupportedModel(f"the checkpoint has tensor {left[0]}, which whisper does not use")
+    progress.stage("graphs", 3, "graphs")
+    graphs = [write_encoder(packed, network, folder), write_decoder(packed, network, folder)]
+    if spec.alignment:
+        graphs.append(write_alignment(packed, network, spec, folder))
+    progress.advance(3)
+    files = {WEIGHTS: file.entry}
+    files |= {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=arguments.name or model_name(arguments.source),
+        target=arguments.target.value,
+        quant=arguments.quant.value,
+        split="none",
+        created=int(time.time()),
+        model=network.decoder.spec,
+        graphs=tuple(graphs),
+        kv_dtype="float32",
+        max_context=network.decoder.compiled_context,
+        text=text,
+        files=files,
+        versions=tool_versions(),
+        source=model_name(arguments.source),
+        task=ModelTask.TRANSCRIBE,
+        speech=spec,
+    )
+
+
+class SpeechPacker:
+    """Writes all weights into one file."""
+
+    def __init__(self, network: SpeechNetwork, packer: WeightPacker, checkpoint: Checkpoint, file: WeightFile) -> None:
+        self._network = network
+        self._packer = packer
+        self._checkpoint = checkpoint
+        self._file = file
+        self._hidden = network.decoder.spec.hidden
+
+    def pack(self) -> PackedSpeech:
+        """Everything."""
+        network, spec, hidden = self._network, self._network.decoder.spec, self._hidden
+        inputs = ((hidden, network.mels, 3), (hidden, hidden, 3))
+        convolutions = [
+            (
+                self._file.add(f"{name}_weight", self._checkpoint.tensor(f"model.encoder.{name}.weight", shape)),
+                self._file.add(f"{name}_bias", self._checkpoint.tensor(f"model.encoder.{name}.bias", (hidden,))),
+            )
+            for name, shape in zip(("conv1", "conv2"), inputs, strict=True)
+        ]
+        head = LinearSource((EMBEDDING,), (spec.vocab,), hidden)
+        return PackedSpeech(
+            convolutions=tuple(convolutions),
+            heard_positions=self._positions("encoder", network.positions),
+            encoder=tuple(self._layer("encoder", index) for index in range(network.encoder_layers)),
+            encoder_norm=self._norm("encoder_norm", "model.encoder.layer_norm"),
+            table=self._packer.table(self._file),
+            positions=self._positions("decoder", network.decoder.compiled_context),
+            decoder=tuple(self._layer("decoder", index) for index in range(spec.layers)),
+            norm=self._norm("norm", "model.decoder.layer_norm"),
+            head=self._packer.linear(self._file, self._file, "head", head),
+        )
+
+    def _layer(self, half: str, index: int) -> PackedSpeechLayer:
+        is_decoder, at, name = half == "decoder", f"model.{half}.layers.{index}", f"{half}_{index}"
+        ffn = self._network.decoder.spec.ffn if is_decoder else self._network.encoder_ffn
+        heads = self._network.decoder.spec.heads if is_decoder else self._network.encoder_heads
+        stacks: tuple[tuple[str, ...], ...] = (("q_proj", "k_proj", "v_proj"),)
+        own = self._attention(f"{name}_own", f"{at}.self_attn", stacks, heads)
+        heard = None
+        if is_decoder:
+            stacks = (("q_proj",), ("k_proj", "v_proj"))
+            heard = self._attention(f"{name}_heard", f"{at}.encoder_attn", stacks, heads)
+        return PackedSpeechLayer(
+            own,
+            heard,
+            self._norm(f"{name}_ffn_norm", f"{at}.final_layer_norm"),
+            self._linear(f"{name}_up", LinearSource((f"{at}.fc1",), (ffn,), self._hidden, has_bias=True)),
+            self._linear(f"{name}_down", LinearSource((f"{at}.fc2",), (self._hidden,), ffn, has_bias=True)),
+        )
+
+    def _attention(self, name: str, at: str, stacks: tuple[tuple[str, ...], ...], heads: int) -> PackedAttention:
+        """The first stack begins with the query, which carries the scale of the scores."""
+        hidden, scale, inputs = self._hidden, 1.0 / math.sqrt(self._hidden // heads), []
+        for number, stack in enumerate(stacks):
+            modules = tuple(f"{at}.{part}" for part in stack)
+            scaled = hidden if number == 0 else 0
+            stacked = LinearSource(modules, (hidden,) * len(stack), hidden, True, scaled, scale)
+            inputs.append(self._linear(f"{name}_{number}", stacked))
+        output = self._linear(f"{name}_output", LinearSource((f"{at}.out_proj",), (hidden,), hidden, has_bias=True))
+        return PackedAttention(self._norm(f"{name}_norm", f"{at}_layer_norm"), tuple(inputs), output)
+
+    def _linear(self, name: str, source: LinearSource) -> PackedLinear:
+        return self._packer.linear(self._file, self._file, name, source)
+
+    def _norm(self, name: str, module: str) -> PackedNorm:
+        weight, bias = (self._packer.vector(f"{module}.{part}", self._hidden) for part in ("weight", "bias"))
+        return PackedNorm(self._file.add(f"{name}_weight", weight), self._file.add(f"{name}_bias", bias))
+
+    def _positions(self, half: str, rows: int) -> StoredTensor:
+        table = self._checkpoint.tensor(f"model.{half}.embed_positions.weight", (rows, self._hidden))
+        return self._file.add(f"{half}_positions", table)

@@ -1,1 +1,0 @@
-"""Changes of a checkpoint's weights that leave its function as it is: rotations, and outlier channels for trials."""

@@ -1,0 +1,87 @@
+"""Building the scheduler of a configuration: pools, rules and mode. The worker and the simulator both do it here."""
+
+from dataclasses import dataclass
+
+from engine.bundle.specs import SPARE_COLUMNS, ForecastSpec
+from engine.bundle.variant import ShapeTable
+from engine.config import BLOCK_SIZE, EngineConfig
+from engine.core.forecast_tree import ForecastShape
+from engine.core.kv_blocks import BlockPool
+from engine.core.plan import Rules
+from engine.core.policy import CostTable
+from engine.core.scheduler import Scheduler
+from engine.core.sequence import Capacity, blocks_for
+from engine.core.window_blocks import window_budget
+from engine.errors import BundleError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What the scheduler must know of a model: most tokens of one sequence, bytes of one token's keys and values.
+
+    state_bytes: what recurrent layers carry for a sequence, 0 = there are none. Such a model's host memory for prefixes
+    holds snapshots of states instead of blocks. forecast: how it guesses for itself. The columns that takes
+    are the first of every pool. window: the widest of its layers, 0 = keys and values are kept of every token.
+    """
+
+    max_context: int
+    kv_bytes_per_token: int
+    state_bytes: int = 0
+    forecast: ForecastSpec | None = None
+    window: int = 0
+
+
+def build_scheduler(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
+    """`config.pools` pools as wide as the widest past. BundleError when that is less than a block.
+
+    `config.max_context` may lower the model's; 0 leaves it. Of fused graphs there is one pool, of whole caches.
+    """
+    if shapes.slots:
+        return _build_for_slots(shapes, costs, limits, config)
+    if shapes.max_past < BLOCK_SIZE:
+        raise BundleError(f"a pool of {shapes.max_past} columns is smaller than a block of {BLOCK_SIZE}")
+    forecast = limits.forecast
+    taken = blocks_for(forecast.columns, BLOCK_SIZE) if forecast is not None else 0
+    if shapes.max_past < (taken + 1) * BLOCK_SIZE:
+        raise BundleError(f"a pool of {shapes.max_past} columns holds no block beside its forecast prefix")
+    pools = [BlockPool(shapes.max_past, BLOCK_SIZE, taken) for _ in range(config.pools)]
+    context = min(config.max_context or limits.max_context, limits.max_context)
+    host_bytes, is_recurrent = config.kv_offload_mb * 1024**2, limits.state_bytes > 0
+    rules = Rules(
+        capacity=Capacity((pools[0].block_count - taken) * BLOCK_SIZE, context),
+        max_running=config.max_running,
+        max_gap_ms=config.max_gap_ms,
+        prefix_cache=config.prefix_cache,
+        lookup_rows=max(0, config.lookup_rows),
+        prediction_rows=config.prediction_rows,
+        offload_blocks=0 if is_recurrent else host_bytes // (BLOCK_SIZE * limits.kv_bytes_per_token),
+        reserve_tokens=config.reserve_tokens,
+        is_recurrent=is_recurrent,
+        state_snapshots=host_bytes // limits.state_bytes if is_recurrent and config.prefix_cache else 0,
+        pooled_rows=config.embed_rows,
+        window=limits.window,
+        window_blocks=window_budget(limits.window, shapes.max_past, shapes.max_rows, BLOCK_SIZE),
+    )
+    tree = ForecastShape(forecast.first_id, forecast.branches, forecast.columns) if forecast is not None else None
+    return Scheduler(shapes, costs, pools, rules, tree)
+
+
+def _build_for_slots(shapes: ShapeTable, costs: CostTable, limits: ModelLimits, config: EngineConfig) -> Scheduler:
+    """`config.kv_slots` columns in caches of all a sequence may need. Nothing is shared, guessed or offloaded."""
+    columns = shapes.max_past - SPARE_COLUMNS
+    rules = Rules(
+        capacity=Capacity(columns, min(config.max_context or limits.max_context, limits.max_context)),
+        max_running=config.max_running,
+        max_gap_ms=config.max_gap_ms,
+        prefix_cache=False,
+        lookup_rows=0,
+        prediction_rows=0,
+        offload_blocks=0,
+        reserve_tokens=0,
+        is_recurrent=False,
+        state_snapshots=0,
+        pooled_rows=config.embed_rows,
+        window=0,
+        window_blocks=0,
+    )
+    return Scheduler(shapes, costs, [BlockPool(config.kv_slots, columns)], rules)

@@ -1,0 +1,72 @@
+"""What must hold between steps, one sentence for each broken rule; run by tests and while the worker is idle."""
+
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence as Several
+
+from engine.core.kv_blocks import BlockPool
+from engine.core.sequence import Capacity, Sequence, SequenceStatus
+from engine.core.window_blocks import WindowBlocks
+
+
+def pool_violations(
+    pools: Several[BlockPool], sequences: Several[Sequence], reservations: Several[tuple[int, int]]
+) -> Iterator[str]:
+    """reservations: for each pool the blocks that prompts under way will still take, and those that are there."""
+    for index, blocks in enumerate(pools):
+        pool = blocks.snapshot()
+        held = Counter(
+            block
+            for sequence in sequences
+            if sequence.status is not SequenceStatus.WAITING and sequence.pool == index
+            for block in sequence.blocks
+        )
+        for block in range(blocks.reserved, blocks.block_count):
+            references = pool.references[block]
+            if references != held[block]:
+                yield f"pool {index} block {block}: {references} references, {held[block]} holders"
+            states = (references > 0) + (block in pool.free) + (block in pool.cached)
+            if states != 1:
+                yield f"pool {index} block {block} is in {states} states"
+            if block in pool.cached and block not in pool.keys:
+                yield f"pool {index} block {block} is cached without a key"
+        if len(set(pool.keys.values())) != len(pool.keys):
+            yield f"pool {index}: two blocks share a key"
+    for index, (reserved, available) in enumerate(reservations):
+        if reserved > available:
+            yield f"pool {index}: {reserved} blocks reserved, {available} available"
+
+
+def sequence_violations(sequences: Several[Sequence], block_size: int, capacity: Capacity) -> Iterator[str]:
+    """Of sequences between two steps."""
+    for sequence in sequences:
+        if sequence.rows_wanted < 1:
+            yield f"{sequence.id}: nothing left to compute"
+        if len(sequence.blocks) * block_size < sequence.computed:
+            yield f"{sequence.id}: {sequence.computed} computed tokens in {len(sequence.blocks)} blocks"
+        if sequence.status is SequenceStatus.WAITING and (sequence.blocks or sequence.computed):
+            yield f"{sequence.id}: waiting, but holds columns"
+        if sequence.computed % sequence.block_length:
+            yield f"{sequence.id}: {sequence.computed} computed tokens are no whole blocks of {sequence.block_length}"
+        if sequence.status is SequenceStatus.DECODE and sequence.rows_wanted > sequence.decode_rows:
+            yield f"{sequence.id}: decodes, but wants {sequence.rows_wanted} rows"
+        if sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
+            yield f"{sequence.id}: in the prefill queue with {sequence.rows_wanted} rows to compute"
+        if len(sequence.tokens) > capacity.tokens_per_sequence:
+            yield f"{sequence.id}: {len(sequence.tokens)} tokens exceed the context"
+
+
+def window_violations(pools: Several[tuple[WindowBlocks, Several[Sequence]]]) -> Iterator[str]:
+    """Of each pool its blocks of layers with a window, and the sequences that run."""
+    for windows, sequences in pools:
+        if not windows.window:
+            continue
+        held = sum(len(sequence.blocks) - sequence.behind for sequence in sequences)
+        if windows.held != held:
+            yield f"{windows.held} blocks count as held under windows, sequences see {held}"
+        if not windows.has_room(0):
+            yield f"{windows.held} blocks are held under windows, more than there are"
+        for sequence in sequences:
+            seen = sequence.blocks[windows.first_seen(sequence.computed) : -(-sequence.computed // windows.block_size)]
+            if any(block not in windows for block in seen):
+                yield f"{sequence.id}: a block that it sees under a window is gone"

@@ -1,0 +1,364 @@
+"""One pool and the sequences whose keys it holds, and how texts that become vectors take turns with the others.
+
+How much of the steps texts get that become vectors, while somebody waits for tokens.
+
+Tokens come first: beside them texts have at most so many rows as a setting allows, and what would be padding. Once they
+have waited for some steps they get that many before any prompt does, so that they always go on.
+"""
+
+from collections import abc
+from collections.abc import Iterable, Iterator
+
+from engine.bundle.variant import ShapeTable
+from engine.core.kv_blocks import BlockKey, BlockPool, HostCache
+from engine.core.plan import FORESEEN_TOKENS, BlockMove, MoveKind
+from engine.core.policy import Extent
+from engine.core.sequence import Sequence, SequenceStatus, blocks_for
+from engine.core.window_blocks import WindowBlocks
+
+
+class PoolQueues:
+    """One pool: its blocks, queues and width. A step serves one pool.
+
+    host_cache, moves: shared by all pools; moves are appended here and carried out before the next step. window,
+    window_blocks: as `Rules` has them.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        blocks: BlockPool,
+        shapes: ShapeTable,
+        host_cache: HostCache,
+        moves: list[BlockMove],
+        window: int = 0,
+        window_blocks: int = 0,
+    ) -> None:
+        self.index = index
+        self.blocks = blocks
+        self.windows = WindowBlocks(window, blocks.block_size, window_blocks, shapes.max_rows)
+        self._shapes = shapes
+        self.prefill_queue: dict[str, Sequence] = {}
+        self.decode_queue: dict[str, Sequence] = {}
+        self.last_step = -1
+        self.width = 0  # past columns of its last step
+        self.regret_ms = 0.0  # by staying at that width
+        self.prefill_starved = False
+        self.pooled_waits = 0  # steps since a text that becomes a vector had a row, while one wants some
+        self._host_cache = host_cache
+        self._moves = moves
+
+    @property
+    def population(self) -> int:
+        """How many sequences hold blocks of this pool."""
+        return len(self.prefill_queue) + len(self.decode_queue)
+
+    def running(self) -> Iterator[Sequence]:
+        """The sequences that hold blocks of this pool."""
+        yield from self.prefill_queue.values()
+        yield from self.decode_queue.values()
+
+    def available(self, newcomers: int = 0) -> int:
+        """Blocks that may be taken now, `newcomers` sequences let in besides those that are here.
+
+        A variant with many rows may span fewer columns than the pool has; what it spans, the sequences of a pool
+        share. While one of them uses a block beyond, every step must be of a variant with fewer rows: until that
+        sequence has ended a newcomer gets no block at all.
+        """
+        limit = self.block_limit(newcomers)
+        if (
+            newcomers
+            and limit < self.blocks.block_count
+            and self.blocks.high_water(False) > limit * self.blocks.block_size
+        ):
+            return 0
+        return self.blocks.available_below(limit)
+
+    def block_limit(self, newcomers: int = 0) -> int:
+        """Blocks that lie in the columns spanned by a variant with a row for every sequence, newcomers included."""
+        if self._shapes.slots:  # a block is a cache, and no step spans more than those of its own sequences
+            return self.blocks.block_count
+        return min(self.blocks.block_count, self._shapes.reach(self.population + newcomers) // self.blocks.block_size)
+
+    def allocate(self, count: int, newcomers: int = 0) -> tuple[int, ...] | None:
+        """Fresh blocks, or None. With a host cache the lowest: what they hold is copied away, to keep pools low."""
+        if count > self.available(newcomers):
+            return None
+        if not self._host_cache.limit:
+            return self.blocks.allocate(count, self.block_limit(newcomers))
+        claimed = self.blocks.claim_lowest(count)
+        assert claimed is not None
+        for block, key in claimed[1].items():
+            self._offload(block, key)
+        return claimed[0]
+
+    @property
+    def reserved(self) -> int:
+        """Blocks that the prompts being computed will still take.
+
+        They take them step by step and always the lowest, because a step spans every column up to the highest block
+        that is written.
+        """
+        return sum(self._reserved_for(sequence) for sequence in self.prefill_queue.values())
+
+    def _reserved_for(self, sequence: Sequence) -> int:
+        return blocks_for(len(sequence.tokens), self.blocks.block_size) - len(sequence.blocks)
+
+    def grow(self, sequence: Sequence, blocks: int) -> bool:
+        """Give a sequence `blocks` blocks in all; False when those not reserved for others are too few."""
+        missing = blocks - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        is_prefill = sequence.status is SequenceStatus.PREFILL
+        own = self._reserved_for(sequence) if is_prefill else 0
+        fits = missing + self.reserved - own <= self.available()
+        fits &= self._has_window_room(missing, sequence if is_prefill else None)
+        fresh = self.allocate(missing) if fits else None
+        sequence.blocks.extend(fresh or ())
+        self.windows.hold(fresh or ())
+        return fresh is not None
+
+    def admits(self, newcomer: Sequence) -> bool:
+        """Whether there is room for what it will see in layers with a window, its next tokens included."""
+        coming = min(newcomer.request.params.max_tokens, FORESEEN_TOKENS)
+        return self._has_window_room(self.windows.wanted(len(newcomer.tokens) + coming), None)
+
+    def _has_window_room(self, blocks: int, taker: Sequence | None) -> bool:
+        """Beside what prompts under way will still hold; the taker's own is among it."""
+        others = [sequence for sequence in self.prefill_queue.values() if sequence is not taker]
+        coming = sum(
+            max(0, self.windows.wanted(len(sequence.tokens)) - len(sequence.blocks) + sequence.behind)
+            for sequence in others
+        )
+        return self.windows.has_room(blocks + coming)
+
+    def known(self, keys: abc.Sequence[BlockKey]) -> list[int | None]:
+        """The longest computed prefix that a newcomer may share: the block of each key, None for a copy on the host.
+
+        Not more copies than half the host cache: making room for them may put as many others there.
+        """
+        limit = self.block_limit(newcomers=1)
+        copies = self._host_cache.limit // 2
+        found: list[int | None] = []
+        for key in keys:
+            block = next(iter(self.blocks.lookup((key,))), limit)
+            copies -= block >= limit
+            if block >= limit and (copies < 0 or key not in self._host_cache):
+                break
+            found.append(block if block < limit else None)
+        return found[: self.windows.usable(found)]
+
+    def load(self, keys: abc.Sequence[BlockKey], known: abc.Sequence[int | None]) -> list[int]:
+        """Order copies from the host cache into fresh blocks; the blocks of the whole known prefix.
+
+        known: what `known` returned for these keys. The caller has acquired its blocks and checked that enough fresh
+        ones are there.
+        """
+        offloaded = [key for key, block in zip(keys, known, strict=False) if block is None]
+        for key in offloaded:
+            self._host_cache.touch(key)
+        fresh = dict(zip(offloaded, self.allocate(len(offloaded), newcomers=1) or (), strict=True))
+        for key, block in fresh.items():
+            assert key in self._host_cache, "making room for copies has cost one of them"
+            self.blocks.register(block, key)
+            self._moves.append(BlockMove(MoveKind.LOAD, key, self.index, block))
+        return [fresh[key] if block is None else block for key, block in zip(keys, known, strict=False)]
+
+    def set_past(self, past: int, regret_ms: float = 0.0) -> None:
+        """The next step spans `past` columns: cached blocks beyond go to the host cache, or are forgotten without one.
+
+        regret_ms: what it loses for not having another width; 0 once it has the best one.
+        """
+        if self._shapes.segmented:
+            return
+        if self._host_cache.limit:
+            for block in self.blocks.cached_above(past):
+                key = self.blocks.key(block)
+                assert key is not None
+                self._offload(block, key)
+        self.blocks.trim(past)
+        self.regret_ms = self.regret_ms + regret_ms if past == self.width and regret_ms else 0.0
+        self.width = past
+
+    def extent(self) -> Extent:
+        """The columns that the next step must span, and those it had better span.
+
+        With a host cache, cached blocks ask for no width, and a pool is re-laid narrower only to half of it or less.
+        Segmented shapes have no columns to span: what counts is how many their rows read.
+        """
+        if self._shapes.segmented:
+            read = min(sum(sequence.computed for sequence in self.decode_queue.values()), self._shapes.max_past)
+            first = min(self.prefill_queue.values(), key=lambda sequence: sequence.rank, default=None)
+            return Extent(read, read, read, prompt_past=first.computed if first else 0)
+        referenced = max((self._written(sequence) for sequence in self.running()), default=0)
+        if not self._host_cache.limit:
+            return Extent(
+                referenced, max(referenced, self.blocks.high_water(with_cached=True)), self.width, self.regret_ms
+            )
+        preferred = max(referenced, self.width) if 2 * self._shapes.round_past(referenced) > self.width else referenced
+        return Extent(referenced, preferred, self.width, self.regret_ms)
+
+    def _written(self, sequence: Sequence) -> int:
+        """Columns up to the end of the highest block that holds something; reserved ones hold nothing yet."""
+        blocks = sequence.blocks[: blocks_for(sequence.computed, self.blocks.block_size)]
+        return (max(blocks, default=-1) + 1) * self.blocks.block_size
+
+    def note_prefills(
+        self, taken: abc.Sequence[tuple[Sequence, int]], kv_only: abc.Sequence[tuple[Sequence, int]]
+    ) -> None:
+        """A step is planned: whether prompts must come first in the next one, because this has no room for any.
+
+        kv_only: of a step that decodes, what prompts could compute in a KV-only shape, which never decodes: so it has
+        its turn after every step that does.
+        """
+        waits, has_rows = (any(not s.is_pooled for s in part) for part in (self.prefill_queue.values(), dict(taken)))
+        is_due = any(rows > 0 and not sequence.is_pooled for sequence, rows in kv_only)
+        self.prefill_starved = waits and (not has_rows or is_due)
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Put a sequence that holds its blocks into the queue of what it needs next."""
+        if sequence.rows_wanted > sequence.decode_rows:
+            sequence.move(SequenceStatus.PREFILL)
+            self.prefill_queue[sequence.id] = sequence
+        else:
+            sequence.move(SequenceStatus.DECODE)
+            self.decode_queue[sequence.id] = sequence
+
+    def advance(self, sequence: Sequence, prefix_cache: bool) -> None:
+        """More of it is computed: full blocks go into the prefix cache, if there is one; others are behind windows."""
+        if prefix_cache:
+            self._register(sequence)
+        if not self.windows.window:
+            return
+        first = min(self.windows.first_seen(sequence.computed), len(sequence.blocks))
+        if first > sequence.behind:
+            self._release_windows(sequence.blocks[sequence.behind : first])
+            sequence.behind = first
+
+    def _release_windows(self, blocks: abc.Sequence[int]) -> None:
+        known = {block for block in blocks if self.blocks.key(block) is not None}
+        self.windows.release(blocks, known)
+
+    def _register(self, sequence: Sequence) -> None:
+        size = self.blocks.block_size
+        full = sequence.computed // size
+        if full <= sequence.registered:
+            return
+        sequence.extend_keys(full * size, size)
+        full = min(full, len(sequence.keys))  # those of a run that ends with a block come together
+        for block in range(sequence.registered, full):
+            key = sequence.keys[block]
+            if any(other not in self.windows for other in self.blocks.lookup((key,))):
+                self.blocks.disown(key)
+            self.blocks.register(sequence.blocks[block], key)
+        sequence.registered = full
+
+    def hand_over(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Give a newcomer the blocks that hold its computed beginning."""
+        sequence.pool, sequence.blocks, sequence.registered = self.index, blocks, len(blocks)
+        sequence.computed = len(blocks) * self.blocks.block_size
+        sequence.behind = self.windows.first_seen(sequence.computed)
+        self.windows.hold(blocks[sequence.behind :])
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take a sequence out of the queues and its blocks back."""
+        self.prefill_queue.pop(sequence.id, None)
+        self.decode_queue.pop(sequence.id, None)
+        self._release_windows(sequence.blocks[sequence.behind :])
+        self.blocks.release(sequence.blocks)
+        sequence.blocks, sequence.behind = [], 0
+
+    def take_freed(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Blocks that nobody wants since the last call, and those that only layers with a window gave back."""
+        emptied = self.blocks.take_emptied()
+        if not self.windows.window:
+            return emptied, frozenset()
+        self.windows.forget(emptied)
+        return emptied, self.windows.take_dropped()
+
+    def _offload(self, block: int, key: BlockKey) -> None:
+        if key not in self._host_cache:
+            self._moves.append(BlockMove(MoveKind.OFFLOAD, key, self.index, block))
+        self._moves.extend(BlockMove(MoveKind.EVICT, old) for old in self._host_cache.put(key))
+
+
+PATIENCE = 8  # steps without a row for any text, after which texts have a turn
+
+Rows = list[tuple[Sequence, int]]  # sequences, and how many rows each takes or may take
+
+
+class PooledTurns:
+    """rows: that texts may take of a step while a sequence of any pool generates, at most a quarter of the most."""
+
+    def __init__(self, rows: int, pools: abc.Sequence[PoolQueues], shapes: ShapeTable) -> None:
+        self._rows = min(rows, max(shapes.unit, shapes.max_rows // 4))
+        self._pools = pools
+        self._most_rows = shapes.max_rows // shapes.unit
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether there are both: texts that become vectors, and sequences that generate."""
+        kinds = {sequence.is_pooled for pool in self._pools for sequence in pool.running()}
+        return len(kinds) == 2
+
+    def first(self, busy: Iterable[PoolQueues]) -> list[PoolQueues]:
+        """The pools that may have the next step: those that generate, and those whose texts have a turn."""
+        found = list(busy)
+        return [pool for pool in found if _generates(pool) or pool.pooled_waits >= PATIENCE] or found
+
+    def is_due(self, pool: PoolQueues) -> bool:
+        """Whether its texts have a turn."""
+        return pool.pooled_waits >= PATIENCE
+
+    def order(self, pool: PoolQueues, sequence: Sequence) -> int:
+        """Which pool a newcomer had better go to: the one with most blocks for it, texts that give way not counted."""
+        texts = () if sequence.is_pooled else (len(each.blocks) for each in pool.running() if each.is_pooled)
+        return -(pool.available(1) + sum(texts))
+
+    def newcomers(self, pool: PoolQueues, sequence: Sequence) -> int:
+        """For how many sequences more there must be rows when this one comes: a text leaves room for all others."""
+        if not (sequence.is_pooled and any(_generates(each) for each in self._pools)):
+            return 1
+        return max(1, self._most_rows - pool.population)
+
+    def in_the_way(self) -> list[tuple[PoolQueues, Sequence]]:
+        """Texts in columns that a step of most rows does not span: while they are there, prompts have fewer rows."""
+        if not self.is_contended:
+            return []
+        limits = {pool.index: pool.block_limit(max(0, self._most_rows - pool.population)) for pool in self._pools}
+        texts = [(pool, sequence) for pool in self._pools for sequence in pool.running() if sequence.is_pooled]
+        return [(pool, text) for pool, text in texts if max(text.blocks, default=-1) >= limits[pool.index]]
+
+    def bounded(self, pool: PoolQueues, prefills: Rows) -> Rows:
+        """Of the rows that prompts may take those that are allowed now, in the order in which they are to take them."""
+        if not self.is_contended:
+            return prefills
+        left, texts = self._rows, []
+        for sequence, rows in prefills:
+            if sequence.is_pooled and left > 0:
+                texts.append((sequence, min(rows, left)))
+                left -= rows
+        prompts = [(sequence, rows) for sequence, rows in prefills if not sequence.is_pooled]
+        return texts + prompts if self.is_due(pool) else prompts + texts
+
+    def filled(self, taken: Rows, prefills: Rows, padding: int) -> Rows:
+        """The rows that prompts take, and in place of padding more rows of texts."""
+        rows = {sequence.id: (sequence, count) for sequence, count in taken}
+        for sequence, most in prefills:
+            if sequence.is_pooled and padding > 0:
+                own = rows.get(sequence.id, (sequence, 0))[1]
+                rows[sequence.id] = sequence, min(most, own + padding)
+                padding -= rows[sequence.id][1] - own
+        return list(rows.values())
+
+    def count(self, served: PoolQueues, prefills: Rows) -> None:
+        """A step is planned: whose texts have to wait, and for how long now."""
+        is_contended = self.is_contended
+        for pool in self._pools:
+            waits = is_contended and any(sequence.is_pooled for sequence in pool.prefill_queue.values())
+            has_rows = pool is served and any(sequence.is_pooled for sequence, _ in prefills)
+            pool.pooled_waits = pool.pooled_waits + 1 if waits and not has_rows else 0
+
+
+def _generates(pool: PoolQueues) -> bool:
+    return any(not sequence.is_pooled for sequence in pool.running())

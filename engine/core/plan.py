@@ -1,0 +1,198 @@
+"""What one step will run, decided before anything runs, and what it came to."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.bundle.variant import StepShape
+from engine.core.block_diffusion import Prediction
+from engine.core.forecast_tree import ForecastTree, TreeOutcome
+from engine.core.kv_blocks import BlockKey
+from engine.core.sequence import Capacity, Sequence
+from engine.request import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the scheduler behaves; see `EngineConfig` for the meaning of each. `build.py` makes it of a configuration.
+
+    offload_blocks: blocks that the host KV cache may hold, 0 = there is none.
+    is_recurrent: whether sequences carry a state that is only there where they are; state_snapshots: how many copies of
+    states there may be. pooled_rows: `embed_rows`. window: columns that rows see in layers with the widest window, 0 =
+    no layer has one; window_blocks: most blocks whose columns of such layers are there.
+    """
+
+    capacity: Capacity
+    max_running: int
+    max_gap_ms: float
+    prefix_cache: bool
+    lookup_rows: int
+    prediction_rows: int
+    offload_blocks: int
+    reserve_tokens: int
+    is_recurrent: bool
+    state_snapshots: int
+    pooled_rows: int
+    window: int
+    window_blocks: int
+
+
+FORESEEN_TOKENS = 256  # an answer may be bounded by the whole context and mostly is much shorter
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive rows of one sequence.
+
+    tokens: one per row. first_position: of the first row; the rest follow. blocks: of the columns already
+    computed (`past_columns` of them count). targets: the column each row's KV goes to if it is kept.
+    logit_rows: how many of the last rows need logits. logprob_tokens: for each of the first of those rows the known
+    prompt token that follows it, whose log-probability is reported; from each of the others a token is sampled.
+    tree: what the rows are instead of a run of tokens; a token is sampled from each of its nodes, the logits of all
+    rows are read, and `targets` has a column for each place.
+    state_key: of the snapshot of recurrent layers that the rows go on from, b"" = from where the sequence is.
+    snapshots: after how many of the rows such a snapshot is taken, and its key.
+    block_rows: rows of so many tokens see each other both ways, from block to block causally.
+    masked: of a block that is denoised, the rows whose own tokens are predicted; these need logits instead of the last.
+    Rows beyond `targets` are never kept.
+    """
+
+    sequence: Sequence
+    tokens: tuple[int, ...]
+    first_position: int
+    blocks: tuple[int, ...]
+    past_columns: int
+    targets: tuple[int, ...]
+    logit_rows: int
+    logprob_tokens: tuple[int, ...] = ()
+    state_key: BlockKey = b""
+    snapshots: tuple[tuple[int, BlockKey], ...] = ()
+    masked: tuple[int, ...] = ()
+    tree: ForecastTree | None = None
+    block_rows: int = 1
+
+    @property
+    def early_targets(self) -> tuple[int, ...]:
+        """Where its first rows may be written while the step runs, guesses included.
+
+        These slots are the sequence's alone, and written anew before anything sees them if the rows are not kept. Of a
+        tree only the first node has its place already. A sequence that ends with the step waits for what is kept.
+        """
+        if not self.sequence.request.params.max_tokens:
+            return ()
+        return self.targets[:1] if self.tree is not None else self.targets
+
+    @property
+    def logit_indices(self) -> Iterable[int]:
+        """Which of its rows need logits."""
+        return self.masked or range(len(self.tokens) - self.logit_rows, len(self.tokens))
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is no prefill: one row and guesses behind it, or at most two blocks."""
+        if self.sequence.active_block is not None:
+            return len(self.tokens) <= self.sequence.decode_rows
+        return 0 < self.read_rows == len(self.tokens) and not self.sequence.is_pooled
+
+    @property
+    def room(self) -> int:
+        """Columns that the sequence is going to need: for its tokens, and for those it is still expected to give."""
+        sequence = self.sequence
+        coming = min(sequence.request.params.max_tokens - sequence.generated, FORESEEN_TOKENS)
+        return max(len(sequence.tokens) + coming, self.past_columns + len(self.tokens))
+
+    @property
+    def sampled_rows(self) -> int:
+        """Logit rows from which a token is sampled: the last ones; 0 while a prompt is computed."""
+        return self.tree.nodes if self.tree is not None else self.read_rows
+
+    @property
+    def read_rows(self) -> int:
+        """Logit rows that the sampler reads: those it samples a token from, and those of forecasts."""
+        return self.logit_rows - len(self.logprob_tokens)
+
+    @property
+    def guesses(self) -> tuple[int, ...]:
+        """The guessed tokens at the end of `tokens`: all that sampled rows hold but the first, which is certain."""
+        if self.masked:
+            return ()
+        if self.tree is not None:
+            return self.tokens[1:]
+        return self.tokens[len(self.tokens) - self.sampled_rows + 1 :]
+
+
+class MoveKind(StrEnum):
+    """What happens to a block's contents."""
+
+    OFFLOAD = "offload"  # copied from the block to the host cache
+    LOAD = "load"  # copied from the host cache to the block
+    EVICT = "evict"  # the host cache's copy is forgotten; the block is irrelevant
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMove:
+    """One copy between a pool and the host cache. Moves are done before the step, strictly in order."""
+
+    kind: MoveKind
+    key: bytes
+    pool: int = 0
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step over one pool. Prefill segments come first, single decode rows last; the step is right-aligned."""
+
+    shape: StepShape
+    pool: int
+    segments: tuple[Segment, ...]
+    moves: tuple[BlockMove, ...] = ()
+
+    @property
+    def rows_used(self) -> int:
+        """Useful rows; the rest of `shape.rows` is padding."""
+        return sum(len(segment.tokens) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """What one segment came to: new tokens of its sequence, and how many of its rows, from the first, are kept.
+
+    drafted, accepted: guesses that were judged, and those of them that are new tokens. logprobs: of
+    tokens that were chosen in several steps.
+    path: of a tree the accepted nodes; the first `kept_rows` of these are kept.
+    """
+
+    segment: Segment
+    new_tokens: tuple[int, ...]
+    kept_rows: int
+    drafted: int = 0
+    accepted: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    path: tuple[int, ...] = ()
+
+    @property
+    def sequence(self) -> Sequence:
+        """Whose update it is."""
+        return self.segment.sequence
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The column that each kept row's keys and values go to."""
+        return self.segment.targets[: self.kept_rows]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What was read of the logits of a step, by sequence id.
+
+    tokens: one for each sampled row; of a tree those behind the accepted nodes. deferred: ids of sequences that were
+    not sampled; their logit rows are computed again in a later step. predicted: what is said of each masked token of a
+    block. trees: what came of them. prompt_logprobs: of the prompt tokens whose log-probabilities the step gave.
+    """
+
+    tokens: Mapping[str, tuple[int, ...]]
+    deferred: Collection[str] = ()
+    predicted: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
+    trees: Mapping[str, TreeOutcome] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, list[TokenLogprob]] = field(default_factory=dict)

@@ -1,0 +1,409 @@
+"""The scheduler: its queues and columns, the plan of the next step, and the commit of what the step gave."""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+
+from engine.bundle.variant import ShapeTable, StepShape
+from engine.core.checks import pool_violations, sequence_violations, window_violations
+from engine.core.forecast_tree import ForecastShape
+from engine.core.guesses import Guesser
+from engine.core.kv_blocks import BlockKey, BlockPool, HostCache
+from engine.core.kv_queues import PooledTurns, PoolQueues, Rows
+from engine.core.plan import BlockMove, Rules, Segment, SequenceUpdate, StepPlan, StepResult
+from engine.core.planner import Freed, Gauges, Planner
+from engine.core.policy import CostTable, Demand, Growth, Share, share_rows
+from engine.core.prefixes import StateBorders, is_in_progress, pending_keys
+from engine.core.rows import (
+    Guesses,
+    Wants,
+    first_block,
+    guessing,
+    kv_only_rows,
+    make_segment,
+    plan_trees,
+    prefills_of,
+    rows_of,
+    take_predictions,
+    take_rows,
+    take_tokens,
+    take_turns,
+    without,
+)
+from engine.core.sequence import OutputLengthEstimate, Sequence, SequenceStatus, blocks_for, fits_now
+from engine.core.speculation import NO_PROPOSALS, Drafter, DraftRequest, PromptLookup
+from engine.request import FinishReason, Request
+
+
+class Scheduler(Planner):
+    """Owns every sequence and every block. `plan` reserves columns and rows, `commit` takes in the tokens.
+
+    forecasts: how the model guesses for itself, None if it does not. lookup: n-grams of other lengths than usual.
+    """
+
+    def __init__(
+        self,
+        shapes: ShapeTable,
+        costs: CostTable,
+        pools: list[BlockPool],
+        rules: Rules,
+        forecasts: ForecastShape | None = None,
+        lookup: PromptLookup | None = None,
+    ) -> None:
+        super().__init__(costs, rules.capacity, pools[0].block_size)
+        self.shapes = shapes
+        self.rules = rules
+        self._guesser = Guesser(lookup or PromptLookup(), shapes, costs, rules, self.counters)
+        self._forecasts = forecasts
+        self._output_length = OutputLengthEstimate(rules.reserve_tokens, rules.capacity, pools[0].block_size)
+        self.host_cache = HostCache(rules.offload_blocks)
+        self._moves: list[BlockMove] = []  # due before the next step; the pools append
+        self.states = StateBorders(rules.is_recurrent, rules.state_snapshots, pools[0].block_size)
+        shared = shapes, self.host_cache, self._moves, rules.window, rules.window_blocks
+        self._pools = [PoolQueues(index, blocks, *shared) for index, blocks in enumerate(pools)]
+        self._turns = PooledTurns(rules.pooled_rows, self._pools, shapes)
+        self._waiting: dict[str, Sequence] = {}
+        self._steps = 0
+        self._arrivals = 0
+
+    # -- what comes in ------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
+        """Queue a request. ValueError with the numbers when it can never fit."""
+        capacity, tokens = self.rules.capacity, [*request.prompt_ids, *emitted]
+        limit = capacity.tokens_per_sequence if request.pooling is None else capacity.tokens_per_input + 1
+        if not request.prompt_ids:
+            raise ValueError("the prompt is empty")
+        if len(tokens) >= limit:
+            raise ValueError(f"{len(tokens)} tokens leave no room in a context of {limit}")
+        if self.find(request.id) is not None:
+            raise ValueError(f"request id {request.id} is in use")
+        block = first_block(request, len(tokens), self.shapes.unit)
+        sequence = Sequence(
+            request, self._arrivals, seed, tokens, arrived_s=now_s, resumed=len(emitted), active_block=block
+        )
+        self._arrivals += 1
+        self._waiting[request.id] = sequence
+        return sequence
+
+    def abort(self, sequence_id: str) -> Sequence | None:
+        sequence = self.find(sequence_id)
+        if sequence is not None:
+            self._finish(sequence, FinishReason.ABORT)
+        return sequence
+
+    def computed_blocks(self, sequence_id: str) -> list[tuple[int, int, BlockKey]]:
+        """Pool, block and key of each full block that is computed of a sequence; none for one that waits."""
+        sequence, size = self.find(sequence_id), self._pools[0].blocks.block_size
+        if sequence is None or sequence.status is SequenceStatus.WAITING:
+            return []
+        sequence.extend_keys(sequence.computed // size * size, size)
+        full = min(sequence.computed // size, len(sequence.keys))
+        return [(sequence.pool, sequence.blocks[index], sequence.keys[index]) for index in range(full)]
+
+    def find(self, sequence_id: str) -> Sequence | None:
+        """The unfinished sequence of an id, for callers outside a step; a plan's segments carry theirs."""
+        if sequence_id in self._waiting:
+            return self._waiting[sequence_id]
+        for pool in self._pools:
+            found = pool.prefill_queue.get(sequence_id) or pool.decode_queue.get(sequence_id)
+            if found is not None:
+                return found
+        return None
+
+    # -- what is there ------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Sequences without columns."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Sequences with columns."""
+        return sum(pool.population for pool in self._pools)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting) or self.running > 0
+
+    @property
+    def pools(self) -> tuple[BlockPool, ...]:
+        """The block pools, for gauges and checks."""
+        return tuple(pool.blocks for pool in self._pools)
+
+    def gauges(self) -> Gauges:
+        used, total = (
+            sum(count * pool.block_size for pool, count in zip(self.pools, counts, strict=True))
+            for counts in ([pool.referenced for pool in self.pools], [pool.block_count for pool in self.pools])
+        )
+        return Gauges(self.running, self.waiting, used, total)
+
+    def take_freed(self) -> Freed:
+        gone = self.states.take_forgotten()
+        freed = zip(*(pool.take_freed() for pool in self._pools), strict=True)
+        return Freed(gone.sequences, gone.snapshots, *(tuple(enumerate(each)) for each in freed))
+
+    def reservations(self) -> tuple[tuple[int, int], ...]:
+        """For each pool the blocks that prompts under way will still take, and those that are there; for checks."""
+        return tuple((pool.reserved, pool.available()) for pool in self._pools)
+
+    def violations(self) -> Iterator[str]:
+        yield from pool_violations(self.pools, self.sequences(), self.reservations())
+        yield from sequence_violations(self.sequences(), self.block_size, self.capacity)
+        yield from window_violations([(pool.windows, tuple(pool.running())) for pool in self._pools])
+
+    def sequences(self) -> tuple[Sequence, ...]:
+        return (*self._waiting.values(), *(s for pool in self._pools for s in pool.running()))
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def draft_requests(self, drafter: Drafter, late: Collection[str] = ()) -> list[DraftRequest]:
+        """What a draft model shall propose for the next step: nothing while prompts want its time. Changes no queue."""
+        pool = self._next_pool(late) if drafter.most else None
+        ready = without(pool.decode_queue, late) if pool is not None else []
+        if pool is None or not ready or pool.prefill_queue:
+            return []
+        share = self._share(pool, Wants(ready))
+        decodes = guessing(take_turns(ready, share.decodes))
+        return self._guesser.requests(decodes, drafter, self._guesser.growth(decodes, share))
+
+    def plan(
+        self, late: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
+    ) -> StepPlan | None:
+        """Decide the next step; None when no sequence can run.
+
+        late: ids of sequences whose next token cannot be sampled now; of a prompt all but the last token is computed.
+        proposals: guesses of a draft model, by sequence id.
+        """
+        self._admit()
+        pool = self._next_pool(late)
+        if pool is None:
+            return None
+        self._reserve_decode_columns(pool)
+        wants = self._wants(pool, late)
+        if not wants.ready and not pool.prefill_queue:  # the decoding sequences gave their columns back
+            return None
+        share = self._share(pool, wants)
+        pool.set_past(share.shape.past, share.regret_ms)
+        is_kv_only = share.shape in self.shapes.prefill
+        decodes = take_turns(wants.ready, share.decodes)
+        prefills = take_rows(wants.kv_only if is_kv_only else wants.prompts, share.prefill_rows)
+        pool.note_prefills(prefills, wants.kv_only if decodes else ())
+        self._turns.count(pool, prefills)
+        shape, guesses = self._guess(pool, guessing(decodes), share, wants, proposals)
+        padding = shape.rows - share.useful - guesses.rows
+        fillers = kv_only_rows(wants.texts_too) if is_kv_only else wants.texts_too
+        prefills = self._turns.filled(prefills, fillers, padding)
+        self._take_reserved(pool, prefills)
+        make = partial(make_segment, block_size=self.block_size, states=self.states)
+        segments = [make(sequence, rows, (), None) for sequence, rows in prefills]
+        segments += [make(s, rows, guesses.drafts.get(s.id, ()), guesses.trees.get(s.id)) for s, rows in decodes]
+        return StepPlan(shape, pool.index, tuple(segments), self.take_moves())
+
+    def take_moves(self) -> tuple[BlockMove, ...]:
+        """What is due before blocks are what they are said to be; the caller carries it out."""
+        moves = tuple(self._moves)
+        self._moves.clear()
+        return moves
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
+        """Take in what a step came to. Ends what is finished.
+
+        Sequences that were dropped since the plan was made (aborted, or lost in the step) get no update.
+        """
+        self._steps += 1
+        self._pools[plan.pool].last_step = self._steps
+        updates = []
+        rows_used = plan.rows_used
+        for segment in plan.segments:
+            sequence = segment.sequence
+            if sequence.is_finished:
+                continue
+            sequence.steps += 1
+            sequence.step_rows += rows_used
+            sequence.prompt_logprobs += result.prompt_logprobs.get(sequence.id, ())
+            if sequence.active_block is None:
+                tokens = None if sequence.id in result.deferred else result.tokens.get(sequence.id, ())
+                update = take_tokens(segment, tokens, result.trees.get(sequence.id), self._guesser, self.rules)
+            else:
+                limit = self.rules.capacity.tokens_per_sequence
+                update = take_predictions(segment, result.predicted.get(sequence.id, ()), limit)
+            sequence.last_served = self._steps
+            self._advance(segment, update.kept_rows)
+            updates.append(update)
+        return updates
+
+    def fail(self, plan: StepPlan) -> list[Sequence]:
+        lost = [segment.sequence for segment in plan.segments if not segment.sequence.is_finished]
+        for sequence in lost:
+            self._finish(sequence, FinishReason.ABORT)
+        return lost
+
+    def drop(self, sequence: Sequence) -> None:
+        self._finish(sequence, FinishReason.ABORT)
+
+    def _admit(self) -> None:
+        """Move waiting sequences into pools, in order of rank; stop at the first that must wait for columns.
+
+        What generates takes them from what is pooled.
+        """
+        if self._waiting:
+            self._admit_waiting()
+        for pool, sequence in self._turns.in_the_way():
+            self._preempt(pool, sequence)
+
+    def _admit_waiting(self) -> None:
+        pending = pending_keys(self._pools, self.states)
+        for sequence in sorted(self._waiting.values(), key=lambda s: s.rank):
+            if self.running >= self.rules.max_running and not self._make_room(sequence):
+                return
+            block_size, rank = self._pools[0].blocks.block_size, sequence.rank
+            sequence.extend_keys(len(sequence.tokens), block_size)
+            keys = sequence.usable_keys(block_size)
+            if self.rules.prefix_cache and is_in_progress(keys, rank, self._pools, pending, self.states):
+                continue
+            while not self._admit_one(sequence):
+                if not self._make_room(sequence):
+                    return
+            for key in self.states.in_progress(sequence):
+                pending.setdefault(key, rank)
+
+    def _admit_one(self, sequence: Sequence) -> bool:
+        keys = sequence.usable_keys(self._pools[0].blocks.block_size) if self.rules.prefix_cache else []
+        for pool in sorted(
+            self._pools, key=lambda p: (-len(self.states.known(p, keys)), self._turns.order(p, sequence))
+        ):
+            known = self.states.known(pool, keys)
+            known = known[: sequence.shareable_blocks(len(known), pool.blocks.block_size)]
+            shared = [block for block in known if block is not None]
+            pool.blocks.acquire(shared)
+            needed = blocks_for(len(sequence.tokens), pool.blocks.block_size) - len(shared)
+            # With fused graphs whoever runs has all the columns it will ever need.
+            growing = () if self.shapes.slots else pool.running()
+            reserved = pool.reserved + self._output_length.reserved(sequence, growing)
+            available = pool.available(self._turns.newcomers(pool, sequence)) if pool.admits(sequence) else 0
+            if not fits_now(needed, available, reserved):
+                pool.blocks.release(shared)
+                continue
+            self._start(sequence, pool, pool.load(keys, known))
+            return True
+        return False
+
+    def _make_room(self, newcomer: Sequence) -> bool:
+        """Take the columns of the last pooled sequence, if the newcomer is none; False when none has any."""
+        texts = [s for pool in self._pools for s in pool.running() if s.is_pooled and not newcomer.is_pooled]
+        if texts:
+            last = max(texts, key=lambda s: s.rank)
+            self._preempt(self._pools[last.pool], last)
+        return bool(texts)
+
+    def _start(self, sequence: Sequence, pool: PoolQueues, blocks: list[int]) -> None:
+        """Let a sequence in; `blocks` hold what is computed of its beginning."""
+        del self._waiting[sequence.id]
+        pool.hand_over(sequence, blocks)
+        self.states.start(sequence)
+        if not sequence.preemptions:
+            sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
+            self.counters.prefix_queries += len(sequence.tokens)
+            self.counters.prefix_hits += sequence.computed
+        pool.enqueue(sequence)
+
+    # -- the parts of plan --------------------------------------------------------------------------------------
+
+    def _next_pool(self, late: Collection[str]) -> PoolQueues | None:
+        busy = [pool for pool in self._pools if pool.prefill_queue or without(pool.decode_queue, late)]
+        return min(self._turns.first(busy), key=lambda pool: pool.last_step, default=None)
+
+    def _reserve_decode_columns(self, pool: PoolQueues) -> None:
+        """Give every decoding sequence the columns its next rows need; if there are none the greatest rank gives way.
+
+        Tokens that are known need a column, those of a block that is denoised do not.
+        """
+        for sequence in sorted(pool.decode_queue.values(), key=lambda s: s.rank):
+            while sequence.status is SequenceStatus.DECODE and not self._grow(pool, sequence, sequence.final_tokens):
+                self._preempt(pool, max(pool.running(), key=lambda s: s.rank))
+
+    def _grow(self, pool: PoolQueues, sequence: Sequence, tokens: int) -> bool:
+        return pool.grow(sequence, blocks_for(min(tokens, self.rules.capacity.columns), pool.blocks.block_size))
+
+    def _preempt(self, pool: PoolQueues, sequence: Sequence) -> None:
+        """Take the columns back; what was computed is prefilled again later, or found in the prefix cache."""
+        pool.leave(sequence)
+        self.states.end(sequence)
+        sequence.move(SequenceStatus.WAITING)
+        sequence.computed = sequence.registered = 0
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        self._waiting[sequence.id] = sequence
+
+    def _wants(self, pool: PoolQueues, late: Collection[str]) -> Wants:
+        ready = without(pool.decode_queue, late)
+        every = prefills_of(self.shapes, pool.prefill_queue.values(), late, bool(ready))
+        prompts = self._turns.bounded(pool, every)
+        return Wants(ready, prompts, kv_only_rows(prompts) if self.shapes.prefill else [], every)
+
+    def _share(self, pool: PoolQueues, wants: Wants) -> Share:
+        demand = Demand(
+            rows_of(wants.ready),
+            sum(rows for _, rows in wants.prompts),
+            pool.prefill_starved or self._turns.is_due(pool),
+            sum(max(0, rows) for _, rows in wants.kv_only),
+        )
+        return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
+
+    def _guess(
+        self,
+        pool: PoolQueues,
+        decodes: list[Sequence],
+        share: Share,
+        wants: Wants,
+        proposals: Mapping[str, tuple[int, ...]],
+    ) -> tuple[StepShape, Guesses]:
+        """The guesses behind decodes, the trees of those that have none, and the shape that the step grows to."""
+        growth = self._guesser.growth(decodes, share, sum(rows for _, rows in wants.prompts))
+        drafts = self._draft(pool, decodes, growth, proposals)
+        rows = sum(map(len, drafts.values()))
+        shape, others = growth.shape(rows), [sequence for sequence in decodes if sequence.id not in drafts]
+        padding, grow = shape.rows - share.useful - rows, partial(self._grow, pool)
+        trees = plan_trees(self._forecasts, others, padding, shape.past, self.rules.capacity, grow)
+        return shape, Guesses(drafts, trees)
+
+    def _take_reserved(self, pool: PoolQueues, prefills: Rows) -> None:
+        """Give prompts the columns of their next rows, which were reserved when they were let in."""
+        for sequence, rows in prefills:
+            is_reserved = self._grow(pool, sequence, min(sequence.computed + rows, sequence.final_tokens))
+            assert is_reserved, f"{sequence.id}: the blocks of its prompt were reserved for it"
+
+    def _draft(
+        self, pool: PoolQueues, decodes: list[Sequence], growth: Growth, proposals: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """The guesses that are worth their rows, of sequences that get columns for them."""
+        taken = self._guesser.take(decodes, proposals, growth)
+        return {
+            sequence.id: guess
+            for sequence in decodes
+            if (guess := taken.get(sequence.id, ())) and self._grow(pool, sequence, sequence.computed + 1 + len(guess))
+        }
+
+    def _advance(self, segment: Segment, kept_rows: int) -> None:
+        """So many more of its tokens are computed; it ends, or goes on in the queue where it belongs now."""
+        sequence = segment.sequence
+        sequence.computed += kept_rows
+        pool = self._pools[sequence.pool]
+        pool.advance(sequence, self.rules.prefix_cache)
+        self.states.commit(segment, kept_rows)
+        if sequence.finish is not None:
+            self._finish(sequence, sequence.finish)
+        elif sequence.status is SequenceStatus.PREFILL and sequence.rows_wanted <= sequence.decode_rows:
+            del pool.prefill_queue[sequence.id]
+            pool.enqueue(sequence)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.finish = reason
+        self._output_length.observe(sequence.generated)
+        self.states.end(sequence)
+        if sequence.status is SequenceStatus.WAITING:
+            del self._waiting[sequence.id]
+        else:
+            self._pools[sequence.pool].leave(sequence)
+        sequence.move(SequenceStatus.FINISHED)

@@ -1,0 +1,281 @@
+"""How far one request has got, whether it fits, and where its answer ends."""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+
+from engine.core.block_diffusion import ActiveBlock
+from engine.core.kv_blocks import BlockKey, block_keys, blocks_at_once
+from engine.core.speculation import GuessRecord
+from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Limits of one sequence. `columns` of a pool hold cached tokens; the newest token needs none."""
+
+    columns: int
+    max_context: int
+
+    @property
+    def tokens_per_sequence(self) -> int:
+        """Most tokens, prompt and completion together, of one sequence."""
+        return min(self.max_context, self.columns + 1)
+
+    @property
+    def tokens_per_input(self) -> int:
+        """Most tokens of a text of which only a vector is wanted: nothing comes behind it."""
+        return min(self.max_context, self.columns)
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold `tokens` cached tokens."""
+    return -(-tokens // block_size)
+
+
+def fits_now(needed: int, available: int, reserved: int) -> bool:
+    """Whether `needed` fresh blocks may be taken, leaving those that are reserved for sequences of the pool."""
+    return needed + reserved <= available
+
+
+Rank = tuple[bool, int, int]
+
+
+class SequenceStatus(StrEnum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"  # holds no columns
+    PREFILL = "prefill"  # more still to compute than a decode does
+    DECODE = "decode"  # one token to compute, the newest; of blocks: one that is denoised, or one to keep and the next
+    FINISHED = "finished"
+
+
+MOVES: dict[SequenceStatus, frozenset[SequenceStatus]] = {
+    SequenceStatus.WAITING: frozenset({SequenceStatus.PREFILL, SequenceStatus.DECODE, SequenceStatus.FINISHED}),
+    SequenceStatus.PREFILL: frozenset({SequenceStatus.DECODE, SequenceStatus.WAITING, SequenceStatus.FINISHED}),
+    SequenceStatus.DECODE: frozenset({SequenceStatus.WAITING, SequenceStatus.FINISHED}),
+    SequenceStatus.FINISHED: frozenset(),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Progress of one request. The scheduler is its only writer; times are the loop's.
+
+    tokens: prompt, tokens delivered by an earlier worker, then new ones. computed: tokens whose KV is in the pool,
+    in columns blocks[i // 16] * 16 + i % 16. behind: its first blocks that layers with a window see no more. resumed:
+    how many tokens an earlier worker delivered. active_block: what is denoised, None for one token after the other.
+    """
+
+    request: Request
+    order: int
+    seed: int
+    tokens: list[int]
+    status: SequenceStatus = SequenceStatus.WAITING
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    behind: int = 0
+    pool: int = 0
+    keys: list[BlockKey] = field(default_factory=list)
+    registered: int = 0
+    last_served: int = -1
+    finish: FinishReason | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1, 2, ...
+    guesses: GuessRecord = field(default_factory=GuessRecord)
+    forecasts: tuple[tuple[int, ...], ...] = ()  # by level, guesses behind the newest token
+    # Facts for `RequestTimings`: seconds on the caller's clock, then counts.
+    arrived_s: float = 0.0
+    started_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    step_rows: int = 0
+    resumed: int = 0
+    active_block: ActiveBlock | None = None
+    _distinct: "array[int] | None" = None
+    _embeds_salt: bytes | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of its request."""
+        return self.request.id
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, however it did; it holds no blocks and is in no queue."""
+        return self.status is SequenceStatus.FINISHED
+
+    @property
+    def distinct_prompt_tokens(self) -> "array[int]":
+        """The distinct tokens of the prompt as int64; computed once, because a prompt may be long."""
+        if self._distinct is None:
+            tokens = () if self.request.prompt_embeds else self.request.prompt_ids
+            self._distinct = array("q", sorted(set(tokens)))
+        return self._distinct
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the completion so far, those of earlier workers included."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def block_length(self) -> int:
+        """Rows that see each other both ways; it is computed in multiples of them."""
+        return self.active_block.settings.block_length if self.active_block is not None else 1
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a vector is wanted of it: it never decodes, and gives way to whoever does."""
+        return self.request.pooling is not None
+
+    @property
+    def decode_rows(self) -> int:
+        """Most rows of it in a step that does not count as prefill."""
+        if self.is_pooled:
+            return 0
+        return 2 * self.block_length if self.active_block is not None else 1
+
+    @property
+    def final_tokens(self) -> int:
+        """Tokens whose keys and values can be computed for good: all, or those of whole blocks."""
+        return len(self.tokens) - len(self.tokens) % self.block_length
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows that still have to be computed before the next token is known, or the next block denoised once."""
+        return self.final_tokens - self.computed + (self.block_length if self.active_block is not None else 0)
+
+    @property
+    def has_prompt_logprobs(self) -> bool:
+        """Whether no log-probability of a prompt token is missing; an earlier worker sent them with its first token."""
+        needs_them = self.request.params.prompt_logprobs is not None and not self.resumed
+        return not needs_them or len(self.prompt_logprobs) == self.prompt_tokens - 1
+
+    @property
+    def first_logit_row(self) -> int:
+        """Index of the first token whose row must be computed, because something is read from its logits."""
+        if self.active_block is not None:
+            return self.final_tokens
+        return len(self.tokens) - 1 if self.has_prompt_logprobs else len(self.prompt_logprobs)
+
+    @property
+    def rank(self) -> Rank:
+        """Order of service: what generates before what is pooled, then priority, then arrival.
+
+        The greatest rank is the first to give its columns back.
+        """
+        return (self.is_pooled, self.request.priority, self.order)
+
+    @property
+    def prefix_salt(self) -> bytes:
+        """Whose cached prefixes it may share. Embeddings have no ids: all of them together are a salt of their own."""
+        request = self.request
+        if self._embeds_salt is None and request.prompt_embeds:
+            digest = blake2b(request.prompt_embeds, key=request.cache_salt, person=b"prompt_embeds", digest_size=32)
+            self._embeds_salt = digest.digest()
+        return self._embeds_salt or request.cache_salt
+
+    def shareable_blocks(self, blocks: int, block_size: int) -> int:
+        """Of its first `blocks` blocks, those that end where a block ends."""
+        return blocks - blocks % blocks_at_once(block_size, self.block_length)
+
+    def extend_keys(self, tokens: int, block_size: int) -> None:
+        """Compute the prefix keys of the full blocks among the first `tokens` tokens."""
+        if len(self.keys) < tokens // block_size:
+            self.keys = block_keys(
+                self.tokens[:tokens],
+                block_size,
+                self.keys,
+                self.prefix_salt,
+                self.block_length if self.active_block is not None else 0,
+                self.request.images,
+            )
+
+    def usable_keys(self, block_size: int) -> list[BlockKey]:
+        """Keys of the blocks that may be shared: rows whose logits are wanted, at least the last, are computed."""
+        return self.keys[: self.shareable_blocks(self.first_logit_row // block_size, block_size)]
+
+    def move(self, status: SequenceStatus) -> None:
+        """Change status; anything the table does not list is our own mistake."""
+        assert status in MOVES[self.status], f"{self.id}: {self.status} -> {status}"
+        self.status = status
+
+
+def append_tokens(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> tuple[int, ...]:
+    """Add tokens up to the one that ends the answer, and say in `sequence.finish` that it has; those that were added.
+
+    limit: most tokens of a sequence.
+    """
+    params, taken = sequence.request.params, []
+    for token in new_tokens:
+        if not params.max_tokens:
+            sequence.finish = FinishReason.LENGTH
+            break
+        sequence.tokens.append(token)
+        taken.append(token)
+        sequence.finish = _end_of(params, token, sequence.generated, len(sequence.tokens) >= limit)
+        if sequence.finish is not None:
+            break
+    return tuple(taken)
+
+
+def ends_within(sequence: Sequence, new_tokens: Iterable[int], limit: int) -> bool:
+    """Whether `append_tokens` would end the answer."""
+    params, known = sequence.request.params, len(sequence.tokens)
+    return any(
+        not params.max_tokens or _end_of(params, token, sequence.generated + added, known + added >= limit) is not None
+        for added, token in enumerate(new_tokens, 1)
+    )
+
+
+def _end_of(params: SamplingParams, token: int, generated: int, is_full: bool) -> FinishReason | None:
+    """Why the answer ends with `token`, the last of so many; None when it goes on."""
+    # Under a grammar the sampler takes a stop token before min_tokens only where there is no other.
+    may_stop = generated > params.min_tokens or params.grammar is not None
+    if token in params.stop_token_ids and may_stop:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if generated >= params.max_tokens or is_full else None
+
+
+OBSERVED_SHARE = 0.05
+
+
+class OutputLengthEstimate:
+    """A first guess of an answer's tokens that slowly follows what answers had; 0 expects and learns nothing."""
+
+    def __init__(self, first_guess: int, capacity: Capacity, block_size: int) -> None:
+        self.tokens = float(first_guess)
+        self._capacity = capacity
+        self._block_size = block_size
+
+    def observe(self, tokens: int) -> None:
+        """An answer has ended."""
+        if self.tokens and tokens:
+            self.tokens += OBSERVED_SHARE * (tokens - self.tokens)
+
+    def growth(self, sequence: Sequence) -> int:
+        """Blocks that a sequence is still expected to take, beyond those of its tokens."""
+        rest = min(round(self.tokens) - sequence.generated, room(sequence, self._capacity))
+        tokens = len(sequence.tokens)
+        return blocks_for(tokens + max(1, rest) - 1, self._block_size) - blocks_for(tokens, self._block_size)
+
+    def reserved(self, newcomer: Sequence, running: Iterable[Sequence]) -> int:
+        """Blocks to keep free when a sequence is admitted, at least one for each running one; 0 when none runs."""
+        others = [max(1, self.growth(sequence)) for sequence in running if not sequence.is_pooled]
+        return self.growth(newcomer) + sum(others) if others else 0
+
+
+def room(sequence: Sequence, capacity: Capacity) -> int:
+    """Tokens a sequence may still get."""
+    left = sequence.request.params.max_tokens - sequence.generated
+    return min(left, capacity.tokens_per_sequence - len(sequence.tokens))

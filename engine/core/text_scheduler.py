@@ -1,0 +1,231 @@
+"""Which texts of an encoder share the next step. Texts are computed whole, and nothing of them is kept.
+
+Requests take turns in a ring (deficit round robin). The request at the front spends its credit of rows, then goes to
+the end with a new turn's credit. A newcomer starts at the end, so nobody is overtaken. A step is filled in that order
+until a text does not fit; the rows left over go to whatever fits. So one request of R rows that meets m others is done,
+whatever waits behind them, after 2 (R + m (k C + T)) / M + 1 steps: M = rows of the largest step, C = credit of a turn,
+k = turns it needs (R / C, rounded up), T = rows of the longest text.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+from itertools import islice
+
+from engine.bundle.encoder import pair_types
+from engine.bundle.variant import ShapeTable, StepShape
+from engine.core.plan import Segment, SequenceUpdate, StepPlan, StepResult
+from engine.core.planner import Gauges, Planner
+from engine.core.policy import CostTable
+from engine.core.sequence import Capacity, Sequence, SequenceStatus
+from engine.core.speculation import NO_PROPOSALS
+from engine.request import FinishReason, Request
+
+TURNS_PER_STEP = 4  # a turn's credit is that part of the largest step
+LOOK_AHEAD = 32  # texts of one request that are tried for the rows that are left
+
+
+@dataclass(slots=True)
+class TextGroup:
+    """The waiting texts of one request: rows by id, in the order they came. credit: rows left of its turn."""
+
+    credit: int
+    texts: dict[str, int] = field(default_factory=dict)
+
+
+Ring = dict[str, TextGroup]  # the first has its turn
+
+
+def take_turns(ring: Ring, rows: int, credit: int) -> Iterator[str]:
+    """Texts in the order of turns that fit `rows`; ends at the first that does not.
+
+    Turns and credits are spent as texts are taken; who takes one removes it from the ring before the next.
+    """
+    while ring:
+        request, group = next(iter(ring.items()))
+        name, size = next(iter(group.texts.items()))
+        if size > group.credit:
+            del ring[request]
+            ring[request] = group
+            group.credit += credit
+            continue
+        if size > rows:
+            return
+        group.credit -= size
+        rows -= size
+        yield name
+
+
+def left_over(ring: Ring, rows: int) -> Iterator[str]:
+    """Texts that fit rows which would be padding, by nobody's turn."""
+    for group in ring.values():
+        for name, size in islice(group.texts.items(), LOOK_AHEAD):
+            if size <= rows:
+                rows -= size
+                yield name
+
+
+class TextQueue:
+    """Waiting texts by request and priority (lower first); the only owner of turns and credits.
+
+    variants: rows that a step may have. alone: a step has one text, whose numbers then depend on no other.
+    """
+
+    def __init__(self, variants: Several[int], alone: bool = False) -> None:
+        self._variants = tuple(variants)
+        self._alone = alone
+        self._most = max(variants)
+        self._credit = max(1, self._most // TURNS_PER_STEP)
+        self._rings: dict[int, Ring] = {}
+        self._home: dict[str, tuple[int, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
+    def add(self, name: str, request: str, rows: int, priority: int = 0) -> None:
+        """Queue one text of a request. ValueError when no variant has so many rows."""
+        if not 0 < rows <= self._most:
+            raise ValueError(f"a text has {rows} tokens, this model reads at least 1 and at most {self._most}")
+        ring = self._rings.setdefault(priority, {})
+        group = ring.setdefault(request, TextGroup(self._credit))
+        group.texts[name] = rows
+        self._home[name] = (priority, request)
+
+    def remove(self, name: str) -> None:
+        """Forget a text; unknown ones are ignored."""
+        if name in self._home:
+            self._pop(name)
+
+    def take(self) -> tuple[int, tuple[str, ...]]:
+        """The rows of the next step and its texts, which wait no longer; (0, ()) when none waits."""
+        chosen: list[str] = []
+        used = 0
+        for priority in sorted(self._rings):
+            for name in take_turns(self._rings[priority], self._most - used, self._credit):
+                used += self._pop(name)
+                chosen.append(name)
+                if self._alone:
+                    return self._smallest(used), (name,)
+        for priority in sorted(self._rings):
+            for name in tuple(left_over(self._rings[priority], self._most - used)):
+                used += self._pop(name)
+                chosen.append(name)
+        return (self._smallest(used), tuple(chosen)) if chosen else (0, ())
+
+    def _smallest(self, rows: int) -> int:
+        return min(variant for variant in self._variants if variant >= rows)
+
+    def _pop(self, name: str) -> int:
+        """Remove a text; its rows."""
+        priority, request = self._home.pop(name)
+        ring = self._rings[priority]
+        rows = ring[request].texts.pop(name)
+        if not ring[request].texts:
+            del ring[request]
+        if not ring:
+            del self._rings[priority]
+        return rows
+
+
+class TextScheduler(Planner):
+    """Implements `Planner` for encoders. shapes: of steps, with no past and a longest text.
+
+    middle_ids: between the two texts of a pair whose token types differ, () = there is one type.
+    """
+
+    def __init__(
+        self, shapes: ShapeTable, costs: CostTable, middle_ids: tuple[int, ...] = (), alone: bool = False
+    ) -> None:
+        super().__init__(costs, Capacity(shapes.longest_text, shapes.longest_text), block_size=1)
+        self._middle_ids = middle_ids
+        self._queue = TextQueue([shape.rows for shape in shapes.fixed], alone)
+        self._texts: dict[str, Sequence] = {}
+        self._arrivals = 0
+
+    def add(self, request: Request, emitted: tuple[int, ...], seed: int, now_s: float) -> Sequence:
+        """Queue a text. ValueError when a token is wanted of it, or when it is too long."""
+        ids, longest = request.prompt_ids, self.capacity.tokens_per_input
+        if request.pooling is None:
+            raise ValueError("this model turns texts into vectors; it generates nothing")
+        if len(ids) > longest:
+            raise ValueError(f"the text has {len(ids)} tokens, this model reads {longest} at most")
+        if self._middle_ids and not pair_types(ids, self._middle_ids):
+            raise ValueError("a pair of texts is wanted, and there is one text")
+        self._queue.add(request.id, caller_of(request.id), len(ids), request.priority)
+        sequence = Sequence(request, self._arrivals, seed, list(ids), arrived_s=now_s)
+        self._arrivals += 1
+        self._texts[request.id] = sequence
+        return sequence
+
+    def abort(self, sequence_id: str) -> Sequence | None:
+        """Forget a text; None if it is not here."""
+        self._queue.remove(sequence_id)
+        sequence = self._texts.pop(sequence_id, None)
+        if sequence is not None:
+            _end(sequence, FinishReason.ABORT)
+        return sequence
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a text waits."""
+        return len(self._queue) > 0
+
+    def sequences(self) -> tuple[Sequence, ...]:
+        """The texts that wait."""
+        return tuple(self._texts.values())
+
+    def plan(
+        self, late: Collection[str] = (), proposals: Mapping[str, tuple[int, ...]] = NO_PROPOSALS
+    ) -> StepPlan | None:
+        """As many texts as fit; None when none waits."""
+        rows, names = self._queue.take()
+        if not names:
+            return None
+        return StepPlan(StepShape(rows, 0), 0, tuple(_whole(self._texts.pop(name)) for name in names))
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
+        """End every text of the step."""
+        segments = [segment for segment in plan.segments if not segment.sequence.is_finished]
+        for segment in segments:
+            segment.sequence.steps, segment.sequence.step_rows = 1, plan.rows_used
+            _end(segment.sequence, FinishReason.LENGTH)
+        return [SequenceUpdate(segment, (), 0) for segment in segments]
+
+    def fail(self, plan: StepPlan) -> list[Sequence]:
+        """The texts of the step are lost."""
+        lost = [segment.sequence for segment in plan.segments]
+        for sequence in lost:
+            self.drop(sequence)
+        return lost
+
+    def drop(self, sequence: Sequence) -> None:
+        """End a text without a vector."""
+        _end(sequence, FinishReason.ABORT)
+
+    def gauges(self) -> Gauges:
+        """How many texts wait."""
+        return Gauges(waiting=len(self._queue))
+
+    def violations(self) -> Iterator[str]:
+        """A text without a place in the queue would wait for ever."""
+        return (f"text {name} waits for no step" for name in self._texts if name not in self._queue)
+
+
+def caller_of(name: str) -> str:
+    """The HTTP request that a text belongs to: ids are REQUEST-NUMBER#COUNT."""
+    return name.rpartition("#")[0].rpartition("-")[0] or name
+
+
+def _end(sequence: Sequence, reason: FinishReason) -> None:
+    sequence.finish = reason
+    sequence.move(SequenceStatus.FINISHED)
+
+
+def _whole(sequence: Sequence) -> Segment:
+    """A whole text; each of its rows sees all of them, the last one stands for the output."""
+    return Segment(
+        sequence, tuple(sequence.tokens), 0, (), 0, (), logit_rows=1, block_rows=max(1, len(sequence.tokens))
+    )

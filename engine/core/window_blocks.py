@@ -1,0 +1,114 @@
+"""Which blocks still have their columns of layers with a window: those that sequences see, and known prefixes.
+
+A sequence holds the columns of such layers as far back as its next row sees. What falls behind is kept for others while
+there is room, least recently used first to go; the layers that see everything keep theirs. So a prefix can be gone on
+from only where the columns of its last window are there.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+
+KEPT_SHARE = 4  # a prefix is mostly gone on from near its end: so many times fewer columns than other layers have
+
+
+def window_budget(window: int, columns: int, rows: int, block_size: int) -> int:
+    """Blocks of layers with a window beside a pool of `columns`: a sequence and its widest step fit at least."""
+    if not window:
+        return 0
+    widest = window + rows + 2 * block_size
+    return -(-min(columns, max(columns // KEPT_SHARE, widest)) // block_size)
+
+
+class WindowBlocks:
+    """Owns the counts for one pool. window: columns that a row of the layers with the widest one sees, 0 = there are
+    no such layers, and nothing is counted. limit: most blocks, held and kept together. rows: most of a step.
+    """
+
+    def __init__(self, window: int = 0, block_size: int = 1, limit: int = 0, rows: int = 0) -> None:
+        self.window = window
+        self.block_size = block_size
+        self._limit = limit
+        self._most = -(-(window + rows) // block_size) + 1  # of one sequence, while a step of all the rows is its own
+        # Sole owner of these four; `_held` is the sum of `_holders`.
+        self._holders: Counter[int] = Counter()
+        self._held = 0
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._dropped: set[int] = set()
+
+    def __contains__(self, block: int) -> bool:
+        return not self.window or block in self._holders or block in self._kept
+
+    @property
+    def held(self) -> int:
+        """Blocks of sequences, each counted for every sequence that holds it."""
+        return self._held
+
+    @property
+    def kept(self) -> int:
+        """Blocks that no sequence holds."""
+        return len(self._kept)
+
+    def first_seen(self, columns: int) -> int:
+        """The first block that the row behind so many columns sees."""
+        return max(0, columns - self.window + 1) // self.block_size if self.window else 0
+
+    def usable(self, blocks: Sequence[int | None]) -> int:
+        """How many of the blocks of a known prefix a newcomer can go on from."""
+        if not self.window:
+            return len(blocks)
+        there = [block is not None and block in self for block in blocks]
+        for count in range(len(blocks), 0, -1):
+            if all(there[self.first_seen(count * self.block_size) : count]):
+                return count
+        return 0
+
+    def wanted(self, tokens: int) -> int:
+        """Most blocks that a sequence of so many tokens ever holds."""
+        return min(-(-tokens // self.block_size), self._most, self._limit) if self.window else 0
+
+    def has_room(self, blocks: int) -> bool:
+        """Whether so many more may be held; those that are kept give way."""
+        return not self.window or self._held + blocks <= self._limit
+
+    def hold(self, blocks: Collection[int]) -> None:
+        """A sequence sees these from now on."""
+        if not self.window:
+            return
+        self._holders.update(blocks)
+        self._held += len(blocks)
+        for block in blocks:
+            self._kept.pop(block, None)
+        self._dropped.difference_update(blocks)
+        self._trim()
+
+    def release(self, blocks: Iterable[int], known: Collection[int]) -> None:
+        """A sequence sees these no more. known: those of them whose contents others could ask for: they are kept."""
+        if not self.window:
+            return
+        for block in blocks:
+            self._holders[block] -= 1
+            self._held -= 1
+            if self._holders[block]:
+                continue
+            del self._holders[block]
+            if block in known:
+                self._kept[block] = None
+            else:
+                self._dropped.add(block)
+        self._trim()
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """These are free: nobody wants any layer's columns of them."""
+        for block in blocks:
+            self._kept.pop(block, None)
+            self._dropped.discard(block)
+
+    def take_dropped(self) -> frozenset[int]:
+        """Blocks whose columns of such layers went since the last call."""
+        dropped = frozenset(self._dropped)
+        self._dropped.clear()
+        return dropped
+
+    def _trim(self) -> None:
+        while self._kept and self._held + len(self._kept) > self._limit:
+            self._dropped.add(self._kept.popitem(last=False)[0])

@@ -1,1 +1,0 @@
-"""A larger checkpoint trained on English documentation of Debian packages, for measuring quantisation."""

@@ -1,1 +1,0 @@
-"""Packing plans into fixed-shape arrays and running graphs on them."""

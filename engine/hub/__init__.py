@@ -1,1 +1,0 @@
-"""Fetching ready bundles from Qualcomm AI Hub."""

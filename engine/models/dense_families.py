@@ -1,0 +1,169 @@
+"""Families that add to a stream what attention and a feed-forward make of its norm: Llama and what is like it."""
+
+from dataclasses import replace
+
+from engine.bundle.manifest import DiffusionSpec
+from engine.bundle.model_spec import LayerAttention, RotationKind
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.config_fields import ConfigFields
+from engine.models.layer_kinds import declared_window, every_window, layer_count, switched_window
+from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+
+# Llama and everything saved as it: Llama 2 and 3, SmolLM, TinyLlama, Yi.
+
+
+def _biases(config: ConfigFields) -> FamilyDetails:
+    attention_bias = config.flag("attention_bias", False)
+    return FamilyDetails(qkv_bias=attention_bias, output_bias=attention_bias, ffn_bias=config.flag("mlp_bias", False))
+
+
+LLAMA = Family("llama", "LlamaForCausalLM", _biases)
+
+
+# Mistral and Ministral: Llama without biases, under a window in some releases.
+
+
+def _mistral_details(config: ConfigFields) -> FamilyDetails:
+    return FamilyDetails(attention=every_window(config))
+
+
+MISTRAL = Family("mistral", "MistralForCausalLM", _mistral_details)
+MINISTRAL = Family("ministral", "MinistralForCausalLM", _mistral_details)
+# Ministral 3 and Devstral 2: YaRN; behind the original context scores would grow, which is refused by name.
+MINISTRAL3 = Family("ministral3", "Ministral3ForCausalLM", _mistral_details, default_head_dim=128, default_epsilon=1e-5)
+# Phi-3, 3.5 and 4-mini: Llama with stacked projections, longrope and a partial rotation.
+_STACKED = WeightNames(
+    qkv=("model.layers.{layer}.self_attn.qkv_proj",), gate_up=("model.layers.{layer}.mlp.gate_up_proj",)
+)
+
+
+def _phi3_details(config: ConfigFields) -> FamilyDetails:
+    return FamilyDetails(attention=every_window(config), names=_STACKED)
+
+
+PHI3 = Family("phi3", "Phi3ForCausalLM", _phi3_details, has_partial_rotary=True)
+
+
+# Qwen2 and Qwen2.5: query, key and value have a bias.
+
+
+def _qwen2_details(config: ConfigFields) -> FamilyDetails:
+    return FamilyDetails(qkv_bias=True, attention=switched_window(config))
+
+
+QWEN2 = Family("qwen2", "Qwen2ForCausalLM", _qwen2_details)
+
+
+# Qwen3: a norm over every head of queries and keys, before the rotation.
+
+
+def _qwen3_details(config: ConfigFields) -> FamilyDetails:
+    attention_bias = config.flag("attention_bias", False)
+    return FamilyDetails(
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        qk_norm=QkNorm.HEADS,
+        attention=switched_window(config),
+    )
+
+
+QWEN3 = Family("qwen3", "Qwen3ForCausalLM", _qwen3_details, default_head_dim=128)
+# SDAR: the network of Qwen3, trained to denoise blocks. Logits of a position are about that position itself.
+MAX_BLOCK = 1024
+DEFAULT_BLOCK = 4  # of the checkpoints whose names say nothing else
+
+
+def _sdar_details(config: ConfigFields) -> FamilyDetails:
+    vocabulary = config.integer("vocab_size", 1, 1 << 22)
+    diffusion = DiffusionSpec(
+        block_length=config.integer("block_size", 1, MAX_BLOCK, DEFAULT_BLOCK),
+        mask_token=config.integer("mask_token_id", 0, vocabulary - 1),
+    )
+    return replace(QWEN3.read_details(config), diffusion=diffusion)
+
+
+SDAR = Family("sdar", "SDARForCausalLM", _sdar_details, default_head_dim=QWEN3.default_head_dim)
+
+
+# SmolLM3: Llama of which every fourth layer knows no positions.
+
+
+def _smollm3_details(config: ConfigFields) -> FamilyDetails:
+    layers, listed = layer_count(config), config.raw("no_rope_layers")
+    if listed is None:
+        interval = config.integer("no_rope_layer_interval", 1, 1024, 4)
+        listed = [int((layer + 1) % interval != 0) for layer in range(layers)]
+    if not isinstance(listed, list) or len(listed) < layers or any(turns not in (0, 1) for turns in listed):
+        raise CompileError(f"config.json: no_rope_layers must hold {layers} numbers, 1 for a layer that turns")
+    window = declared_window(config) if config.flag("use_sliding_window", False) else 0
+    kinds = (LayerAttention(window, RotationKind.NONE), LayerAttention())
+    return replace(_biases(config), attention=tuple(kinds[turns] for turns in listed[:layers]))
+
+
+SMOLLM3 = Family("smollm3", "SmolLM3ForCausalLM", _smollm3_details, default_theta=2_000_000.0)
+# Granite 3 and dense Granite 4: Llama with four constants.
+_MOST = 1e6
+
+
+def _granite_details(config: ConfigFields) -> FamilyDetails:
+    multipliers = Multipliers(
+        embedding=config.number("embedding_multiplier", 1e-6, _MOST, 1.0),
+        residual=config.number("residual_multiplier", 1e-6, _MOST, 1.0),
+        attention=config.number("attention_multiplier", 1e-6, _MOST, 1.0),
+        logits=1.0 / config.number("logits_scaling", 1e-6, _MOST, 1.0),
+    )
+    return replace(_biases(config), multipliers=multipliers)
+
+
+GRANITE = Family("granite", "GraniteForCausalLM", _granite_details)
+# Dense Granite 4 is a hybrid without experts and without recurrent layers; some releases know no positions.
+_GRANITE4_NAMES = WeightNames(
+    gate_up=("model.layers.{layer}.shared_mlp.input_linear",), down="model.layers.{layer}.shared_mlp.output_linear"
+)
+
+
+def _granite4_details(config: ConfigFields) -> FamilyDetails:
+    if experts := config.integer("num_local_experts", 0, 1 << 16, 0):
+        raise UnsupportedModel(f"num_local_experts {experts} is not supported for granitemoehybrid, only 0 is")
+    kinds = layer_count(config) * (LayerAttention(0, RotationKind.NONE),)
+    attention = () if config.raw("position_embedding_type") == "rope" else kinds
+    return replace(_granite_details(config), names=_GRANITE4_NAMES, attention=attention)
+
+
+def _granite4_ffn(config: ConfigFields) -> int:
+    return config.integer("shared_intermediate_size", 1, 1 << 20)
+
+
+GRANITE4 = Family("granitemoehybrid", "GraniteMoeHybridForCausalLM", _granite4_details, read_ffn=_granite4_ffn)
+# Hunyuan: heads of queries and keys are normed behind the rotation.
+_HUNYUAN_NAMES = WeightNames(
+    q_norm="model.layers.{layer}.self_attn.query_layernorm", k_norm="model.layers.{layer}.self_attn.key_layernorm"
+)
+
+
+def _hunyuan_details(config: ConfigFields) -> FamilyDetails:
+    return replace(_biases(config), qk_norm=QkNorm.TURNED_HEADS, names=_HUNYUAN_NAMES)
+
+
+HUNYUAN = Family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", _hunyuan_details, default_epsilon=1e-5)
+
+
+# ERNIE 4.5: neighbours turn with each other; one flag for all biases.
+
+
+def _ernie_details(config: ConfigFields) -> FamilyDetails:
+    has_bias = config.flag("use_bias", False)
+    return FamilyDetails(qkv_bias=has_bias, output_bias=has_bias, ffn_bias=has_bias)
+
+
+ERNIE = Family(
+    "ernie4_5",
+    "Ernie4_5ForCausalLM",
+    _ernie_details,
+    default_head_dim=128,
+    default_theta=500_000.0,
+    default_epsilon=1e-5,
+    is_interleaved=True,
+)
+
+DENSE = (LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, QWEN2, QWEN3, SDAR, SMOLLM3, GRANITE, GRANITE4, HUNYUAN, ERNIE)

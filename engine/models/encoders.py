@@ -1,0 +1,183 @@
+"""Encoders: which folders hold one, the table of families, and sentence-transformers' files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.bundle.encoder import SCORE_HEAD
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.specs import EncoderSpec, PoolingKind
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import JSON_BYTES, brief, read_json
+from engine.models.config_fields import ConfigFields
+from engine.models.encoder_families import (
+    BERT,
+    BERT_SCORES,
+    NO_ROTATION,
+    NOMIC_BERT,
+    ROBERTA,
+    ROBERTA_SCORES,
+    XLM_ROBERTA,
+    XLM_ROBERTA_SCORES,
+    EncoderConfig,
+    EncoderFamily,
+)
+from engine.models.family import network_of
+from engine.models.network import Activation, EncoderDetails, FamilyDetails, Network, WeightNames
+from engine.models.two_way_families import TWO_WAY
+
+_ALL = (BERT, BERT_SCORES, ROBERTA, ROBERTA_SCORES, XLM_ROBERTA, XLM_ROBERTA_SCORES, NOMIC_BERT)
+ENCODER_FAMILIES = {family.architecture: family for family in _ALL}
+
+
+def is_encoder_folder(folder: Path) -> bool:
+    """False for what is no folder of a checkpoint; what is wrong with one is told when it is read in earnest."""
+    try:
+        config = read_json(folder / "config.json", JSON_BYTES)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and architecture_of(config) is not None
+
+
+def architecture_of(config: Mapping[str, object]) -> str | None:
+    """The first listed architecture that is an encoder's."""
+    listed = config.get("architectures")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return next((name for name in names if name in ENCODER_FAMILIES or name in TWO_WAY), None)
+
+
+UNUSED = ("pooler.", "embeddings.position_ids", "cls.")  # of training, or derived
+
+
+def read_encoder(values: Mapping[str, object], has_tensor: Callable[[str], bool], longest: int) -> Network:
+    """A checkpoint's config.json as a Network.
+
+    has_tensor: whether the checkpoint has a tensor of that name. longest: most tokens of a text, 0 = as it says.
+    Raises UnsupportedModel by name for what is not implemented, CompileError for a damaged config.
+    """
+    architecture = architecture_of(values)
+    assert architecture is not None, "asked of a checkpoint that is no encoder"
+    config = ConfigFields(values)
+    if config.raw("quantization_config") is not None:
+        raise UnsupportedModel("a checkpoint that is quantised already (quantization_config) is not supported")
+    if architecture in TWO_WAY:
+        network = network_of(values, TWO_WAY[architecture], longest)
+        return replace(network, encoder=EncoderDetails(EncoderSpec(token_types=1)))
+    family = ENCODER_FAMILIES[architecture]
+    found = family.read(config)
+    if found.hidden % found.heads or found.hidden // found.heads < 2:
+        raise CompileError(f"config.json: {found.hidden} hidden numbers cannot be shared by {found.heads} heads")
+    prefix = family.prefix if has_tensor(f"{family.prefix}{family.names.embedding}.weight") else ""
+    details = FamilyDetails(
+        qkv_bias=found.qkv_bias,
+        output_bias=found.output_bias,
+        ffn_bias=found.ffn_bias,
+        names=_prefixed(family.names, prefix),
+        ignored=UNUSED + tuple(f"{prefix}{name}" for name in UNUSED),
+    )
+    if family.score_head is not None:
+        _check_one_score(values)
+    encoder = _encoder_details(family, found, prefix)
+    context = min(found.max_position, longest or found.max_position)
+    spec = _with_parameters(_geometry(family, found), found)
+    return Network(spec, details, found.epsilon, found.max_position, context, encoder)
+
+
+def _encoder_details(family: EncoderFamily, found: EncoderConfig, prefix: str) -> EncoderDetails:
+    spec = EncoderSpec(found.token_types, found.position_offset, SCORE_HEAD if family.score_head else "")
+    return EncoderDetails(
+        spec=spec,
+        activation=found.activation,
+        embedding_norm=prefix + family.embedding_norm,
+        token_types=prefix + family.token_types,
+        positions=prefix + family.positions if family.positions is not None else None,
+        table_rows=found.table_rows,
+        score_head=family.score_head,
+        prompts=family.prompts,
+    )
+
+
+def _check_one_score(values: Mapping[str, object]) -> None:
+    """Without labels in its config, transformers gives a head two."""
+    listed = values.get("id2label")
+    labels = len(listed) if isinstance(listed, dict) and listed else 2
+    if labels != 1:
+        raise UnsupportedModel(f"a head of {labels} labels is not supported: a score is one number")
+
+
+def _geometry(family: EncoderFamily, found: EncoderConfig) -> ModelSpec:
+    return ModelSpec(
+        family=family.name,
+        layers=found.layers,
+        hidden=found.hidden,
+        heads=found.heads,
+        kv_heads=found.heads,
+        head_dim=found.hidden // found.heads,
+        ffn=found.ffn,
+        vocab=found.vocab,
+        rope=found.rope or NO_ROTATION,
+    )
+
+
+def _with_parameters(spec: ModelSpec, found: EncoderConfig) -> ModelSpec:
+    """Fill in the number of parameters, from the geometry; a score head not counted."""
+    hidden, ffn = found.hidden, found.ffn
+    gates = 2 if found.activation is Activation.GATED_SILU else 1
+    attention = 4 * hidden * hidden + hidden * (3 * found.qkv_bias + found.output_bias)
+    forward = (gates + 1) * hidden * ffn + found.ffn_bias * (gates * ffn + hidden)
+    tables = (found.vocab + found.token_types + found.table_rows) * hidden
+    total = found.layers * (attention + forward + 4 * hidden) + tables + 2 * hidden
+    return msgspec.structs.replace(spec, parameters=total)
+
+
+def _prefixed(names: WeightNames, prefix: str) -> WeightNames:
+    found: dict[str, Any] = {}
+    for item in fields(names):
+        value = getattr(names, item.name)
+        found[item.name] = tuple(prefix + name for name in value) if isinstance(value, tuple) else prefix + value
+    return WeightNames(**found)
+
+
+MODE_PREFIX = "pooling_mode_"
+_MODES = {
+    f"{MODE_PREFIX}mean_tokens": PoolingKind.MEAN,
+    f"{MODE_PREFIX}cls_token": PoolingKind.CLS,
+    f"{MODE_PREFIX}lasttoken": PoolingKind.LAST,
+}
+_MODE_NAMES = {"mean": PoolingKind.MEAN, "cls": PoolingKind.CLS, "lasttoken": PoolingKind.LAST}
+
+
+def read_pooling(config: ConfigFields) -> PoolingKind:
+    """Of the pooling module's config. UnsupportedModel for other ways, and for several at once."""
+    if not config.flag("include_prompt", True):
+        raise UnsupportedModel("pooling that leaves out the rows of the prompt (include_prompt) is not supported")
+    named = config.raw("pooling_mode")
+    if named is not None:
+        if not isinstance(named, str) or named not in _MODE_NAMES:
+            raise UnsupportedModel(f"pooling {brief(named)} is not supported (supported: {', '.join(_MODE_NAMES)})")
+        return _MODE_NAMES[named]
+    chosen = [key for key in config.names() if key.startswith(MODE_PREFIX) and config.flag(key, False)]
+    if len(chosen) != 1 or chosen[0] not in _MODES:
+        found = ", ".join(map(brief, chosen)) or "none"
+        raise UnsupportedModel(f"pooling must be one of {', '.join(_MODES)}, it is {found}")
+    return _MODES[chosen[0]]
+
+
+def read_prompts(config: ConfigFields) -> tuple[dict[str, str], str]:
+    """Prompts by name, and the name of the one that texts get when none is asked for."""
+    group = config.group("prompts")
+    prompts = {name: group.text(name, "") for name in group.names()} if group is not None else {}
+    default = config.text("default_prompt_name", "")
+    if default and default not in prompts:
+        raise CompileError(f"config_sentence_transformers.json: {brief(default)} is none of its prompts")
+    return prompts, default
+
+
+def read_length(config: ConfigFields) -> int:
+    """The longest text in tokens, specials included, 0 = not said."""
+    if config.flag("do_lower_case", False):
+        raise UnsupportedModel("do_lower_case is not supported: the tokenizer itself must write in lower case")
+    return config.integer("max_seq_length", 0, 1 << 24, 0)

@@ -1,0 +1,246 @@
+"""Families whose layers choose experts for each token: Qwen3-MoE and what is like it."""
+
+from dataclasses import replace
+
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.config_fields import ConfigFields
+from engine.models.dense_families import ERNIE, GRANITE, LLAMA, MISTRAL, QWEN3
+from engine.models.experts import (
+    MLP,
+    ExpertDetails,
+    ExpertForm,
+    ExpertKeys,
+    ExpertNames,
+    GroupScore,
+    RouterScore,
+    Routing,
+    form_of_each,
+    read_experts,
+    sparse_layers,
+    stacked_form,
+    usual_forms,
+)
+from engine.models.layer_kinds import layer_count, switched_window
+from engine.models.network import Family, FamilyDetails, QkNorm
+from engine.models.qwen3_5 import NESTED, QWEN3_5, QWEN3_5_NESTED, TEXT
+
+# Qwen3-MoE: Qwen3 with experts.
+
+
+def _all_layers(config: ConfigFields) -> tuple[int, ...]:
+    return tuple(range(layer_count(config)))
+
+
+def _qwen3_moe_details(config: ConfigFields) -> FamilyDetails:
+    experts = ExpertDetails(
+        read_experts(config, ExpertKeys(), sparse_layers(config, layer_count(config))),
+        Routing(is_normalised=config.flag("norm_topk_prob", False)),
+    )
+    return replace(QWEN3.read_details(config), experts=experts)
+
+
+QWEN3_MOE = Family("qwen3_moe", "Qwen3MoeForCausalLM", _qwen3_moe_details)
+
+
+# Qwen2-MoE, Qwen3.5-MoE and Qwen3.6-MoE: every token goes through one more feed-forward, times a gate.
+
+
+def _gated_names(mlp: str) -> ExpertNames:
+    shared = f"{mlp}.shared_expert"
+    return ExpertNames(
+        router=f"{mlp}.gate",
+        forms=usual_forms(f"{mlp}.experts"),
+        shared_gate_up=(f"{shared}.gate_proj", f"{shared}.up_proj"),
+        shared_down=f"{shared}.down_proj",
+        shared_gate=f"{mlp}.shared_expert_gate",
+    )
+
+
+_SHARED = ExpertKeys(shared="shared_expert_intermediate_size")
+
+
+def _qwen2_moe_details(config: ConfigFields) -> FamilyDetails:
+    experts = ExpertDetails(
+        read_experts(config, _SHARED, sparse_layers(config, layer_count(config))),
+        Routing(is_normalised=config.flag("norm_topk_prob", False)),
+        _gated_names(MLP),
+    )
+    return FamilyDetails(qkv_bias=config.flag("qkv_bias", True), attention=switched_window(config), experts=experts)
+
+
+def _qwen3_5_moe_details(config: ConfigFields) -> FamilyDetails:
+    experts = ExpertDetails(read_experts(config, _SHARED, _all_layers(config)), names=_gated_names(MLP))
+    return replace(QWEN3_5.read_details(config), experts=experts)
+
+
+def _nested_moe_details(config: ConfigFields) -> FamilyDetails:
+    names = _gated_names(NESTED + MLP.removeprefix(TEXT))
+    experts = ExpertDetails(read_experts(config, _SHARED, _all_layers(config)), names=names)
+    return replace(QWEN3_5_NESTED.read_details(config), experts=experts)
+
+
+QWEN2_MOE = Family("qwen2_moe", "Qwen2MoeForCausalLM", _qwen2_moe_details)
+QWEN3_5_MOE = replace(
+    QWEN3_5, name="qwen3_5_moe", architecture="Qwen3_5MoeForCausalLM", read_details=_qwen3_5_moe_details
+)
+QWEN3_5_MOE_NESTED = replace(
+    QWEN3_5_NESTED,
+    name="qwen3_5_moe",
+    architecture="Qwen3_5MoeForConditionalGeneration",
+    read_details=_nested_moe_details,
+)
+
+
+# Mixtral: Mistral with experts whose matrices are numbered.
+_BLOCK = "model.layers.{layer}.block_sparse_moe"
+_OF_BLOCK = ExpertKeys(count="num_local_experts", ffn="intermediate_size")
+_MIXTRAL_NAMES = ExpertNames(
+    router=f"{_BLOCK}.gate",
+    forms=(form_of_each(f"{_BLOCK}.experts", "w1", "w3", "w2"), stacked_form(f"{_BLOCK}.experts")),
+)
+
+
+def _mixtral_details(config: ConfigFields) -> FamilyDetails:
+    experts = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config)), names=_MIXTRAL_NAMES)
+    return replace(MISTRAL.read_details(config), experts=experts)
+
+
+MIXTRAL = Family("mixtral", "MixtralForCausalLM", _mixtral_details, default_theta=1_000_000.0, default_epsilon=1e-5)
+
+
+# OLMoE: Llama with norms over all heads of queries and of keys, and experts.
+
+
+def _olmoe_details(config: ConfigFields) -> FamilyDetails:
+    if config.raw("clip_qkv") is not None:
+        raise UnsupportedModel("clip_qkv is not supported")
+    experts = ExpertDetails(
+        read_experts(config, ExpertKeys(ffn="intermediate_size"), _all_layers(config)),
+        Routing(is_normalised=config.flag("norm_topk_prob", False)),
+    )
+    return replace(LLAMA.read_details(config), qk_norm=QkNorm.ALL, experts=experts)
+
+
+OLMOE = Family("olmoe", "OlmoeForCausalLM", _olmoe_details, default_epsilon=1e-5)
+# Granite 3 with experts; those of 4 without recurrent layers have one more feed-forward.
+_GRANITE_NAMES = ExpertNames(
+    router=f"{_BLOCK}.router.layer",
+    forms=(
+        ExpertForm((f"{_BLOCK}.input_linear.weight",), f"{_BLOCK}.output_linear.weight"),
+        stacked_form(f"{_BLOCK}.experts"),
+    ),
+)
+_SHARED_MLP = "model.layers.{layer}.shared_mlp"
+_GRANITE_SHARED_NAMES = replace(
+    _GRANITE_NAMES, shared_gate_up=(f"{_SHARED_MLP}.input_linear",), shared_down=f"{_SHARED_MLP}.output_linear"
+)
+
+
+def _granite_moe_details(config: ConfigFields) -> FamilyDetails:
+    experts = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config)), names=_GRANITE_NAMES)
+    return replace(GRANITE.read_details(config), experts=experts)
+
+
+def _granite_shared_details(config: ConfigFields) -> FamilyDetails:
+    keys = replace(_OF_BLOCK, shared="shared_intermediate_size")
+    experts = ExpertDetails(read_experts(config, keys, _all_layers(config)), names=_GRANITE_SHARED_NAMES)
+    return replace(GRANITE.read_details(config), experts=experts)
+
+
+GRANITE_MOE = replace(
+    GRANITE, name="granitemoe", architecture="GraniteMoeForCausalLM", read_details=_granite_moe_details
+)
+GRANITE_MOE_SHARED = replace(
+    GRANITE, name="granitemoeshared", architecture="GraniteMoeSharedForCausalLM", read_details=_granite_shared_details
+)
+# GLM-4.5 and 4.6: sigmoid scores, experts chosen with a bias, among groups; the first layers are dense.
+_SHARED_EXPERTS = f"{MLP}.shared_experts"
+_GLM_NAMES = ExpertNames(
+    choice_bias=f"{MLP}.gate.e_score_correction_bias",
+    shared_gate_up=(f"{_SHARED_EXPERTS}.gate_proj", f"{_SHARED_EXPERTS}.up_proj"),
+    shared_down=f"{_SHARED_EXPERTS}.down_proj",
+)
+
+
+def read_glm_experts(config: ConfigFields, first_dense: int = 1, shared: int = 1) -> ExpertDetails:
+    """As DeepSeek-V3 chooses them. first_dense, shared: where the config does not say. CompileError for groups that the
+    experts cannot be shared out to."""
+    layers = layer_count(config)
+    dense = config.integer("first_k_dense_replace", 0, layers, first_dense)
+    kinds = config.raw("mlp_layer_types") or ["dense"] * dense + ["sparse"] * (layers - dense)
+    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {"dense", "sparse"}:
+        raise CompileError(f"config.json: mlp_layer_types must name {layers} layers, each dense or sparse")
+    sparse = tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
+    shared = config.integer("n_shared_experts", 0, 64, shared) * config.integer("moe_intermediate_size", 1, 1 << 20)
+    keys = ExpertKeys(count="n_routed_experts")
+    groups = config.integer("n_group", 1, 4096, 1)
+    spec = read_experts(config, keys, sparse, shared)
+    if spec.count % groups:
+        raise UnsupportedModel(f"n_group {groups} does not divide the {spec.count} experts")
+    routing = Routing(
+        RouterScore.SIGMOID,
+        config.flag("norm_topk_prob", True),
+        config.number("routed_scaling_factor", 1e-6, 1e6, 1.0),
+        groups,
+        config.integer("topk_group", 1, groups, 1),
+        GroupScore.BEST_TWO,
+    )
+    names = _GLM_NAMES if shared else replace(_GLM_NAMES, shared_gate_up=(), shared_down="")
+    return ExpertDetails(spec, routing, names)
+
+
+def _glm4_moe_details(config: ConfigFields) -> FamilyDetails:
+    return FamilyDetails(
+        qkv_bias=config.flag("attention_bias", False),
+        qk_norm=QkNorm.HEADS if config.flag("use_qk_norm", False) else QkNorm.NONE,
+        experts=read_glm_experts(config),
+    )
+
+
+GLM4_MOE = Family(
+    "glm4_moe",
+    "Glm4MoeForCausalLM",
+    _glm4_moe_details,
+    has_partial_rotary=True,
+    default_rotary_share=0.5,
+    default_epsilon=1e-5,
+)
+# ERNIE 4.5 with experts: softmax scores, experts chosen with a bias.
+_ERNIE_NAMES = replace(_GLM_NAMES, choice_bias=f"{MLP}.moe_statics.e_score_correction_bias")
+
+
+def _ernie_moe_details(config: ConfigFields) -> FamilyDetails:
+    if config.flag("use_bias", False):
+        raise UnsupportedModel("use_bias is not supported for ernie4_5_moe")
+    layers = layer_count(config)
+    first = config.integer("moe_layer_start_index", 0, layers, 1)
+    raw_last, step = config.raw("moe_layer_end_index"), config.integer("moe_layer_interval", 1, 1024, 1)
+    last = layers - 1 if raw_last in (None, -1) else config.integer("moe_layer_end_index", 0, 1024)
+    listed = tuple(layer for layer in range(first, min(last, layers - 1) + 1) if (layer + 1) % step == 0)
+    ffn = config.integer("moe_intermediate_size", 1, 1 << 20)
+    shared = config.integer("moe_num_shared_experts", 0, 64, 2) * ffn
+    names = _ERNIE_NAMES if shared else replace(_ERNIE_NAMES, shared_gate_up=(), shared_down="")
+    spec = read_experts(config, ExpertKeys(count="moe_num_experts", chosen="moe_k"), listed, shared)
+    return replace(ERNIE.read_details(config), experts=ExpertDetails(spec, Routing(), names))
+
+
+ERNIE_MOE = replace(
+    ERNIE,
+    name="ernie4_5_moe",
+    architecture="Ernie4_5_MoeForCausalLM",
+    read_details=_ernie_moe_details,
+    default_head_dim=None,
+)
+
+WITH_EXPERTS = (
+    QWEN3_MOE,
+    QWEN2_MOE,
+    QWEN3_5_MOE,
+    QWEN3_5_MOE_NESTED,
+    MIXTRAL,
+    OLMOE,
+    GRANITE_MOE,
+    GRANITE_MOE_SHARED,
+    GLM4_MOE,
+    ERNIE_MOE,
+)

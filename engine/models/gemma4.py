@@ -1,0 +1,106 @@
+"""Gemma 4: heads of two sizes, last layers that read the keys and values of earlier ones, and inputs of each layer.
+
+Checkpoints for text, images and sound serve their text model.
+"""
+
+from dataclasses import replace
+
+from engine.bundle.model_spec import LayerAttention, RotationKind
+from engine.errors import UnsupportedModel
+from engine.models.config_fields import ConfigFields
+from engine.models.layer_kinds import declared_window, layer_count, sliding_layers
+from engine.models.network import Activation, Family, FamilyDetails, LayerInputs, Multipliers, QkNorm, WeightNames
+from engine.models.post_norm_families import GEMMA_NAMES
+from engine.models.qwen3_5 import NESTED, TEXT, nested
+
+_NAMES = replace(GEMMA_NAMES, layer_scale="model.layers.{layer}.layer_scalar")
+# Where the config does not say.
+_WINDOW, _GLOBAL_HEAD_DIM, _LOCAL_THETA, _INPUTS, _INPUT_TOKENS = 512, 512, 10_000.0, 256, 262_144
+_OTHER_SENSES = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
+_UNREAD = ("k_proj", "v_proj", "k_norm", "v_norm")  # that checkpoints may have of layers which share
+
+
+def _attention(config: ConfigFields) -> tuple[LayerAttention, ...]:
+    """Layers that see everything have heads of their own; the last ones read what the last of their kind before has."""
+    layers, window = layer_count(config), declared_window(config) or _WINDOW
+    # The last layer sees everything, whatever the config says (transformers `Gemma4TextConfig`).
+    sliding = (*sliding_layers(config, lambda layer: bool((layer + 1) % 6))[:-1], False)
+    first_shared = layers - config.integer("num_kv_shared_layers", 0, layers - 1, 0)
+    found = []
+    for layer, is_sliding in enumerate(sliding):
+        alike = [other for other in range(first_shared) if sliding[other] == is_sliding]
+        if layer >= first_shared and not alike:
+            raise UnsupportedModel(f"num_kv_shared_layers leaves layer {layer} no layer of its type to read from")
+        owner = alike[-1] if layer >= first_shared else -1
+        kv_heads, head_dim = (0, 0) if is_sliding else _global_heads(config, layer)
+        rotation = RotationKind.LOCAL if is_sliding else RotationKind.MODEL
+        found.append(LayerAttention(window if is_sliding else 0, rotation, kv_heads, head_dim, owner))
+    return tuple(found)
+
+
+def _global_heads(config: ConfigFields, layer: int) -> tuple[int, int]:
+    """Key heads (0 = as elsewhere) and head size of a layer that sees everything, in either spelling."""
+    listed = config.group("per_layer_config")
+    if listed is not None:
+        own = listed.group(str(layer)) or ConfigFields({})
+        return own.integer("num_key_value_heads", 0, 1024, 0), own.integer("head_dim", 0, 1024, 0)
+    has_heads = config.flag("attention_k_eq_v", False) and config.raw("num_global_key_value_heads") is not None
+    kv_heads = config.integer("num_global_key_value_heads", 1, 1024) if has_heads else 0
+    return kv_heads, config.integer("global_head_dim", 2, 1024, _GLOBAL_HEAD_DIM)
+
+
+def _details(config: ConfigFields) -> FamilyDetails:
+    if config.flag("enable_moe_block", False):
+        # onnxruntime's operators for experts gate with silu alone on a CPU.
+        raise UnsupportedModel("enable_moe_block: experts whose gate is GELU are not supported")
+    layers, attention = layer_count(config), _attention(config)
+    ffn, has_bias = config.integer("intermediate_size", 1, 1 << 20), config.flag("attention_bias", False)
+    shared = frozenset(layer for layer, each in enumerate(attention) if each.cache_of >= 0)
+    is_wide = config.flag("use_double_wide_mlp", False) and bool(shared)
+    has_keys_alone = config.flag("attention_k_eq_v", False)
+    size = config.integer("hidden_size_per_layer_input", 0, 1 << 16, _INPUTS)
+    tokens = config.integer("vocab_size_per_layer_input", 1, 1 << 22, _INPUT_TOKENS)
+    return FamilyDetails(
+        qkv_bias=has_bias,
+        output_bias=has_bias,
+        qk_norm=QkNorm.HEADS,
+        has_value_norm=True,
+        layers_of_keys=frozenset(
+            layer for layer in range(layers) if has_keys_alone and attention[layer].rotation is RotationKind.MODEL
+        ),
+        attention=attention,
+        local_theta=_LOCAL_THETA,
+        activation=Activation.GATED_GELU_TANH,
+        multipliers=Multipliers(config.integer("hidden_size", 1, 1 << 16) ** 0.5, attention=1.0),
+        logit_softcap=config.number("final_logit_softcapping", 0.0, 1e6, 0.0),
+        layer_ffn=tuple(ffn * (2 if layer in shared else 1) for layer in range(layers)) if is_wide else (),
+        layer_inputs=LayerInputs(size, tokens) if size else None,
+        names=_NAMES,
+        ignored=tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sorted(shared) for name in _UNREAD),
+    )
+
+
+def _nested_details(config: ConfigFields) -> FamilyDetails:
+    """The same with the names of a model for text, images and sound."""
+    details = _details(config)
+    inputs = details.layer_inputs and LayerInputs(**nested(details.layer_inputs, NESTED))
+    ignored = tuple(NESTED + name.removeprefix(TEXT) for name in details.ignored)
+    names = WeightNames(**nested(details.names, NESTED))
+    return replace(details, names=names, layer_inputs=inputs, ignored=(*ignored, *_OTHER_SENSES))
+
+
+GEMMA4 = Family(
+    "gemma4",
+    "Gemma4ForCausalLM",
+    _details,
+    default_head_dim=256,
+    has_partial_rotary=True,
+    default_theta=1_000_000.0,
+    is_tied=True,
+)
+GEMMA4_NESTED = replace(
+    GEMMA4,
+    architecture="Gemma4ForConditionalGeneration",
+    read_details=_nested_details,
+    text_group="text_config",
+)

@@ -1,0 +1,110 @@
+"""InternVL 3 and 3.5: Qwen2 or Qwen3 beside an encoder of square tiles, with a class token.
+
+Definitions: transformers `InternVLForConditionalGeneration`, `InternVLProcessor`, `GotOcr2ImageProcessor`.
+"""
+
+from dataclasses import replace
+
+from engine.bundle.vision import Cutting, VisionSpec
+from engine.errors import UnsupportedModel
+from engine.files import brief
+from engine.models.config_fields import ConfigFields
+from engine.models.dense_families import QWEN2, QWEN3
+from engine.models.network import Family, FamilyDetails, WeightNames
+from engine.models.qwen3_5 import nested
+from engine.models.vision_network import (
+    VISION_FILE,
+    VisionFiles,
+    VisionNetwork,
+    activation,
+    colours,
+    group,
+    resampling,
+    token,
+    with_tokens,
+)
+
+PAD = "<IMG_CONTEXT>"
+TEXTS = {QWEN2.name: QWEN2, QWEN3.name: QWEN3}
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+BICUBIC, MOST_TILES = 3, 12
+
+
+def read_internvl(files: VisionFiles) -> VisionNetwork:
+    """Tiles of the grid whose proportions are nearest, pixels shuffled into depth, two matrices."""
+    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
+    encoder = group(config, "vision_config")
+    _refuse(config, encoder)
+    side = _side(encoder, "image_size", 448)
+    size = processor.group("size")
+    if size is not None and {size.integer(name, 1, 4096, side) for name in ("height", "width")} != {side}:
+        raise UnsupportedModel("preprocessor_config.json: size is not the image_size of vision_config")
+    network = VisionNetwork(
+        spec=VisionSpec(
+            file=VISION_FILE,
+            cutting=Cutting.CANVAS,
+            side=side,
+            tokens=1,
+            token=token(files, PAD),
+            placeholder=PAD,
+            pad=PAD,
+            resampling=resampling(processor, BICUBIC),
+            opening="<img>",
+            closing="</img>",
+            most_tiles=processor.integer("max_patches", 1, 256, MOST_TILES),
+        ),
+        root="vision_tower.",
+        connector="multi_modal_projector.",
+        patch=_side(encoder, "patch_size", 14),
+        hidden=encoder.integer("hidden_size", 1, 1 << 16, 1024),
+        layers=encoder.integer("num_hidden_layers", 1, 1024, 24),
+        heads=encoder.integer("num_attention_heads", 1, 1024, 16),
+        ffn=encoder.integer("intermediate_size", 1, 1 << 20, 4096),
+        epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
+        activation=activation(encoder, "gelu"),
+        shuffle=round(1 / config.number("downsample_ratio", 1 / 64, 1.0, 0.5)),
+        mean=colours(processor, "image_mean", default=CLIP_MEAN),
+        std=colours(processor, "image_std", 1e-6, CLIP_STD),
+        has_class_token=True,
+    )
+    return with_tokens(network)
+
+
+def _refuse(config: ConfigFields, encoder: ConfigFields) -> None:
+    """UnsupportedModel names what is not implemented."""
+    wanted = {
+        "norm_type": (encoder, "layer_norm"),
+        "use_qk_norm": (encoder, False),
+        "use_mean_pooling": (encoder, True),
+        "use_absolute_position_embeddings": (encoder, True),
+        "vision_feature_layer": (config, -1),
+        "vision_feature_select_strategy": (config, "default"),
+        "projector_hidden_act": (config, "gelu"),
+    }
+    for name, (fields, value) in wanted.items():
+        if fields.raw(name) not in (None, value):
+            raise UnsupportedModel(f"config.json: {name} {brief(fields.raw(name))} is not supported, only {value} is")
+
+
+def _side(encoder: ConfigFields, name: str, default: int) -> int:
+    """A number, or a list of two equal ones."""
+    value = encoder.raw(name)
+    if not isinstance(value, list):
+        return encoder.integer(name, 1, 4096, default)
+    height, width = encoder.numbers(name, 2, 1, 4096)
+    if height != width or not height.is_integer():
+        raise UnsupportedModel(f"vision_config: {name} {brief(value)} is not supported, only squares are")
+    return int(height)
+
+
+def _details(config: ConfigFields) -> FamilyDetails:
+    kind = config.text("model_type", QWEN2.name)
+    if kind not in TEXTS:
+        raise UnsupportedModel(
+            f"text_config: model_type {brief(kind)} is not supported (supported: {', '.join(TEXTS)})"
+        )
+    names = nested(WeightNames(), "language_model.model.")
+    return replace(TEXTS[kind].read_details(config), names=WeightNames(**names | {"head": "language_model.lm_head"}))
+
+
+INTERNVL = Family("internvl", "InternVLForConditionalGeneration", _details, is_tied=True, text_group="text_config")

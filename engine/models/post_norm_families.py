@@ -1,0 +1,126 @@
+"""Families with norms behind attention and feed-forward: OLMo, EXAONE, GLM-4 and Gemma."""
+
+from dataclasses import replace
+
+from engine.bundle.model_spec import RotationKind
+from engine.models.config_fields import ConfigFields
+from engine.models.layer_kinds import declared_window, every_nth_full, sliding_layers, unlike, windows
+from engine.models.network import Activation, Family, FamilyDetails, Multipliers, QkNorm, WeightNames
+
+# OLMo 2 and 3: norms behind alone, and one over all heads of queries and of keys. OLMo 3 has windows; layers with one
+# turn without the scaling.
+
+_LAYER = "model.layers.{layer}"
+_BEHIND = WeightNames(
+    attention_norm="",
+    attention_post_norm=f"{_LAYER}.post_attention_layernorm",
+    ffn_norm="",
+    ffn_post_norm=f"{_LAYER}.post_feedforward_layernorm",
+)
+
+
+def _olmo2_details(config: ConfigFields) -> FamilyDetails:
+    has_bias = config.flag("attention_bias", False)
+    return FamilyDetails(qkv_bias=has_bias, output_bias=has_bias, qk_norm=QkNorm.ALL, names=_BEHIND)
+
+
+def _olmo3_details(config: ConfigFields) -> FamilyDetails:
+    sliding = sliding_layers(config, lambda layer: bool((layer + 1) % 4))
+    attention = unlike(config, sliding, RotationKind.LOCAL, RotationKind.MODEL)
+    theta = config.number("rope_theta", 1.0, 1e12, 500_000.0)
+    return replace(_olmo2_details(config), attention=attention, local_theta=theta)
+
+
+OLMO2 = Family("olmo2", "Olmo2ForCausalLM", _olmo2_details, default_theta=500_000.0, default_epsilon=1e-5)
+OLMO3 = Family("olmo3", "Olmo3ForCausalLM", _olmo3_details, default_theta=500_000.0, default_epsilon=1e-5)
+
+
+# EXAONE 4: norms behind alone, one for each head of queries and keys; with windows the other layers know no positions.
+
+
+def _exaone4_details(config: ConfigFields) -> FamilyDetails:
+    details = FamilyDetails(qk_norm=QkNorm.HEADS, names=_BEHIND)
+    if not declared_window(config):
+        return details
+    sliding = every_nth_full(config, 4)
+    return replace(details, attention=unlike(config, sliding, RotationKind.MODEL, RotationKind.NONE))
+
+
+EXAONE4 = Family("exaone4", "Exaone4ForCausalLM", _exaone4_details, default_epsilon=1e-5)
+# GLM-4 of 2025: norms before and behind; half of a head turns, neighbours with each other.
+_GLM_NAMES = WeightNames(
+    attention_post_norm=f"{_LAYER}.post_self_attn_layernorm",
+    ffn_post_norm=f"{_LAYER}.post_mlp_layernorm",
+    gate_up=(f"{_LAYER}.mlp.gate_up_proj",),
+)
+
+
+def _glm4_details(config: ConfigFields) -> FamilyDetails:
+    return FamilyDetails(qkv_bias=config.flag("attention_bias", True), names=_GLM_NAMES)
+
+
+GLM4 = Family(
+    "glm4",
+    "Glm4ForCausalLM",
+    _glm4_details,
+    default_head_dim=128,
+    has_partial_rotary=True,
+    default_rotary_share=0.5,
+    default_epsilon=1.5625e-7,
+    is_interleaved=True,
+)
+# Gemma: norms multiply with 1 + w, the embedding with the root of its width, and the gate is GELU. From Gemma 2 on
+# norms lie before and behind. Gemma 3 has a second rotation for layers with windows.
+GEMMA_NAMES = WeightNames(
+    attention_post_norm=f"{_LAYER}.post_attention_layernorm",
+    ffn_norm=f"{_LAYER}.pre_feedforward_layernorm",
+    ffn_post_norm=f"{_LAYER}.post_feedforward_layernorm",
+)
+_GEMMA3_LOCAL_THETA = 10_000.0
+_MOST_CAP = 1e6
+
+
+def _gemma_details(config: ConfigFields) -> FamilyDetails:
+    has_bias = config.flag("attention_bias", False)
+    embedding = config.integer("hidden_size", 1, 1 << 16) ** 0.5
+    return FamilyDetails(
+        qkv_bias=has_bias,
+        output_bias=has_bias,
+        norm_offset=1.0,
+        activation=Activation.GATED_GELU_TANH,
+        multipliers=Multipliers(embedding=embedding),
+    )
+
+
+def _gemma2_details(config: ConfigFields) -> FamilyDetails:
+    plain = _gemma_details(config)
+    scale = config.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5
+    return replace(
+        plain,
+        names=GEMMA_NAMES,
+        multipliers=replace(plain.multipliers, attention=scale),
+        attention=windows(config, sliding_layers(config, lambda layer: layer % 2 == 0)),
+        attention_softcap=config.number("attn_logit_softcapping", 0.0, _MOST_CAP, 50.0),
+        logit_softcap=config.number("final_logit_softcapping", 0.0, _MOST_CAP, 30.0),
+    )
+
+
+def _gemma3_details(config: ConfigFields) -> FamilyDetails:
+    attention = unlike(config, every_nth_full(config, 6), RotationKind.LOCAL, RotationKind.MODEL)
+    return replace(
+        _gemma2_details(config),
+        qk_norm=QkNorm.HEADS,
+        attention=attention,
+        local_theta=config.number("rope_local_base_freq", 1.0, 1e12, _GEMMA3_LOCAL_THETA),
+        attention_softcap=config.number("attn_logit_softcapping", 0.0, _MOST_CAP, 0.0),
+        logit_softcap=config.number("final_logit_softcapping", 0.0, _MOST_CAP, 0.0),
+    )
+
+
+GEMMA = Family("gemma", "GemmaForCausalLM", _gemma_details, default_head_dim=256, is_tied=True)
+GEMMA2 = Family("gemma2", "Gemma2ForCausalLM", _gemma2_details, default_head_dim=256, is_tied=True)
+GEMMA3 = Family(
+    "gemma3", "Gemma3ForCausalLM", _gemma3_details, default_head_dim=256, default_theta=1_000_000.0, is_tied=True
+)
+
+POST_NORM = (OLMO2, OLMO3, EXAONE4, GLM4, GEMMA, GEMMA2, GEMMA3)

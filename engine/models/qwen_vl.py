@@ -1,0 +1,156 @@
+"""Qwen2.5-VL and Qwen3-VL: images in their own proportions, whose tokens turn by time, row and column.
+
+Definitions: transformers `Qwen2_5_VLForConditionalGeneration`, `Qwen3VLForConditionalGeneration`,
+`Qwen2VLImageProcessor`.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from engine.bundle.vision import Cutting, NativeSpec, VisionSpec
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import brief
+from engine.models.config_fields import ConfigFields
+from engine.models.dense_families import QWEN2, QWEN3
+from engine.models.network import Activation, Family, FamilyDetails, WeightNames
+from engine.models.qwen3_5 import NESTED, nested
+from engine.models.rotary import DEFAULT_THETA
+from engine.models.vision_network import (
+    VISION_FILE,
+    NativeNetwork,
+    VisionFiles,
+    activation,
+    colours,
+    group,
+    resampling,
+    token,
+)
+
+PAD = "<|image_pad|>"
+BUCKETS = (64, 128, 256, 384, 512, 768, 1024)  # cells of a run; the last is the most tokens of an image
+MOST_PIXELS = 1 << 32
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+BICUBIC = 3
+
+
+def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
+    """Windows in most layers, no learned positions."""
+    encoder = group(ConfigFields(files.config), "vision_config")
+    if encoder.text("hidden_act", "silu") != "silu":
+        raise UnsupportedModel("vision_config: hidden_act must be silu")
+    network = _network(files, "visual.", Activation.GATED_SILU)
+    native = network.spec.native
+    assert native is not None
+    window = encoder.integer("window_size", native.cell, 1 << 16, 112) // native.cell
+    if any(bucket % window**2 for bucket in BUCKETS):
+        raise UnsupportedModel(f"vision_config: windows of {window} x {window} tokens are not supported")
+    layers = _layers(encoder, "fullatt_block_indexes", network.layers)
+    spec = _with_windows(network.spec, window)
+    return replace(network, spec=spec, seeing_all=frozenset(layers))
+
+
+def read_qwen3_vl(files: VisionFiles) -> NativeNetwork:
+    """Learned positions, interpolated, and rows of some layers for the first layers of the text (DeepStack)."""
+    encoder = group(ConfigFields(files.config), "vision_config")
+    network = _network(files, "model.visual.", activation(encoder))
+    places = encoder.integer("num_position_embeddings", 1, 1 << 20, 2304)
+    side = int(places**0.5)
+    if side * side != places:
+        raise UnsupportedModel(f"vision_config: num_position_embeddings is {places}, which is no square")
+    deep = _layers(encoder, "deepstack_visual_indexes", network.layers)
+    spec = msgspec.structs.replace(network.spec, deepstack=len(deep))
+    return replace(network, spec=spec, table_side=side, deep=deep)
+
+
+def _with_windows(spec: VisionSpec, window: int) -> VisionSpec:
+    """The same with windows of so many cells a side."""
+    assert spec.native is not None
+    return msgspec.structs.replace(spec, native=msgspec.structs.replace(spec.native, window=window))
+
+
+def _network(files: VisionFiles, root: str, activation: Activation) -> NativeNetwork:
+    """What both have."""
+    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
+    encoder = group(config, "vision_config")
+    patch, merge = encoder.integer("patch_size", 1, 256, 14), encoder.integer("spatial_merge_size", 1, 16, 2)
+    frames = encoder.integer("temporal_patch_size", 1, 16, 2)
+    for name, own in (("patch_size", patch), ("merge_size", merge), ("temporal_patch_size", frames)):
+        if processor.integer(name, 1, 1 << 10, own) != own:
+            raise UnsupportedModel(f"preprocessor_config.json: {name} is not that of vision_config, {own}")
+    if encoder.integer("in_channels", 1, 64, encoder.integer("in_chans", 1, 64, 3)) != 3:
+        raise UnsupportedModel("vision_config: only images of three colours are supported")
+    least, most = _bounds(processor, patch * merge)
+    rope = encoder.group("rope_parameters") or ConfigFields({})
+    network = NativeNetwork(
+        spec=VisionSpec(
+            file=VISION_FILE,
+            cutting=Cutting.NATIVE,
+            side=0,
+            tokens=0,
+            token=token(files, PAD),
+            placeholder=PAD,
+            pad=PAD,
+            resampling=resampling(processor, BICUBIC),
+            native=NativeSpec(patch, merge, least, most, BUCKETS),
+        ),
+        root=root,
+        hidden=encoder.integer("hidden_size", 1, 1 << 16),
+        layers=encoder.integer("depth", 1, 1024),
+        heads=encoder.integer("num_heads", 1, 1024, 16),
+        ffn=encoder.integer("intermediate_size", 1, 1 << 20),
+        theta=rope.number("rope_theta", 1.0, 1e12, DEFAULT_THETA),
+        activation=activation,
+        mean=colours(processor, "image_mean", default=CLIP_MEAN),
+        std=colours(processor, "image_std", 1e-6, CLIP_STD),
+        frames=frames,
+    )
+    if network.hidden % (4 * network.heads):
+        raise CompileError(
+            f"config.json: vision_config has {network.heads} heads of {network.hidden}: four must divide a head"
+        )
+    return network
+
+
+def _bounds(processor: ConfigFields, cell: int) -> tuple[int, int]:
+    """Least and most pixels of an image once it is resized."""
+    size = processor.group("size") or ConfigFields({})
+    least = size.integer("shortest_edge", 1, MOST_PIXELS, (2 * cell) ** 2)
+    most = size.integer("longest_edge", 1, MOST_PIXELS, 1280 * cell**2)
+    least = processor.integer("min_pixels", 1, MOST_PIXELS, least)
+    most = processor.integer("max_pixels", 1, MOST_PIXELS, most)
+    if least > most:
+        raise CompileError(f"preprocessor_config.json: min_pixels ({least}) is more than max_pixels ({most})")
+    return least, most
+
+
+def _layers(encoder: ConfigFields, name: str, count: int) -> tuple[int, ...]:
+    listed = encoder.raw(name)
+    if not isinstance(listed, list) or any(type(each) is not int or not 0 <= each < count for each in listed):
+        raise CompileError(f"config.json: vision_config: {name} must list layers below {count}, it is {brief(listed)}")
+    return tuple(listed)
+
+
+def _qwen3_vl_details(config: ConfigFields) -> FamilyDetails:
+    return replace(QWEN3.read_details(config), names=WeightNames(**nested(WeightNames(), NESTED)))
+
+
+QWEN2_5_VL = Family(
+    "qwen2_5_vl",
+    "Qwen2_5_VLForConditionalGeneration",
+    QWEN2.read_details,
+    text_group="text_config",
+    default_theta=1e6,
+    default_epsilon=1e-5,
+    sections=(16, 24, 24),
+)
+QWEN3_VL = Family(
+    "qwen3_vl",
+    "Qwen3VLForConditionalGeneration",
+    _qwen3_vl_details,
+    text_group="text_config",
+    default_head_dim=QWEN3.default_head_dim,
+    default_theta=5e5,
+    sections=(24, 20, 20),
+    is_woven=True,
+)

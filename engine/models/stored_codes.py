@@ -1,0 +1,157 @@
+"""What `quantization_config` of a config.json says of weights that come quantised. Loads no numpy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from engine.errors import UnsupportedModel
+from engine.files import JSON_BYTES, brief, read_json
+from engine.models.config_fields import ConfigFields
+
+CONFIG = "quantization_config"
+
+
+class CodeFormat(StrEnum):
+    """How tensors of codes are laid out; the values are those of `quant_method`."""
+
+    GPTQ = "gptq"
+    AWQ = "awq"
+    COMPRESSED = "compressed-tensors"
+    FP8 = "fp8"
+    FBGEMM_FP8 = "fbgemm_fp8"
+    MODELOPT = "modelopt"
+    MXFP4 = "mxfp4"
+    BITSANDBYTES = "bitsandbytes"
+
+
+_HALF_TYPES = ("float16", "bfloat16")
+FLOAT_BITS = 32
+_PACKED_BITS = (4, 8)
+_CARRIED = ("pack-quantized", "int-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
+_FLOAT_FORMATS = ("float-quantized", "naive-quantized", "mixed-precision", "dense")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCodes:
+    """bits: of a code, where the config has one number for all matrices. has_zeros_less_one: GPTQ's first format stores
+    zero points less one. tile: outputs and inputs that share a scale of 8-bit floats, () = as the scales' shape says.
+    is_carried: codes fit `MatMulNBits` without rounding."""
+
+    format: CodeFormat
+    bits: int = 8
+    has_zeros_less_one: bool = False
+    tile: tuple[int, ...] = ()
+    is_carried: bool = True
+
+
+def read_stored_codes(values: Mapping[str, object]) -> StoredCodes | None:
+    """Of a config.json; None when weights come as floats. UnsupportedModel names what cannot be read."""
+    nested = values.get("text_config")
+    found = values.get(CONFIG) or (nested.get(CONFIG) if isinstance(nested, Mapping) else None)
+    config = ConfigFields({CONFIG: found}).group(CONFIG)
+    if config is None:
+        return None
+    method = config.text("quant_method", CodeFormat.BITSANDBYTES if config.raw("load_in_4bit") is not None else "")
+    if method in ("auto-round", "intel/auto-round"):
+        method = _rounded_packing(config)
+    if method not in set(CodeFormat):
+        raise UnsupportedModel(f"{CONFIG}: quant_method {brief(method)} is not supported ({', '.join(CodeFormat)} are)")
+    return _READERS[CodeFormat(method)](config)
+
+
+def stored_codes_of(folder: Path) -> StoredCodes | None:
+    """The same of a checkpoint's folder; what cannot be read is refused when the checkpoint is read in earnest."""
+    try:
+        config = read_json(folder / "config.json", JSON_BYTES)
+        return read_stored_codes(config) if isinstance(config, dict) else None
+    except (OSError, ValueError, UnsupportedModel):
+        return None
+
+
+def float_bytes(folder: Path) -> int:
+    """About what the weights of a checkpoint's folder take as float32: by its files and the type in its config.json.
+
+    What cannot be read counts nothing; it is refused when the checkpoint is read in earnest.
+    """
+    try:
+        stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        config = read_json(folder / "config.json", JSON_BYTES)
+    except (OSError, ValueError):
+        return 0
+    codes = stored_codes_of(folder)
+    if codes is not None:
+        return stored * FLOAT_BITS // codes.bits
+    kind = (config.get("dtype") or config.get("torch_dtype")) if isinstance(config, dict) else None
+    return stored * 2 if kind in _HALF_TYPES else stored
+
+
+def _rounded_packing(config: ConfigFields) -> str:
+    """AutoRound writes the layouts of others."""
+    packing = config.text("packing_format", "auto_round:auto_gptq")
+    return {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}.get(packing, packing)
+
+
+def _gptq(config: ConfigFields) -> StoredCodes:
+    version = config.text("checkpoint_format", "gptq")
+    if version not in ("gptq", "gptq_v2"):
+        raise UnsupportedModel(f"{CONFIG}: checkpoint_format {brief(version)} is not supported (gptq, gptq_v2)")
+    return StoredCodes(CodeFormat.GPTQ, _packed_bits(config), version == "gptq")
+
+
+def _awq(config: ConfigFields) -> StoredCodes:
+    version = config.text("version", "gemm").lower()
+    if version != "gemm":
+        raise UnsupportedModel(f"{CONFIG}: version {brief(version)} of AWQ is not supported (gemm is)")
+    bits = config.integer("bits" if config.raw("bits") is not None else "w_bit", 1, 16, 4)
+    if bits != 4:
+        raise UnsupportedModel(f"{CONFIG}: AWQ with {bits} bits is not supported (4 are)")
+    return StoredCodes(CodeFormat.AWQ, 4)
+
+
+def _packed_bits(config: ConfigFields) -> int:
+    bits = config.integer("bits", 1, 16, 4)
+    if bits not in _PACKED_BITS:
+        raise UnsupportedModel(f"{CONFIG}: codes of {bits} bits are not supported (4 and 8 are)")
+    return bits
+
+
+def _compressed(config: ConfigFields) -> StoredCodes:
+    form = config.text("format", "dense")
+    if form not in (*_CARRIED, *_FLOAT_FORMATS):
+        supported = ", ".join((*_CARRIED, *_FLOAT_FORMATS))
+        raise UnsupportedModel(f"{CONFIG}: format {brief(form)} is not supported (supported: {supported})")
+    transforms = config.group("transform_config")
+    if transforms is not None and transforms.raw("config_groups"):
+        raise UnsupportedModel(f"{CONFIG}: transform_config is not supported")
+    return StoredCodes(CodeFormat.COMPRESSED, is_carried=form in _CARRIED, bits=8 if form in _FLOAT_FORMATS else 4)
+
+
+def _float8(config: ConfigFields) -> StoredCodes:
+    tile = config.raw("weight_block_size")
+    sizes = config.numbers("weight_block_size", 2, 1, 1 << 16) if tile is not None else ()
+    return StoredCodes(CodeFormat.FP8, tile=tuple(map(int, sizes)), is_carried=False)
+
+
+def _modelopt(config: ConfigFields) -> StoredCodes:
+    algorithm = config.text("quant_algo", "FP8").upper()
+    if algorithm not in ("FP8", "NVFP4"):
+        raise UnsupportedModel(f"{CONFIG}: quant_algo {brief(algorithm)} is not supported (FP8, NVFP4)")
+    return StoredCodes(CodeFormat.MODELOPT, bits=8 if algorithm == "FP8" else 4, is_carried=algorithm == "NVFP4")
+
+
+def _bitsandbytes(config: ConfigFields) -> StoredCodes:
+    is_four_bit = config.flag("load_in_4bit", False)
+    return StoredCodes(CodeFormat.BITSANDBYTES, bits=4 if is_four_bit else 8, is_carried=not is_four_bit)
+
+
+_READERS = {
+    CodeFormat.GPTQ: _gptq,
+    CodeFormat.AWQ: _awq,
+    CodeFormat.COMPRESSED: _compressed,
+    CodeFormat.FP8: _float8,
+    CodeFormat.FBGEMM_FP8: _float8,
+    CodeFormat.MODELOPT: _modelopt,
+    CodeFormat.MXFP4: lambda _: StoredCodes(CodeFormat.MXFP4, bits=4),
+    CodeFormat.BITSANDBYTES: _bitsandbytes,
+}

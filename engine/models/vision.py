@@ -1,0 +1,115 @@
+"""Models that read images: the encoder beside the text model, and how its processor prepares an image.
+
+Formats: config.json and preprocessor_config.json as transformers writes them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from engine.bundle.vision import Cutting, VisionSpec
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.config_fields import ConfigFields
+from engine.models.dense_families import LLAMA
+from engine.models.internvl import INTERNVL, read_internvl
+from engine.models.network import Family, FamilyDetails, WeightNames
+from engine.models.qwen3_5 import nested
+from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
+from engine.models.vision_network import (
+    VISION_FILE,
+    Encoder,
+    VisionFiles,
+    VisionNetwork,
+    activation,
+    colours,
+    group,
+    resampling,
+    token,
+    with_tokens,
+)
+
+
+def read_vision(files: VisionFiles) -> Encoder | None:
+    """None for a model that reads text only. CompileError for a damaged file, UnsupportedModel by name."""
+    listed = files.config.get("architectures")
+    names = listed if isinstance(listed, list) else []
+    reader = next((READERS[name] for name in names if isinstance(name, str) and name in READERS), None)
+    return None if reader is None else reader(files)
+
+
+def reads_images(config: Mapping[str, object]) -> bool:
+    """Whether a checkpoint of this config.json has an encoder of images that is compiled with it."""
+    listed = config.get("architectures")
+    return isinstance(listed, list) and any(isinstance(name, str) and name in READERS for name in listed)
+
+
+def deepstack_layers(config: Mapping[str, object]) -> int:
+    """Layers of the text that add rows of their own to those of an image. CompileError when they are no list."""
+    encoder = config.get("vision_config")
+    if not reads_images(config) or not isinstance(encoder, Mapping):
+        return 0
+    listed = encoder.get("deepstack_visual_indexes") or []
+    if not isinstance(listed, list):
+        raise CompileError("config.json: deepstack_visual_indexes must be a list of layers")
+    return len(listed)
+
+
+def _read_idefics3(files: VisionFiles) -> VisionNetwork:
+    """Idefics3 and SmolVLM: SigLIP over square tiles, pixels shuffled into depth, one matrix."""
+    config, processor = ConfigFields(files.config), ConfigFields(files.processor, "preprocessor_config.json")
+    encoder = group(config, "vision_config")
+    sides = processor.group("max_image_size")
+    side = encoder.integer("image_size", 1, 4096, 224)
+    if sides is not None and sides.integer("longest_edge", 1, 4096) != side:
+        raise UnsupportedModel("preprocessor_config.json: max_image_size is not the image_size of vision_config")
+    size = processor.group("size")
+    shuffle = config.integer("scale_factor", 1, 64, 2)
+    splits = processor.flag("do_image_splitting", True)
+    network = VisionNetwork(
+        spec=VisionSpec(
+            file=VISION_FILE,
+            cutting=Cutting.GRID if splits else Cutting.WHOLE,
+            side=side,
+            tokens=1,
+            token=token(files, "<image>"),
+            placeholder="<image>",
+            pad="<image>",
+            resampling=resampling(processor, 1),
+            longest=size.integer("longest_edge", 1, 1 << 14) if size is not None else 4 * side,
+            opening="<fake_token_around_image>",
+            tile_tag="<row_{row}_col_{column}>",
+            whole_tag="<global-img>",
+            row_end="\n",
+            closing="<fake_token_around_image>",
+        ),
+        root="model.vision_model.",
+        connector="model.connector.modality_projection.proj",
+        patch=encoder.integer("patch_size", 1, side, 32),
+        hidden=encoder.integer("hidden_size", 1, 1 << 16, 1152),
+        layers=encoder.integer("num_hidden_layers", 1, 1024, 12),
+        heads=encoder.integer("num_attention_heads", 1, 1024, 16),
+        ffn=encoder.integer("intermediate_size", 1, 1 << 20, 3072),
+        epsilon=encoder.number("layer_norm_eps", 1e-12, 1.0, 1e-6),
+        activation=activation(encoder),
+        shuffle=shuffle,
+        mean=colours(processor, "image_mean"),
+        std=colours(processor, "image_std", 1e-6),
+    )
+    return with_tokens(network)
+
+
+READERS: dict[str, Callable[[VisionFiles], Encoder]] = {
+    "Idefics3ForConditionalGeneration": _read_idefics3,
+    "SmolVLMForConditionalGeneration": _read_idefics3,
+    INTERNVL.architecture: read_internvl,
+    QWEN2_5_VL.architecture: read_qwen2_5_vl,
+    QWEN3_VL.architecture: read_qwen3_vl,
+}
+
+
+def _nested_llama(config: ConfigFields) -> FamilyDetails:
+    return replace(LLAMA.read_details(config), names=WeightNames(**nested(WeightNames(), "model.text_model.")))
+
+
+IDEFICS3 = Family("idefics3", "Idefics3ForConditionalGeneration", _nested_llama, text_group="text_config")
+SMOLVLM = Family("smolvlm", "SmolVLMForConditionalGeneration", _nested_llama, text_group="text_config")
+VISION = (IDEFICS3, SMOLVLM, INTERNVL, QWEN2_5_VL, QWEN3_VL)

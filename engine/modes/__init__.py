@@ -1,1 +1,0 @@
-"""How a sequence turns logits into tokens."""

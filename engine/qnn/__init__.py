@@ -1,1 +1,0 @@
-"""Reading QNN context binaries without a device."""

@@ -1,0 +1,190 @@
+"""Causal attention of a segmented bundle: the rows of each sequence over its own cache, layer by layer.
+
+Legend: L = layers with keys and values, N = rows, K = KV heads, T = columns of a cache, D = head size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, IN_PLACE_ROWS, SINKS, attention_name
+from engine.bundle.tensors import Array
+from engine.runtime.interface import PackedSegment
+from engine.runtime.kv_memory import SequenceCache
+from engine.runtime.linear import RowBuffers
+from engine.runtime.onnx_library import ort
+from engine.runtime.sessions import Binding, bind_all
+
+SCALES = "key_scale", "value_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWindow:
+    """A row sees the first `sinks` columns and the last `recent`, its own among them; recent 0 = all columns.
+
+    Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453; here positions are kept.
+    """
+
+    recent: int = 0
+    sinks: int = 0
+
+    def hides_some(self, columns: int) -> bool:
+        """Whether a row that is the last of so many columns does not see all of them."""
+        return self.recent > 0 and self.recent + self.sinks < columns
+
+    def visible(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool [rows, columns] of positions in a sequence; what comes after a row is not hidden here."""
+        if not self.recent:
+            return np.ones((len(rows), len(columns)), np.bool_)
+        return (columns[None, :] < self.sinks) | (columns[None, :] > rows[:, None] - self.recent)
+
+
+EVERYTHING = AttentionWindow()
+
+
+_sum = np.add.reduce
+
+
+class Runnable(Protocol):
+    """A graph, or more, bound to the buffers of one layer."""
+
+    def run(self) -> None:
+        """Compute; raises what onnxruntime raises."""
+
+
+@dataclass(slots=True)
+class BoundAttention:
+    """One cache bound to one place among the rows: a binding for each layer, and the arrays that all of them read.
+
+    told: what changes from step to step, a mask or lengths: of all columns, then of those that windows leave.
+    """
+
+    layers: Sequence[Runnable]
+    told: tuple[Array, ...]
+
+
+Cache = SequenceCache[BoundAttention]
+
+
+@dataclass(slots=True)
+class ChunkBinding:
+    """The graph for many rows, bound to one cache.
+
+    codes: of keys and values [1, N, K * D], which go behind the past of `targets` [1, K, T, D]. columns: past ones
+    and N.
+    """
+
+    graph: Binding
+    codes: tuple[Array, Array]
+    targets: tuple[Array, Array]
+    columns: Array
+
+    def run(self) -> None:
+        """Run the graph over its buffers; raises what onnxruntime raises."""
+        self.graph.run()
+        end = int(self.columns)
+        for codes, target in zip(self.codes, self.targets, strict=True):
+            heads, channels = target.shape[1], target.shape[3]
+            rows = codes.reshape(-1, heads, channels)
+            target[0, :, end - len(rows) : end] = rows.swapaxes(0, 1)
+
+
+class CausalAttention:
+    """Each row sees its sequence's past, the rows before it and itself. The graph writes the fresh columns.
+
+    scales: [L, 2, K, D] of int8 caches, None with float ones. is_uniform: one way to compute, whatever the number of
+    rows: with int8 caches always the graph for many, and a lone row, which the operator takes another way, gets a
+    neighbour.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        sessions: Mapping[str, ort.InferenceSession],
+        rows: RowBuffers,
+        scales: NDArray[np.float32] | None,
+        is_uniform: bool,
+    ) -> None:
+        layers = manifest.model.attention_layers
+        # Of each layer with attention: its number, and whose keys and values it reads, counted among them.
+        self._layers = [(layer, layers.index(manifest.model.owner_of(layer))) for layer in layers]
+        self._forms = manifest.model.layer_forms
+        self._sessions = sessions
+        self._rows = rows
+        self._scales = None if scales is None else scales[:, :, None, :, None, :]  # of a layer and side: [1, K, 1, D]
+        self._in_place_rows = 0 if is_uniform else IN_PLACE_ROWS
+        # A chunk's codes are copied before the next chunk is run.
+        width = 0 if scales is None else scales.shape[2] * scales.shape[3]
+        self._codes = np.zeros((2, 1, rows.most + 1, width), np.int8)
+        self.least_rows = 2 if is_uniform else 1
+
+    def prepare(self, segment: PackedSegment, cache: Cache, rows: int) -> BoundAttention:
+        """The cache bound to the segment's rows in a step of `rows` rows, its lengths those of this step."""
+        count = max(segment.count, self.least_rows)
+        place = (rows - segment.start, count)  # from the end, where decodes keep their place
+        found = cache.bound_at(place, partial(self._bind, cache))
+        for start, lengths in ((0, found.told[:2]), (cache.start, found.told[2:])):
+            last_column, columns = lengths
+            last_column[...] = segment.past - start + count - 1
+            columns[...] = segment.past - start + count
+        return found
+
+    def _bind(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
+        lengths: tuple[Array, ...] = tuple(np.zeros(shape, np.int32) for _ in range(2) for shape in ((1,), ()))
+        layers = []
+        for index, (layer, owner) in enumerate(self._layers):
+            rows = self._rows.attention_rows(place[0], place[1], layer)
+            keys, values, slides = cache.layer(owner)
+            last_column, columns = lengths[2:] if slides else lengths[:2]
+            shared: dict[str, Array] = {"seqlens_k": last_column, "total_sequence_length": columns}
+            shared |= {name: rows[name] for name in ("query", "key", "value")}
+            if len(self._rows.sinks):
+                shared[SINKS] = self._rows.sinks
+            layers.append(self._bind_layer(index, (keys, values), shared, rows["attended"]))
+        return BoundAttention(layers, lengths)
+
+    def _bind_layer(
+        self, layer: int, caches: tuple[Array, Array], shared: Mapping[str, Array], attended: NDArray[np.float32]
+    ) -> Binding | ChunkBinding:
+        count, form = attended.shape[1], self._forms[layer]
+        inputs = {**shared, "past_key": caches[0], "past_value": caches[1]}
+        if self._scales is not None:
+            inputs |= dict(zip(SCALES, self._scales[layer], strict=True))
+        if self._scales is None or count <= self._in_place_rows:
+            outputs: dict[str, Array] = {"attended": attended, "present_key": caches[0], "present_value": caches[1]}
+            return bind_all(self._sessions[attention_name(ATTENTION, form)], inputs, outputs)
+        codes = self._codes[0, :, :count], self._codes[1, :, :count]
+        outputs = {"attended": attended, "key_codes": codes[0], "value_codes": codes[1]}
+        bound = bind_all(self._sessions[attention_name(ATTENTION_CHUNK, form)], inputs, outputs)
+        return ChunkBinding(bound, codes, caches, columns=shared["total_sequence_length"])
+
+
+class NonFiniteRows:
+    """The rows of a step whose keys or values hold infinity or NaN in some layer."""
+
+    def __init__(self, buffers: RowBuffers) -> None:
+        self._buffers = buffers
+        self._found = np.zeros(0, np.bool_)
+        self._keys = self._values = np.zeros(0, np.float32)  # of the layer at hand, all rows in one
+
+    def start(self, rows: int) -> None:
+        """Forget the step before."""
+        self._found = np.zeros(rows, np.bool_)
+        self._keys, self._values = (self._buffers.rows(name, rows).reshape(-1) for name in ("key", "value"))
+
+    def look(self) -> None:
+        """Look at the keys and values that the layer at hand has just given. numpy may warn of their sum."""
+        # Between two graphs every call costs microseconds, in each layer.
+        if not isfinite(_sum(self._keys) + _sum(self._values)):  # rare; a sum may also just be too large
+            for side in (self._keys, self._values):
+                self._found |= ~np.isfinite(side.reshape(len(self._found), -1)).all(axis=1)
+
+    def among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of `rows` [M]."""
+        return np.asarray(rows[self._found[rows]], np.int64)

@@ -1,0 +1,254 @@
+"""The memory of a runtime: past pools, fresh outputs, row inputs. numpy only; graphs bind to it and never own it.
+
+Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, P = past columns, C = P + N.
+"""
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.model_spec import RopeSpec
+from engine.bundle.tensors import EMBEDS, IDS, IMAGES, MASK, ROTARY, Array, Encoding, encoding_of, place_of
+from engine.bundle.variant import StepShape, shape_of
+from engine.errors import BundleError
+from engine.runtime.interface import PackedBatch
+from engine.runtime.mask import paint
+from engine.runtime.tables import Tables
+
+GROWTH = 1024
+
+
+class RotaryTable:
+    """One encoded table [positions, rotary_dim / 2] of cos or sin, grown as positions come up.
+
+    Angles are float32 products, as in transformers: a finer product would differ from what the model was trained on.
+    """
+
+    def __init__(self, rope: RopeSpec, is_cos: bool, encoding: Encoding) -> None:
+        self._frequencies = np.array(rope.inverse_frequencies, np.float32)
+        self._factor = rope.factor
+        self._function = np.cos if is_cos else np.sin
+        self._encoding = encoding
+        self._axes = np.array(rope.axes or (0,) * len(self._frequencies))
+        self._table: Array = np.empty((0, len(self._frequencies)), encoding.dtype)
+
+    def fill(self, positions: NDArray[np.int32], out: Array) -> None:
+        """Write the rows of `positions` [N], or of positions by axis [3, N], into out [N, rotary_dim / 2]."""
+        highest = int(positions.max(initial=0))
+        if highest >= len(self._table):
+            self._grow(highest + GROWTH)
+        if positions.ndim > 1:
+            out[...] = self._table[positions[self._axes].T, np.arange(len(self._axes))]
+            return
+        np.take(self._table, positions, axis=0, out=out, mode="clip")
+
+    def _grow(self, size: int) -> None:
+        angles = (np.arange(size, dtype=np.float32)[:, None] * self._frequencies).astype(np.float64)
+        self._table = self._encoding.encode(self._function(angles) * self._factor)
+
+
+def layer_graphs(manifest: Manifest, shape: StepShape | None) -> list[GraphSpec]:
+    """The graphs of a step without the head, in part order. BundleError when a shape has no decoder."""
+    wanted = (GraphKind.LUT, GraphKind.DECODER, GraphKind.DECODER_PREFILL, GraphKind.DEFAULT)
+    found = [graph for graph in manifest.graphs if graph.kind in wanted and _serves(graph, shape)]
+    if not any(graph.kind is not GraphKind.LUT for graph in found):
+        raise BundleError(f"the bundle has no decoder graph for {shape or 'free shapes'}")
+    return sorted(found, key=lambda graph: graph.part)
+
+
+def layers_of(graph: GraphSpec) -> slice:
+    """The layers whose keys and values a graph gives; an empty slice for one that gives none."""
+    places = [place.layer for tensor in graph.outputs if (place := place_of(tensor.name, "_out")) is not None]
+    return slice(min(places), max(places) + 1) if places else slice(0, 0)
+
+
+def linear_graphs(manifest: Manifest) -> list[GraphSpec]:
+    """The linear graphs of a segmented bundle, in part order."""
+    return sorted((graph for graph in manifest.graphs if graph.kind is GraphKind.LINEAR), key=lambda graph: graph.part)
+
+
+def _serves(graph: GraphSpec, shape: StepShape | None) -> bool:
+    if graph.kind is GraphKind.LUT:
+        return graph.rows is None or (shape is not None and graph.rows == shape.rows)
+    return shape_of(graph) == shape
+
+
+def spans(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> list[tuple[slice | Array, slice | Array]]:
+    """Cut pairs of rows [M] and columns [M] into slices where both run on; short runs are one fancy index for all."""
+    breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(columns) != 1)) + 1
+    if len(breaks) >= 8:
+        return [(rows, columns)]
+    edges = [0, *breaks.tolist(), len(rows)]
+    return [
+        (slice(int(rows[a]), int(rows[b - 1]) + 1), slice(int(columns[a]), int(columns[b - 1]) + 1))
+        for a, b in pairwise(edges)
+    ]
+
+
+EVERY = slice(None)
+
+
+class Pool:
+    """Past keys [L, K, 1, D, W] and values [L, K, 1, W, D]; unwritten columns hold an encoded zero.
+
+    `zeros` are the codes of zero, [2, L, K]: for keys and values of each layer and head.
+    """
+
+    def __init__(self, manifest: Manifest, width: int, zeros: NDArray[np.int64]) -> None:
+        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
+        lead = (model.layers, model.kv_heads, 1)
+        self._manifest = manifest
+        self._zeros = zeros
+        self.keys: Array = np.empty((*lead, model.head_dim, width), dtype)
+        self.values: Array = np.empty((*lead, width, model.head_dim), dtype)
+        self.keys[...] = zeros[0][..., None, None, None]
+        self.values[...] = zeros[1][..., None, None, None]
+
+    @property
+    def width(self) -> int:
+        """Columns of the buffers."""
+        return int(self.values.shape[-2])
+
+    def relaid(self, width: int) -> "Pool":
+        """A pool of `width` columns; those that both have keep their index and contents."""
+        made = Pool(self._manifest, width, self._zeros)
+        shared = min(width, self.width)
+        made.keys[..., :shared] = self.keys[..., :shared]
+        made.values[..., :shared, :] = self.values[..., :shared, :]
+        return made
+
+
+def zero_codes(manifest: Manifest) -> NDArray[np.int64]:
+    """[2, L, K]: what zero is stored as in the keys and values of each layer and head."""
+    codes = np.zeros((2, manifest.model.layers, manifest.model.kv_heads), np.int64)
+    for graph in manifest.graphs:
+        for tensor in graph.inputs:
+            place = place_of(tensor.name, "_in")
+            if place is not None and not encoding_of(tensor).is_float:
+                place.of(codes[0], codes[1])[...] = encoding_of(tensor).zero_point
+    return codes
+
+
+class Arena:
+    """Scratch memory by name, shared by all shapes: steps run one at a time, so their buffers may overlap."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, NDArray[np.uint8]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array of `shape` at the start of the memory called `name`, which is replaced when it is too small.
+
+        Arrays handed out before stay usable; they no longer share their memory with later ones.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        flat = self._flat.get(name)
+        if flat is None or flat.nbytes < size:
+            flat = self._flat[name] = np.zeros(size, np.uint8)
+        return flat[:size].view(dtype).reshape(shape)
+
+    def clear(self) -> None:
+        """Let go of the memory."""
+        self._flat.clear()
+
+
+class Fresh:
+    """Outputs of a step: keys [L, K, 1, D, N], values [L, K, 1, N, D], and the other tensors by name."""
+
+    def __init__(self, arena: Arena, manifest: Manifest, graphs: Iterable[GraphSpec], rows: int) -> None:
+        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
+        lead = (model.layers, model.kv_heads, 1)
+        self.keys = arena.array("fresh keys", (*lead, model.head_dim, rows), dtype)
+        self.values = arena.array("fresh values", (*lead, rows, model.head_dim), dtype)
+        self.others: dict[str, Array] = {}
+        self.last: TensorSpec | None = None
+        for graph in graphs:
+            for tensor in graph.outputs:
+                if place_of(tensor.name, "_out") is None:
+                    shape = tuple(dim if isinstance(dim, int) else rows for dim in tensor.shape)
+                    self.others[tensor.name] = arena.array(tensor.name, shape, np.dtype(tensor.dtype))
+                    self.last = tensor
+
+    def non_finite(self, rows: NDArray[np.int64], layers: slice = EVERY) -> NDArray[np.int64]:
+        """Those of `rows` [M] whose keys or values hold infinity or NaN in these layers; integers cannot."""
+        if self.keys.dtype.kind != "f":
+            return rows[:0]
+        sound = np.isfinite(self.keys[layers][..., rows].sum(axis=(0, 1, 2, 3), dtype=np.float64))
+        sound &= np.isfinite(self.values[layers][..., rows, :].sum(axis=(0, 1, 2, 4), dtype=np.float64))
+        return np.asarray(rows[~sound], np.int64)
+
+
+class RowInputs:
+    """Inputs that are written anew for every step: ids, mask, cos, sin, cache index; one buffer per encoding."""
+
+    def __init__(self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables) -> None:
+        self._arena = arena
+        self._tables = tables
+        self._looked_up: dict[tuple[str, Encoding], Array] = {}
+        self._rope = manifest.model.rope
+        self._shape = shape
+        self._ids: list[Array] = []
+        self._masks: dict[Encoding, tuple[Array, Array]] = {}
+        self._rotary: dict[tuple[bool, Encoding], Array] = {}
+
+    def buffer(self, tensor: TensorSpec) -> Array | None:
+        """The array to bind to a row input, None when the tensor is something else.
+
+        ids [1, N], embeddings [1, N, H], mask [..., N, C], cos and sin [..., N, rotary_dim / 2], cache index as the
+        tensor has it.
+        """
+        rows, context = self._shape.rows, self._shape.context
+        if tensor.name == IDS:
+            array = self._arena.array("ids", (1, rows), np.dtype(np.int32))
+            self._ids.append(array)
+            return array
+        if tensor.name in self._tables:
+            encoding = encoding_of(tensor)
+            width = math.prod(dim for dim in tensor.shape[2:] if isinstance(dim, int))
+            array = self._arena.array(f"{tensor.name} {encoding}", (rows, width), np.dtype(tensor.dtype))
+            self._looked_up[tensor.name, encoding] = array
+            return array.reshape([rows if isinstance(dim, str) else dim for dim in tensor.shape])
+        if tensor.name == MASK:
+            encoding = encoding_of(tensor)
+            array = self._arena.array(f"mask {encoding}", (rows, context), np.dtype(tensor.dtype))
+            self._masks[encoding] = (encoding.mask_codes(), array)
+            return array.reshape((1,) * (len(tensor.shape) - 2) + (rows, context))
+        if tensor.name in ROTARY:
+            return self._rotary_buffer(tensor)
+        return self._constant(tensor)
+
+    def _constant(self, tensor: TensorSpec) -> Array | None:
+        """What is the same in every step of the shape."""
+        if IMAGES.fullmatch(tensor.name):
+            return np.full([int(dim) for dim in tensor.shape], tensor.zero_point or 0, np.dtype(tensor.dtype))
+        if tensor.name == "cache_index":
+            # Fresh columns always follow the past ones, so that scatter and concatenation are laid out alike.
+            first = self._shape.past
+            length = math.prod(dim if isinstance(dim, int) else 1 for dim in tensor.shape)
+            return np.arange(first, first + length, dtype=tensor.dtype).reshape([int(dim) for dim in tensor.shape])
+        return None
+
+    def _rotary_buffer(self, tensor: TensorSpec) -> Array:
+        encoding, half = encoding_of(tensor), self._rope.rotary_dim // 2
+        array = self._arena.array(f"{tensor.name} {encoding}", (self._shape.rows, half), np.dtype(tensor.dtype))
+        self._rotary[ROTARY[tensor.name], encoding] = array
+        return array.reshape((1,) * (len(tensor.shape) - 2) + array.shape)
+
+    def fill(self, batch: PackedBatch, tables: dict[tuple[bool, Encoding], RotaryTable]) -> None:
+        """Write a batch of N rows into every buffer. `tables` is the caller's cache of rotary tables and grows here."""
+        for ids in self._ids:
+            ids[0] = batch.input_ids
+        for (name, encoding), looked_up in self._looked_up.items():
+            self._tables[name].fill(batch.input_ids, looked_up, encoding)
+            if batch.embedded is not None and name in EMBEDS:
+                batch.embedded.write(looked_up[None], encoding)
+        for codes, mask in self._masks.values():
+            paint(batch, mask, codes)
+        for (is_cos, encoding), out in self._rotary.items():
+            if (is_cos, encoding) not in tables:
+                tables[is_cos, encoding] = RotaryTable(self._rope, is_cos, encoding)
+            tables[is_cos, encoding].fill(batch.positions, out)

@@ -1,0 +1,85 @@
+"""Rows of a step that images or given numbers take the place of, and what rows turn by where an image has a grid.
+
+Shapes: N = rows of a step, M = some of them, H = hidden size.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.tensors import Array, Encoding
+from engine.request import PromptImage, Request
+
+Axes = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRows:
+    """rows: int64 [M], of the step. values: float32 [M, H], with those of DeepStack [M, (1 + layers) * H]."""
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+    def write(self, hidden: Array, encoding: Encoding) -> None:
+        """Put them in the place of what the embedding graph made of the rows' token ids: [1, N, H]."""
+        hidden[0, self.rows] = encoding.encode(self.values.astype(np.float64))
+
+    def moved(self, row_of: NDArray[np.int64]) -> "EmbeddedRows":
+        """The same after the rows of the step have changed places."""
+        return EmbeddedRows(row_of[self.rows], self.values)
+
+
+def prompt_rows(embeds: bytes, tokens: int, first: int, count: int) -> NDArray[np.float32]:
+    """Of a prompt of `tokens` rows those from position `first` on, at most `count`: [0 to count, H]."""
+    values = np.frombuffer(embeds, "<f4").reshape(tokens, -1)
+    return values[first : first + count]
+
+
+def image_rows(request: Request, row: int, first: int, count: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Of rows from `row` on, which are `count` tokens from position `first` on, those that images give: runs of them
+    by their first row, each [run, H]."""
+    for image in request.images:
+        start, end = max(first, image.first), min(first + count, image.first + image.tokens)
+        if start < end:
+            values = np.frombuffer(image.features, "<f4").reshape(image.tokens, -1)
+            yield row + start - first, values[start - image.first : end - image.first]
+
+
+def joined(found: Sequence[tuple[int, NDArray[np.float32]]]) -> EmbeddedRows | None:
+    """Runs of rows, each from its first row on; None when there is none. Narrow ones get zeros."""
+    if not found:
+        return None
+    rows = [np.arange(start, start + len(values)) for start, values in found]
+    width = max(values.shape[1] for _, values in found)
+    wide = [np.pad(values, ((0, 0), (0, width - values.shape[1]))) for _, values in found]
+    return EmbeddedRows(np.concatenate(rows), np.concatenate(wide))
+
+
+def axes_of(positions: Axes, groups: Iterable[tuple[slice, Sequence[PromptImage]]]) -> Axes | None:
+    """What rows turn by, time, row and column [3, N], where an image has a grid; None where none has.
+
+    positions: int32 [N], indices of tokens. groups: rows of a sequence, and its images by `first`.
+    """
+    axes: Axes | None = None
+    for rows, images in groups:
+        if any(image.grid[0] for image in images):
+            axes = np.stack([positions] * 3) if axes is None else axes
+            axes[:, rows] = _by_axis(positions[rows], images)
+    return axes
+
+
+def _by_axis(indices: Axes, images: Sequence[PromptImage]) -> Axes:
+    """An image's tokens are where it begins, plus 0, row and column; what follows goes on behind the longer side of its
+    grid (transformers `get_rope_index`)."""
+    axes = np.stack([indices] * 3)
+    for image in images:
+        rows, columns = image.grid
+        if rows:
+            offset = indices - image.first
+            inside, behind = (offset >= 0) & (offset < image.tokens), offset >= image.tokens
+            for axis, place in enumerate((np.zeros_like(offset), offset // columns, offset % columns)):
+                axes[axis, inside] += (place - offset)[inside]
+            axes[:, behind] -= image.tokens - max(rows, columns)
+    return axes

@@ -1,0 +1,186 @@
+"""Runs an encoder: texts side by side in the rows of a step, each seeing itself alone, one vector or score a text.
+
+Shapes: N = rows of a step, T = rows of one text, H = hidden size, X = numbers of a vector, or 1 score.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.encoder import HIDDEN, POSITIONS, TYPES, encoder_of, pair_types, score_head_floats
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.specs import PoolingKind
+from engine.bundle.tensors import COS, IDS, MASK, SIN, Array, encoding_of
+from engine.bundle.variant import StepShape, shape_table
+from engine.bundle.weight_files import read_floats
+from engine.errors import StepFailed
+from engine.runtime.buffers import RotaryTable
+from engine.runtime.interface import Indices, Logits, PackedBatch, RowLayout, Runtime
+from engine.runtime.mask import paint
+from engine.runtime.onnx_library import ort
+from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
+
+
+def pack_texts(texts: Sequence[Sequence[int]], rows: int) -> PackedBatch:
+    """Whole texts in a step of so many rows; each asks for an output, and its rows see each other both ways."""
+    layout = RowLayout(StepShape(rows, 0), sum(map(len, texts)))
+    for ids in texts:
+        layout.add(tuple(ids), 0, logits=(len(ids) - 1,), block_rows=len(ids))
+    return layout.batch(block_size=1)
+
+
+Float32 = NDArray[np.float32]
+
+
+def pooled(hidden: Float32, kind: PoolingKind) -> Float32:
+    """hidden [T, H], the rows of one text -> [H], of whatever length."""
+    if kind is PoolingKind.MEAN:
+        return np.asarray(hidden.mean(axis=0, dtype=np.float64), np.float32)
+    row: Float32 = hidden[0 if kind is PoolingKind.CLS else -1]
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreHead:
+    """A layer [H, H] with bias [H], tanh, then one [H] with bias [1]. In double precision, rounded once."""
+
+    dense: NDArray[np.float64]
+    dense_bias: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+
+    def __call__(self, hidden: Float32) -> Float32:
+        """hidden [T, H], the rows of one pair -> the raw score [1]."""
+        inner = np.tanh(self.dense @ hidden[0] + self.dense_bias)
+        return np.asarray(inner @ self.weight + self.bias, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A pooled vector [H] times [X, H], plus [X]. In double precision, rounded once."""
+
+    kind: PoolingKind
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+
+    def __call__(self, hidden: Float32) -> Float32:
+        """hidden [T, H], the rows of one text -> [X]."""
+        return np.asarray(self.weight @ pooled(hidden, self.kind) + self.bias, np.float32)
+
+
+def read_projection(folder: Path, manifest: Manifest) -> Projection | None:
+    """Of a checked bundle, None where it has none: weights, then the bias. BundleError when its file cannot be read."""
+    name, pooling = encoder_of(manifest).projection, manifest.pooling
+    if not name or pooling is None:
+        return None
+    numbers = read_floats(folder, manifest, name, (pooling.dimensions * (manifest.model.hidden + 1),))
+    weight, bias = np.split(numbers.astype(np.float64), [pooling.dimensions * manifest.model.hidden])
+    return Projection(pooling.kind, weight.reshape(pooling.dimensions, -1), bias)
+
+
+def read_score_head(folder: Path, manifest: Manifest) -> ScoreHead | None:
+    """The head of a checked bundle, None where it has none. BundleError when its file cannot be read."""
+    name, hidden = encoder_of(manifest).score_head, manifest.model.hidden
+    if not name:
+        return None
+    numbers = read_floats(folder, manifest, name, (score_head_floats(hidden),)).astype(np.float64)
+    dense, dense_bias, weight, bias = np.split(numbers, np.cumsum([hidden * hidden, hidden, hidden]))
+    return ScoreHead(dense.reshape(hidden, hidden), dense_bias, weight, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """The graph of one number of rows. mask_codes: of a column that is hidden, then of one that is seen."""
+
+    graph: GraphSpec
+    binding: Binding
+    inputs: dict[str, Array]
+    output: Array
+    mask_codes: Array
+
+
+class EncoderRuntime(Runtime):
+    """For any provider. Nothing is kept from step to step. Raises BundleError when a graph cannot be loaded."""
+
+    def __init__(self, folder: Path, manifest: Manifest, provider: Provider) -> None:
+        super().__init__(shape_table(manifest, 0), provider.device)
+        pair = manifest.rerank
+        self._middle_ids = pair.middle_ids if pair is not None and pair.has_types else ()
+        self._offset = encoder_of(manifest).position_offset
+        self._read = _reader(folder, manifest)
+        self._sessions = load_sessions(folder, manifest, provider)
+        self._variants = {graph.rows: _bound(graph, self._sessions[graph.name]) for graph in manifest.graphs}
+        self._rotary = {
+            tensor.name: RotaryTable(manifest.model.rope, tensor.name == COS, encoding_of(tensor))
+            for tensor in manifest.graphs[0].inputs
+            if tensor.name in (COS, SIN)
+        }
+
+    def run(self, batch: PackedBatch) -> Logits:
+        """The vector or score of each text [texts, X]. StepFailed when onnxruntime raises."""
+        hidden = self.hidden(batch)
+        return Logits.of(np.stack([self._read(hidden[text.start : text.end]) for text in batch.segments]))
+
+    def hidden(self, batch: PackedBatch) -> Float32:
+        """Hidden states [N, H]. StepFailed when onnxruntime raises."""
+        variant = self._variants[batch.shape.rows]
+        self._parts.begin()
+        self._fill(variant, batch)
+        self._parts.mark("inputs")
+        try:
+            variant.binding.run()
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise StepFailed(f"graph {variant.graph.name} failed: {str(error)[:300]}") from error
+        self._parts.mark("layers")
+        return encoding_of(variant.graph.outputs[0]).decode(variant.output[0])
+
+    def non_finite_rows(self, rows: Indices) -> Indices:
+        """None: a row is seen by its own text alone, whose vector shows it."""
+        return rows[:0]
+
+    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
+        """Nothing: there is no cache."""
+
+    def close(self) -> None:
+        """Drop bindings, then sessions: a binding must not outlive what it points to."""
+        self._variants.clear()
+        self._sessions.clear()
+
+    def _fill(self, variant: _Variant, batch: PackedBatch) -> None:
+        inputs = variant.inputs
+        inputs[IDS][0] = batch.input_ids
+        if TYPES in inputs:
+            inputs[TYPES][...] = 0
+        if self._middle_ids:
+            for text in batch.segments:
+                ids = tuple(batch.input_ids[text.start : text.end].tolist())
+                inputs[TYPES][0, text.start : text.end] = pair_types(ids, self._middle_ids) or 0
+        paint(batch, inputs[MASK][0, 0], variant.mask_codes)
+        if POSITIONS in inputs:
+            inputs[POSITIONS][0] = batch.positions + self._offset
+        for name, table in self._rotary.items():
+            table.fill(batch.positions, inputs[name][0, 0])
+
+
+def _reader(folder: Path, manifest: Manifest) -> Callable[[Float32], Float32]:
+    """How hidden states [T, H] of a text become its vector or score. BundleError when a file cannot be read."""
+    head = read_score_head(folder, manifest)
+    if head is not None:
+        return head
+    assert manifest.pooling is not None, "the bundle was checked"
+    return read_projection(folder, manifest) or partial(pooled, kind=manifest.pooling.kind)
+
+
+def _bound(graph: GraphSpec, session: ort.InferenceSession) -> _Variant:
+    buffers: dict[str, Array] = {}
+    for tensor in (*graph.inputs, *graph.outputs):
+        shape = [size for size in tensor.shape if isinstance(size, int)]  # all of them: shapes are fixed
+        buffers[tensor.name] = np.zeros(shape, tensor.dtype)
+    output = buffers.pop(HIDDEN)
+    mask = next(tensor for tensor in graph.inputs if tensor.name == MASK)
+    codes = encoding_of(mask).mask_codes()
+    return _Variant(graph, bind_all(session, buffers, {HIDDEN: output}), buffers, output, codes)

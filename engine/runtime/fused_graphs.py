@@ -1,0 +1,318 @@
+"""One fused graph with its buffers, bound to whatever caches a step has.
+
+Legend: N = rows, L = layers, K = KV heads, H = head size, D = decode slots, V = vocabulary.
+
+Caches of fused graphs: each sequence has one of its own, all are of one size, and none is ever copied or re-laid.
+
+A block of the scheduler's pool is a whole cache here. A cache gets its block's name when the first rows in it are kept.
+Legend: L = layers, K = KV heads, H = head size, P = columns.
+
+The row inputs of one fused graph: ids, mask, rotary rows, control. Numpy only; graphs bind to the arrays.
+
+Legend: N = rows, P = past columns.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.fused import CONTROL, CONTROL_HEAD, FusedShape, cache_tensors, fresh_tensors, fused_shape
+from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec
+from engine.bundle.tensors import IDS, LOGITS, MASK, ROTARY, Array, Encoding, encoding_of
+from engine.errors import StepFailed
+from engine.runtime.buffers import RotaryTable
+from engine.runtime.interface import PackedBatch, PackedSegment
+from engine.runtime.onnx_library import ort
+from engine.runtime.sessions import Binding, bind
+
+PADDING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One step of a graph: the prompt's rows end where the decode slots begin, decodes take the last slots.
+
+    row_of: int64 [rows of the batch], the graph's row of each, PADDING for those that hold nothing.
+    """
+
+    shape: FusedShape
+    prefill: PackedSegment | None
+    decodes: tuple[PackedSegment, ...]
+    row_of: NDArray[np.int64]
+
+    @property
+    def base(self) -> int:
+        """The graph's first row that holds a prompt token; the end of its prompt rows when there is none."""
+        return self.shape.prefill_rows - (self.prefill.count if self.prefill else 0)
+
+    @property
+    def first_slot(self) -> int:
+        """The first slot that decodes; they are counted from 0."""
+        return self.shape.slots - len(self.decodes)
+
+    def segments_by_cache(self) -> list[PackedSegment | None]:
+        """Whose cache each of `FusedShape.caches` is, None where nobody's is needed."""
+        prompt = [self.prefill] if self.shape.prefill_rows else []
+        return [*prompt, *[None] * self.first_slot, *self.decodes]
+
+    def control(self) -> NDArray[np.int32]:
+        """fusion_ctrl [5 + D]: is there a prompt, how many decodes, rows and past of the prompt, past of each slot.
+
+        int32 [6] for one slot: prefill active, decode active, prefill rows, 0, prefill past, decode past.
+        """
+        control = np.zeros(CONTROL_HEAD + self.shape.slots, np.int32)
+        if self.prefill is not None:
+            control[[0, 2, 4]] = 1, self.prefill.count, self.prefill.past
+        control[1] = len(self.decodes)
+        control[CONTROL_HEAD + self.first_slot :] = [decode.past for decode in self.decodes]
+        return control
+
+    def logit_index(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the graph's logits of rows [R] of the batch are, [R]. StepFailed for a row that it gives none of."""
+        index = self.row_of[rows] - (self.shape.rows - self.shape.logit_rows)
+        if (index < 0).any():
+            raise StepFailed(f"{self.shape.name} gives logits of its last {self.shape.logit_rows} rows only")
+        return index
+
+
+def place(batch: PackedBatch, shape: FusedShape, columns: int) -> Placement:
+    """Put the segments of a step into a graph's rows; a cache holds `columns` tokens.
+
+    StepFailed for what the graph cannot do: a second prompt, more rows or more columns than it has.
+    """
+    segments = batch.segments
+    # A single row may stand in either place: it sees its own past and itself.
+    has_prefill = bool(segments) and (segments[0].count > 1 or len(segments) > shape.slots)
+    prefill, decodes = (segments[0], segments[1:]) if has_prefill else (None, segments)
+    _check(shape, prefill, decodes, columns)
+    row_of = np.full(batch.shape.rows, PADDING, np.int64)
+    if prefill is not None:
+        row_of[prefill.start : prefill.end] = np.arange(shape.prefill_rows - prefill.count, shape.prefill_rows)
+    for row, decode in zip(range(shape.rows - len(decodes), shape.rows), decodes, strict=True):
+        row_of[decode.start] = row
+    return Placement(shape, prefill, decodes, row_of)
+
+
+def _check(shape: FusedShape, prefill: PackedSegment | None, decodes: tuple[PackedSegment, ...], columns: int) -> None:
+    if len(decodes) > shape.slots or any(decode.count != 1 for decode in decodes):
+        counts = ", ".join(str(decode.count) for decode in decodes)
+        raise StepFailed(
+            f"{shape.name} decodes {shape.slots} sequences a row each beside one prompt, not rows {counts}"
+        )
+    if prefill is not None and prefill.count > shape.prefill_rows:
+        raise StepFailed(f"{prefill.count} prompt rows do not fit the {shape.prefill_rows} of {shape.name}")
+    for segment in (*decodes, *((prefill,) if prefill else ())):
+        if segment.block_rows > 1:
+            raise StepFailed(f"{shape.name} has no rows that see both ways")
+        if segment.past + segment.count > columns:
+            raise StepFailed(
+                f"{segment.past} cached tokens and {segment.count} new ones overflow a cache of {columns} columns"
+            )
+
+
+class FusedCache:
+    """Keys [L, K, 1, H, P] and values [L, K, 1, P, H] of one sequence. serial: tells it from all others."""
+
+    def __init__(self, manifest: Manifest, serial: int) -> None:
+        assert manifest.fused is not None
+        model, past = manifest.model, manifest.fused.past
+        lead = (model.layers, model.kv_heads, 1)
+        self.serial = serial
+        self.keys: Array = np.empty((*lead, model.head_dim, past), manifest.kv_dtype)
+        self.values: Array = np.empty((*lead, past, model.head_dim), manifest.kv_dtype)
+        self.is_spoiled = True
+        self._zeros = _zero_codes(manifest)
+
+    def clean(self) -> None:
+        """Nothing but zeros: under a mask a column still counts as 0 times its value, and 0 times NaN is NaN."""
+        self.keys[...] = self._zeros[0].reshape(-1, 1, 1, 1, 1)
+        self.values[...] = self._zeros[1].reshape(-1, 1, 1, 1, 1)
+        self.is_spoiled = False
+
+
+class FusedCaches:
+    """Sole owner of the caches. `blank` stands where a graph wants a cache and no sequence has one."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._serials = count()
+        self._named: dict[int, FusedCache] = {}
+        self._spares: list[FusedCache] = []
+        self._handed_out: list[FusedCache] = []
+        self.blank = self.take()
+        self._handed_out.clear()
+
+    def begin(self, segments: Sequence[PackedSegment | None]) -> list[FusedCache]:
+        """The cache of each segment, `blank` for None. What the step before took and did not name is spare again.
+
+        StepFailed when a segment has a past and its cache is not here.
+        """
+        named = {cache.serial for cache in self._named.values()}
+        for cache in self._handed_out:
+            if cache.serial not in named:
+                self._spares.append(cache)
+        self._handed_out.clear()
+        return [self._cache_of(segment) for segment in segments]
+
+    def take(self) -> FusedCache:
+        """A cache that is nobody's, for this step; `name` keeps it."""
+        cache = self._spares.pop() if self._spares else FusedCache(self._manifest, next(self._serials))
+        if cache.is_spoiled:
+            cache.clean()
+        self._handed_out.append(cache)
+        return cache
+
+    def name(self, block: int, cache: FusedCache) -> None:
+        """From now on the block is what lies in this cache."""
+        before = self._named.get(block)
+        if before is not None and before is not cache:
+            self._spares.append(before)
+        self._named[block] = cache
+
+    def free(self, blocks: Collection[int]) -> None:
+        """Nobody wants what lies in these blocks."""
+        for block in blocks:
+            cache = self._named.pop(block, None)
+            if cache is not None and all(other is not cache for other in self._handed_out):
+                self._spares.append(cache)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._named.clear()
+        self._spares.clear()
+        self._handed_out.clear()
+
+    def _cache_of(self, segment: PackedSegment | None) -> FusedCache:
+        if segment is None:
+            return self.blank
+        if not segment.blocks:
+            return self.take()
+        found = self._named.get(segment.blocks[0])
+        if found is None:
+            raise StepFailed(f"nothing lies in cache {segment.blocks[0]}, of which {segment.past} columns are wanted")
+        return found
+
+
+def _zero_codes(manifest: Manifest) -> Array:
+    """[2, L]: what zero is stored as in the keys and values of each layer."""
+    graph = manifest.graphs[0]
+    specs = {tensor.name: tensor for tensor in graph.inputs}
+    cache = fused_shape(graph.name).caches[0]
+    names = [cache_tensors("past", cache, layer) for layer in range(manifest.model.layers)]
+    return np.array([[encoding_of(specs[pair[side]]).zero_point for pair in names] for side in range(2)])
+
+
+Tables = dict[tuple[bool, Encoding], RotaryTable]
+
+
+class FusedInputs:
+    """Buffers by tensor name, written anew for every step. A row that holds nothing has id and position 0."""
+
+    def __init__(self, manifest: Manifest, graph: GraphSpec) -> None:
+        assert manifest.fused is not None
+        self._past = manifest.fused.past
+        self._rope = manifest.model.rope
+        named = {IDS, CONTROL, MASK, *ROTARY}
+        self._specs: dict[str, TensorSpec] = {tensor.name: tensor for tensor in graph.inputs if tensor.name in named}
+        self.arrays: dict[str, Array] = {
+            name: np.zeros([int(size) for size in tensor.shape], tensor.dtype) for name, tensor in self._specs.items()
+        }
+        self._codes = encoding_of(self._specs[MASK]).mask_codes()
+
+    def fill(self, batch: PackedBatch, placement: Placement, tables: Tables) -> None:
+        """Write a step into every buffer. `tables` is the caller's cache of rotary tables and grows here."""
+        rows = placement.shape.rows
+        self.arrays[IDS].reshape(rows)[...] = _moved(batch.input_ids, placement)
+        positions = _moved(batch.positions, placement)
+        for name, is_cos in ROTARY.items():
+            key = (is_cos, encoding_of(self._specs[name]))
+            if key not in tables:
+                tables[key] = RotaryTable(self._rope, *key)
+            tables[key].fill(positions, self.arrays[name].reshape(rows, -1))
+        if CONTROL in self.arrays:
+            self.arrays[CONTROL].reshape(-1)[...] = placement.control()
+        self._fill_mask(placement)
+
+    def _fill_mask(self, placement: Placement) -> None:
+        """Each row sees its own sequence's past, the rows of its sequence before it, and itself. Nothing crosses."""
+        hidden, seen = self._codes
+        mask = self.arrays[MASK].reshape(placement.shape.rows, -1)
+        mask[...] = hidden
+        prefill, base, end = placement.prefill, placement.base, placement.shape.prefill_rows
+        if prefill is not None:
+            mask[base:end, : prefill.past] = seen
+            own = mask[base:end, self._past + base : self._past + end]
+            own[np.tri(prefill.count, dtype=np.bool_)] = seen
+        for row, decode in enumerate(placement.decodes, placement.shape.rows - len(placement.decodes)):
+            mask[row, : decode.past] = seen
+            mask[row, self._past + row] = seen
+
+
+def _moved(values: NDArray[np.int32], placement: Placement) -> NDArray[np.int32]:
+    """Numbers [rows of the batch] in the graph's rows [N], 0 in the others."""
+    moved = np.zeros(placement.shape.rows, np.int32)
+    used = placement.row_of != PADDING
+    moved[placement.row_of[used]] = values[used]
+    return moved
+
+
+KEPT_BINDINGS = 64
+
+
+class BoundGraph:
+    """keys [L, K, 1, H, N] and values [L, K, 1, N, H] of a step's rows; logits [1, D + 1, V], or [1, D, V]."""
+
+    def __init__(self, manifest: Manifest, graph: GraphSpec, session: ort.InferenceSession) -> None:
+        model, dtype = manifest.model, np.dtype(manifest.kv_dtype)
+        self.shape: FusedShape = fused_shape(graph.name)
+        self.inputs = FusedInputs(manifest, graph)
+        lead = (model.layers, model.kv_heads, 1)
+        self.keys: Array = np.empty((*lead, model.head_dim, self.shape.rows), dtype)
+        self.values: Array = np.empty((*lead, self.shape.rows, model.head_dim), dtype)
+        (logits,) = (tensor for tensor in graph.outputs if tensor.name == LOGITS)
+        self.logits: Array = np.empty([int(size) for size in logits.shape], logits.dtype)
+        self.encoding: Encoding = encoding_of(logits)
+        self._session = session
+        self._bindings: dict[tuple[int, ...], Binding] = {}
+
+    def run(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> None:
+        """Run over caches in the order of `FusedShape.caches`, and write the updated ones to `updated`, () = nowhere.
+
+        An updated cache may be the cache itself. StepFailed when onnxruntime raises.
+        """
+        key = (*(cache.serial for cache in caches), *(cache.serial for cache in updated))
+        found = self._bindings.pop(key, None) or self._bind(caches, updated)
+        self._bindings[key] = found
+        if len(self._bindings) > KEPT_BINDINGS:
+            del self._bindings[next(iter(self._bindings))]
+        try:
+            found.run()
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise StepFailed(f"graph {self.shape.name} failed: {str(error)[:300]}") from error
+
+    def clear(self) -> None:
+        """Drop the bindings: none may outlive what it points to."""
+        self._bindings.clear()
+
+    def _bind(self, caches: Sequence[FusedCache], updated: Sequence[FusedCache]) -> Binding:
+        bound = Binding(self._session, self._session.io_binding(), [])
+        outputs: dict[str, Array] = {LOGITS: self.logits}
+        for layer in range(len(self.keys)):
+            outputs |= zip(fresh_tensors(layer), (self.keys[layer], self.values[layer]), strict=True)
+        inputs = self.inputs.arrays | self._tensors("past", caches)
+        outputs |= self._tensors("updated_past", updated)
+        for name, array in inputs.items():
+            bind(bound, bound.binding.bind_input, name, array)
+        for name, array in outputs.items():
+            bind(bound, bound.binding.bind_output, name, array)
+        return bound
+
+    def _tensors(self, kind: str, caches: Sequence[FusedCache]) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for label, cache in zip(self.shape.caches, caches, strict=bool(caches)):
+            for layer, arrays in enumerate(zip(cache.keys, cache.values, strict=True)):
+                found |= zip(cache_tensors(kind, label, layer), arrays, strict=True)
+        return found

@@ -1,0 +1,212 @@
+"""Keys and values of one sequence: memory for each group of layers, of which those with a window hold the end alone.
+
+Legend: L = layers of a group, K = KV heads, T = columns of a cache, D = head size.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.model_spec import CacheGroup
+from engine.bundle.tensors import Array
+from engine.runtime.interface import PackedSegment
+
+COLUMN_STEP = 64
+SLIDE_SHARE = 4  # of a window: columns that come before its memory is used from the front again
+KEPT_PLACES = 4  # rows of a step that a cache stays bound to: decodes mostly stay where they are
+BlockName = tuple[int, int]  # pool and block
+Bound = TypeVar("Bound")
+
+
+def in_steps(columns: int) -> int:
+    """Memory is taken in units of so many columns."""
+    return -(-columns // COLUMN_STEP) * COLUMN_STEP
+
+
+class GroupColumns:
+    """Keys and values [L, 1, K, T, D] of a group of layers."""
+
+    def __init__(self, group: CacheGroup, dtype: str, columns: int) -> None:
+        shape = (len(group.layers), 1, group.kv_heads, columns, group.head_dim)
+        self.keys: Array = np.empty(shape, np.dtype(dtype))
+        self.values: Array = np.empty(shape, np.dtype(dtype))
+
+    @property
+    def bytes(self) -> int:
+        """Memory held."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def take(self, other: "GroupColumns", mine: slice, theirs: slice) -> None:
+        """Copy columns of another memory, or of this one."""
+        self.keys[..., mine, :] = other.keys[..., theirs, :]
+        self.values[..., mine, :] = other.values[..., theirs, :]
+
+    def clear(self, columns: slice) -> None:
+        """Make columns zeros."""
+        self.keys[..., columns, :] = 0
+        self.values[..., columns, :] = 0
+
+
+class CacheForm:
+    """What memory a bundle's sequences need. slides: whether layers with a window give back what lies behind it."""
+
+    def __init__(self, manifest: Manifest, slides: bool) -> None:
+        self.dtype = manifest.kv_dtype
+        groups = manifest.model.cache_groups
+        self.window = max((group.window for group in groups), default=0) if slides else 0
+        self.full = tuple(group for group in groups if not (self.window and group.window))
+        self.behind = tuple(group for group in groups if self.window and group.window)
+        self.layers = {layer: (group, index) for group in groups for index, layer in enumerate(group.layers)}
+
+    @property
+    def full_numbers(self) -> int:
+        """Of a token's keys and values, but in layers with a window."""
+        return sum(group.numbers for group in self.full)
+
+    def memory(self, groups: tuple[CacheGroup, ...], columns: int) -> tuple[GroupColumns, ...]:
+        """Of so many columns for each group."""
+        return tuple(GroupColumns(group, self.dtype, columns) for group in groups)
+
+    def first_seen(self, past: int, unit: int) -> int:
+        """The first column that the row behind so many sees under a window, a multiple of `unit`."""
+        return max(0, past - self.window + 1) // unit * unit
+
+    def behind_columns(self, needed: int, room: int, rows: int) -> int:
+        """Columns of memory for layers with a window. needed: those that a step of `rows` rows uses; room: what the
+        sequence is going to need as far as can be foreseen."""
+        if not self.window:
+            return 0
+        slack = max(COLUMN_STEP, self.window // SLIDE_SHARE)
+        return in_steps(max(needed, min(room, self.window + rows + slack)))
+
+
+class SequenceCache(Generic[Bound]):
+    """Keys and values of one sequence, or of a finished one whose blocks may still be wanted.
+
+    blocks: what lies in each block's columns, None where nothing does that could be asked for. homes: those of them
+    that others must find here, by their index. bound: what a runtime has bound to this memory, dropped when it moves.
+    base: where the sequence's first `base_columns` columns lie; memory here begins with the column behind them. start:
+    the first column that layers with a window have here.
+    """
+
+    def __init__(
+        self,
+        form: CacheForm,
+        columns: int,
+        base: "SequenceCache[Bound] | None" = None,
+        base_columns: int = 0,
+        behind: int = 0,
+        start: int = 0,
+    ) -> None:
+        self.form = form
+        self.full = form.memory(form.full, columns)
+        self.behind = form.memory(form.behind, behind)
+        self.start = start
+        self.columns = columns  # that there is memory for, but in layers with a window
+        self.behind_columns = behind  # the same in those
+        self.blocks: list[BlockName | None] = []
+        self.homes: dict[int, BlockName] = {}
+        self.bound: dict[tuple[int, ...], Bound] = {}
+        self.base = base
+        self.base_columns = base_columns
+        self.is_base = False
+        self.was_copied = False  # whether blocks of it have been copied
+        self._unclean = columns
+
+    @property
+    def parts(self) -> tuple[GroupColumns, ...]:
+        """All memory."""
+        return (*self.full, *self.behind)
+
+    @property
+    def keys(self) -> Array:
+        """[L, 1, K, T, D] where all layers are alike."""
+        return self.full[0].keys
+
+    @property
+    def values(self) -> Array:
+        """[L, 1, K, T, D] where all layers are alike."""
+        return self.full[0].values
+
+    def layer(self, layer: int) -> tuple[Array, Array, bool]:
+        """Keys and values [1, K, T, D] of one layer, and whether they begin with column `start`."""
+        group, index = self.form.layers[layer]
+        slides = group in self.form.behind
+        part = self.behind[self.form.behind.index(group)] if slides else self.full[self.form.full.index(group)]
+        return part.keys[index], part.values[index], slides
+
+    @property
+    def bytes(self) -> int:
+        """Memory held here, the base's not counted."""
+        return sum(part.bytes for part in self.parts)
+
+    def new_columns(self, segment: PackedSegment) -> slice:
+        """Where in this memory the keys and values of the segment's rows go."""
+        start = segment.past - self.base_columns
+        return slice(start, start + segment.count)
+
+    def written(self, segment: PackedSegment) -> list[tuple[GroupColumns, slice]]:
+        """All memory, with where the keys and values of the segment's rows go in it."""
+        start = segment.past - self.start
+        new = self.new_columns(segment)
+        found = [(part, new) for part in self.full]
+        return found + [(part, slice(start, start + segment.count)) for part in self.behind]
+
+    def is_of(self, names: list[BlockName], block_size: int) -> bool:
+        """Whether exactly these blocks are what a sequence that goes on here would see first."""
+        before = self.base.blocks[: self.base_columns // block_size] if self.base else []
+        return [*before, *self.blocks][: len(names)] == names
+
+    def clean_behind(self, end: int) -> None:
+        """Make what lies behind the first `end` columns zeros: under a mask it still counts as 0 times its value."""
+        for part in self.full:
+            part.clear(slice(end, self._unclean))
+        self._unclean = end
+
+    def bound_at(self, place: tuple[int, ...], make: Callable[[tuple[int, ...]], Bound]) -> Bound:
+        """What is bound to this memory for one place among the rows of a step, from an earlier step or made now."""
+        found = self.bound.pop(place, None) or make(place)
+        self.bound[place] = found
+        if len(self.bound) > KEPT_PLACES:
+            del self.bound[next(iter(self.bound))]
+        return found
+
+    def expect_writes(self, end: int) -> None:
+        """A step may leave anything in the columns before `end`."""
+        self._unclean = max(self._unclean, end)
+
+    def is_free_from(self, index: int) -> bool:
+        """Whether nobody would miss what lies in the blocks from `index` on."""
+        return max(self.homes, default=-1) < index
+
+    def put(self, index: int, block: BlockName | None) -> None:
+        """Note which block lies at `index`."""
+        self.blocks.extend([None] * (index + 1 - len(self.blocks)))
+        self.blocks[index] = block
+
+    def take_columns(self, other: "SequenceCache[Bound]", mine: slice, theirs: slice) -> None:
+        """Copy columns of another cache, but in layers with a window."""
+        for part, given in zip(self.full, other.full, strict=True):
+            part.take(given, mine, theirs)
+
+    def widen(self, columns: int, used: int) -> None:
+        """Move to memory of `columns` columns, of which the first `used` are copied."""
+        wider = self.form.memory(self.form.full, columns)
+        for part, old in zip(wider, self.full, strict=True):
+            part.take(old, slice(used), slice(used))
+        self.full, self.columns, self._unclean = wider, columns, columns
+        self.bound.clear()
+
+    def slide(self, start: int, end: int, columns: int) -> None:
+        """Let layers with a window begin with column `start`, up to `end` as they are; in memory of `columns`."""
+        kept, old = slice(end - start), slice(start - self.start, end - self.start)
+        if columns != self.behind_columns:
+            memory = self.form.memory(self.form.behind, columns)
+            self.bound.clear()
+        else:
+            memory = self.behind
+        for part, before in zip(memory, self.behind, strict=True):
+            part.take(before, kept, old)
+        self.behind, self.start, self.behind_columns = memory, start, columns

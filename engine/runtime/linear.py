@@ -1,0 +1,390 @@
+"""The linear graphs of a segmented bundle, bound to the rows they share with attention.
+
+Legend: L = layers, N = rows, R = those that need logits.
+
+The adapters of a segmented bundle, and which of them each row of a step takes.
+
+Legend: L = layers, N = rows, J = ranks of adapters side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.adapters.adapter import Adapter
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.model_spec import ModelSpec
+from engine.bundle.segments import (
+    BETA,
+    CONV_IN,
+    DECAY,
+    EXPERTS,
+    GATE_IN,
+    GATE_OUT,
+    LAYER_INPUTS,
+    MASK,
+    OUT,
+    SINKS,
+    A,
+    B,
+)
+from engine.bundle.specs import LoraModule
+from engine.bundle.tensors import IDS, LOGITS, Array, Encoding
+from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
+from engine.runtime.buffers import RotaryTable, linear_graphs
+from engine.runtime.interface import PackedBatch
+from engine.runtime.onnx_library import ort
+from engine.runtime.routing import RoutingCount
+from engine.runtime.sessions import Binding, bind
+
+Floats = NDArray[np.float32]
+Masks = dict[str, Floats]
+NOBODY = -1  # the adapter of rows that have none
+_PADDING = -2  # whose the rank of zeros behind all others is: no row takes it
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpan:
+    """Consecutive adapters, from `first` to before `last`: all that a step reads the factors of."""
+
+    first: int
+    last: int
+
+
+class _SideBySide:
+    """The factors of one module: a [L, J + 1, inputs], b [L, J + 1, outputs], the last rank zeros.
+
+    owners: the adapter of each rank. edges: where the ranks of each adapter begin, and where those of the last end.
+    """
+
+    def __init__(self, module: LoraModule, layers: int, adapters: Sequence[Adapter]) -> None:
+        ranks = [adapter.rank(module.name) for adapter in adapters]
+        self.edges = np.cumsum([0, *ranks]).tolist()
+        self.owners = np.append(np.repeat(np.arange(len(adapters)), ranks), _PADDING)
+        self.a = np.zeros((layers, len(self.owners), module.inputs), np.float32)
+        self.b = np.zeros((layers, len(self.owners), module.outputs), np.float32)
+        for adapter, start in zip(adapters, self.edges, strict=False):
+            for (name, layer), factors in adapter.factors.items():
+                if name == module.name:
+                    self.a[layer, start : start + len(factors.a)] = factors.a
+                    self.b[layer, start : start + len(factors.b)] = factors.b
+
+    def ranks(self, span: AdapterSpan) -> slice:
+        """Those of a span; the rank of zeros where it has none, so that no product is empty."""
+        start, end = self.edges[span.first], self.edges[span.last]
+        return slice(start, end) if end > start else slice(len(self.owners) - 1, len(self.owners))
+
+
+class LoraRows:
+    """Sole owner of the adapters' factors; knows the adapters of the rows of the step at hand.
+
+    A step reads the factors from its first adapter to its last, which lie side by side: a lone adapter costs no more
+    for the others there are, and none costs next to nothing. is_uniform: every step reads all of them.
+    """
+
+    def __init__(self, manifest: Manifest, adapters: Sequence[Adapter], is_uniform: bool) -> None:
+        self._modules = {
+            module.name: (module, _SideBySide(module, manifest.model.layers, adapters)) for module in manifest.lora
+        }
+        self._numbers: Mapping[str, int] = {adapter.name: number for number, adapter in enumerate(adapters)}
+        self._layers = manifest.model.layers
+        self._of_row: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._everything = AdapterSpan(0, len(adapters)) if is_uniform else None
+        self.span = AdapterSpan(0, 0)
+
+    def start(self, batch: PackedBatch) -> None:
+        """Take in which adapter each row of a step has. KeyError for one that is not there."""
+        if not self._numbers:
+            return
+        self._of_row = np.full(batch.shape.rows, NOBODY)
+        for segment in batch.segments:
+            if segment.adapter:
+                self._of_row[segment.start : segment.end] = self._numbers[segment.adapter]
+        taken = self._of_row[self._of_row >= 0]
+        self.span = AdapterSpan(int(taken.min()), int(taken.max()) + 1) if len(taken) else AdapterSpan(0, 0)
+        self.span = self._everything or self.span
+
+    def masks(self, rows: int) -> Masks:
+        """For the span of this step, by module, [1, N, J] of zeros; modules of the same ranks share one."""
+        shared: dict[bytes, Floats] = {}
+        found: Masks = {}
+        for name, (_, factors) in self._modules.items():
+            owners = factors.owners[factors.ranks(self.span)]
+            found[name] = shared.setdefault(owners.tobytes(), np.zeros((1, rows, len(owners)), np.float32))
+        return found
+
+    def fill(self, masks: Masks, chosen: NDArray[np.int64] | None = None) -> None:
+        """Let each row take the ranks of its adapter. chosen: rows of the step [M], None = all of them."""
+        if self.span.first == self.span.last:  # zeros they are, and zeros they stay
+            return
+        of_row = self._of_row if chosen is None else self._of_row[chosen]
+        filled: set[int] = set()
+        for name, mask in masks.items():
+            if id(mask) in filled:
+                continue
+            filled.add(id(mask))
+            factors = self._modules[name][1]
+            np.equal(of_row[:, None], factors.owners[factors.ranks(self.span)], out=mask[0, : len(of_row)])
+            mask[0, len(of_row) :] = 0
+
+    def inputs(self, part: int, masks: Masks) -> dict[str, Array]:
+        """What the graph of a part takes, by the names of its tensors."""
+        tensors: dict[str, Array] = {}
+        for name, (module, factors) in self._modules.items():
+            layer = part - 1 if module.starts_layer else part - 2
+            if 0 <= layer < self._layers:
+                ranks = factors.ranks(self.span)
+                tensors |= {A + name: factors.a[layer, ranks], B + name: factors.b[layer, ranks]}
+                tensors[MASK + name] = masks[name]
+        return tensors
+
+
+KEPT_COUNTS = 64
+ATTENDED = "attended"
+ATTENDING = ("query", "key", "value", ATTENDED)
+
+
+def gate_name(model: ModelSpec, layer: int) -> str:
+    """The buffer of a layer's output gate: another than that of the layer before, which is read meanwhile."""
+    return f"{'attention' if layer in model.attention_layers else 'recurrent'}_gate {layer % 2}"
+
+
+def _gate_widths(model: ModelSpec) -> dict[str, int]:
+    """Of the gates of heads; those of recurrent layers are among theirs."""
+    width = model.heads * model.head_dim if model.has_output_gate else 0
+    return {f"attention_gate {index}": width for index in range(2)} if width else {}
+
+
+def _recurrent_widths(model: ModelSpec) -> dict[str, int]:
+    spec = model.recurrent
+    if spec is None:
+        return {}
+    steps = {CONV_IN: spec.channels, DECAY: spec.value_heads, BETA: spec.value_heads, OUT: spec.value_width}
+    return steps | {f"recurrent_gate {index}": spec.value_width for index in range(2)}
+
+
+def mixer_rows(model: ModelSpec, layer: int) -> dict[str, str]:
+    """The buffers of what attention of a layer reads and writes, by the names of its tensors.
+
+    Layers with heads of one form share them; keys and values that later layers read again have buffers of their own.
+    """
+    form, owner = model.attention_of(layer).form, model.owner_of(layer)
+    heads = f" {form.kv_heads} of {form.head_dim}" if form.kv_heads or form.head_dim else ""
+    fresh = f" {owner}" if owner in model.shared_layers else heads
+    return {name: name + (fresh if name in ("key", "value") else heads) for name in ATTENDING}
+
+
+def _mixer_widths(model: ModelSpec) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for layer in model.attention_layers:
+        heads = model.heads_of(model.attention_of(layer))
+        for name, buffer in mixer_rows(model, layer).items():
+            found[buffer] = heads.key_width if name in ("key", "value") else heads.query_width
+    return found
+
+
+class RowBuffers:
+    """Everything that has a row for each row of a step: [1, N, width] at the end of memory for the most rows there are.
+
+    At the end, because a decode then keeps its place while the number of prompt rows before it changes. One row more
+    than that is there, for a lone last row that attention computes together with a neighbour.
+    """
+
+    def __init__(self, manifest: Manifest, most: int) -> None:
+        model = manifest.model
+        widths = {
+            "hidden 0": model.hidden,
+            "hidden 1": model.hidden,
+            **_mixer_widths(model),
+            **({LAYER_INPUTS: model.layers * model.layer_inputs} if model.layer_inputs else {}),
+            **{f"{side} {kind}": rope.rotary_dim // 2 for kind, rope in model.ropes.items() for side in ("cos", "sin")},
+            **_gate_widths(model),
+            **_recurrent_widths(model),
+            **({EMBEDS: model.hidden, EMBEDDED: 1} if manifest.vision is not None else {}),
+            **dict.fromkeys(_deepstack_names(manifest), model.hidden),
+        }
+        self.most = most
+        self._mixers = {layer: mixer_rows(model, layer) for layer in model.attention_layers}
+        self._width = model.hidden
+        self._given = (EMBEDS, *_deepstack_names(manifest))  # in the order in which an image's rows have them
+        self.sinks = np.zeros(model.heads if model.has_sinks else 0, np.float32)  # of the layer at hand
+        self._ids = np.zeros((1, most), np.int32)
+        self._rows = {name: np.zeros((1, most + 1, width), np.float32) for name, width in widths.items()}
+
+    def ids(self, rows: int) -> NDArray[np.int32]:
+        """Token ids [1, N]."""
+        return self._ids[:, self.most - rows :]
+
+    def rows(self, name: str, rows: int) -> Floats:
+        """[1, N, width]."""
+        return self._rows[name][:, self.most - rows : self.most]
+
+    def attention_rows(self, from_end: int, count: int, layer: int = -1) -> dict[str, Floats]:
+        """What attention reads and writes: `count` rows, the first of them `from_end` before the end of the step.
+
+        layer: -1 where all are alike."""
+        buffers = dict(zip(ATTENDING, ATTENDING, strict=True)) if layer < 0 else self._mixers[layer]
+        return {name: self.some(buffer, from_end, count) for name, buffer in buffers.items()}
+
+    def some(self, name: str, from_end: int, count: int) -> Floats:
+        """[1, count, width], from the row that is `from_end` before the end of the step."""
+        start = self.most - from_end
+        return self._rows[name][:, start : start + count]
+
+    def fill(self, batch: PackedBatch, tables: Mapping[str, RotaryTable]) -> None:
+        """Write the ids and rotations of a step. tables: of `rotary_tables`."""
+        rows = batch.shape.rows
+        self.ids(rows)[0] = batch.input_ids
+        if EMBEDDED in self._rows:
+            is_embedded = self.rows(EMBEDDED, rows)[0]
+            is_embedded[...] = 0
+            for name in self._given[1:]:
+                self.rows(name, rows)[...] = 0
+            if batch.embedded is not None:
+                is_embedded[batch.embedded.rows] = 1
+                parts = np.split(batch.embedded.values, batch.embedded.values.shape[1] // self._width, axis=1)
+                for name, values in zip(self._given, parts, strict=False):
+                    self.rows(name, rows)[0, batch.embedded.rows] = values
+        turned_by = batch.positions if batch.axes is None else batch.axes
+        for name, table in tables.items():
+            table.fill(turned_by, self.rows(name, rows)[0])
+
+
+def _deepstack_names(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(map(deepstack_name, range(manifest.vision.deepstack if manifest.vision is not None else 0)))
+
+
+def rotary_tables(model: ModelSpec) -> dict[str, RotaryTable]:
+    """Of every rotation of the model, by the names of its rows."""
+    plain = Encoding("float32")
+    return {
+        f"{side} {kind}": RotaryTable(rope, side == "cos", plain)
+        for kind, rope in model.ropes.items()
+        for side in ("cos", "sin")
+    }
+
+
+Bound = tuple[int, AdapterSpan]  # how many rows, and the adapters that the step reads
+
+
+class LinearChain:
+    """The linear graphs in order. adapters: started for each step before its graphs are asked for."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        sessions: Mapping[str, ort.InferenceSession],
+        buffers: RowBuffers,
+        adapters: LoraRows,
+    ) -> None:
+        self._manifest = manifest
+        self._graphs = linear_graphs(manifest)
+        self._last_part = manifest.model.layers
+        self._head_given = self._given(self._last_part - 1)
+        self._sessions = sessions
+        self._buffers = buffers
+        self._adapters = adapters
+        self.routing = RoutingCount(manifest.model, buffers.most)
+        self._layers: dict[Bound, tuple[list[Binding], Masks]] = {}
+        self._heads: dict[Bound, tuple[Binding, dict[str, Floats], Masks]] = {}
+
+    def layers(self, rows: int) -> list[Binding]:
+        """The first L graphs bound to N rows: what comes before the attention of each layer."""
+        key = rows, self._adapters.span
+        if key not in self._layers:
+            if len(self._layers) >= KEPT_COUNTS:
+                del self._layers[next(iter(self._layers))]
+            masks = self._adapters.masks(rows)
+            bound = [self._bind_layer(graph, i, rows, masks) for i, graph in enumerate(self._graphs[:-1])]
+            self._layers[key] = bound, masks
+        found, masks = self._layers[key]
+        self._adapters.fill(masks)
+        return found
+
+    def logits(self, chosen: NDArray[np.int64], rows: int, least: int) -> Floats:
+        """The last graph over the `chosen` rows [R] of N: logits [R, V]. least: rows it must take although there are
+        fewer, because how a row rounds may depend on their number."""
+        if not len(chosen):
+            return np.empty((0, self._manifest.row_outputs), np.float32)
+        bound, arrays, masks = self._head(max(len(chosen), least))
+        self._adapters.fill(masks, chosen)
+        for name, buffer in self._head_given.items():
+            given, taken = self._buffers.rows(buffer, rows)[0], arrays[name][0, : len(chosen)]
+            np.take(given, chosen, axis=0, out=taken, mode="clip")
+        bound.run()
+        return arrays[LOGITS][0, : len(chosen)]
+
+    def clear(self) -> None:
+        """Drop the bindings."""
+        self._layers.clear()
+        self._heads.clear()
+
+    def _bind_layer(self, graph: GraphSpec, index: int, rows: int, masks: Masks) -> Binding:
+        buffers = self._buffers
+        arrays: dict[str, Array] = {
+            IDS: buffers.ids(rows),
+            SINKS: buffers.sinks,
+            **self._rotation(index, rows),
+            **self._adapters.inputs(index + 1, masks),
+        }
+        own = {"hidden_out": f"hidden {index % 2}", GATE_OUT: gate_name(self._manifest.model, index)}
+        own |= {name: name for name in (EMBEDS, EMBEDDED, LAYER_INPUTS, *_deepstack_names(self._manifest))}
+        if index in self._manifest.model.attention_layers:
+            own |= mixer_rows(self._manifest.model, index)
+        own |= {name: name for name in _recurrent_widths(self._manifest.model)} | self._given(index - 1)
+        wanted = {tensor.name for tensor in (*graph.inputs, *graph.outputs)}
+        arrays |= {name: buffers.rows(buffer, rows) for name, buffer in own.items() if name in wanted}
+        if EXPERTS in wanted:
+            arrays[EXPERTS] = self.routing.rows(index - 1, rows)
+        return self._bind(graph, arrays)
+
+    def _rotation(self, layer: int, rows: int) -> dict[str, Array]:
+        """What turns a layer, nothing where nothing does."""
+        model = self._manifest.model
+        kind = model.attention_of(layer).rotation
+        sides = ("cos", "sin") if kind in model.ropes else ()
+        return {f"position_ids_{side}": self._buffers.rows(f"{side} {kind}", rows)[None] for side in sides}
+
+    def _given(self, layer: int) -> dict[str, str]:
+        """The buffers of what the end of a layer takes, by the names of its inputs."""
+        model = self._manifest.model
+        is_recurrent = layer >= 0 and layer not in model.attention_layers
+        given = {"hidden_in": f"hidden {layer % 2}"} | ({LAYER_INPUTS: LAYER_INPUTS} if model.layer_inputs else {})
+        given |= {OUT: OUT} if is_recurrent else {ATTENDED: mixer_rows(model, layer)[ATTENDED]}
+        return given | ({GATE_IN: gate_name(model, layer)} if is_recurrent or model.has_output_gate else {})
+
+    def _head(self, rows: int) -> tuple[Binding, dict[str, Floats], Masks]:
+        key = rows, self._adapters.span
+        if key not in self._heads:
+            if len(self._heads) >= KEPT_COUNTS:
+                del self._heads[next(iter(self._heads))]
+            model = self._manifest.model
+            is_recurrent = model.layers - 1 not in model.attention_layers
+            attended = model.heads_of(model.attention_of(model.layers - 1)).query_width
+            mixed = model.recurrent.value_width if is_recurrent and model.recurrent else attended
+            widths = {
+                "hidden_in": model.hidden,
+                OUT if is_recurrent else ATTENDED: mixed,
+                GATE_IN: mixed,
+                LAYER_INPUTS: model.layers * model.layer_inputs,
+                LOGITS: self._manifest.row_outputs,
+            }
+            arrays: dict[str, Any] = {name: np.zeros((1, rows, width), np.float32) for name, width in widths.items()}
+            masks = self._adapters.masks(rows)
+            if model.experts and self._last_part - 1 in model.experts.layers:
+                arrays[EXPERTS] = self.routing.rows(self._last_part - 1, rows)
+            bound = self._bind(self._graphs[-1], arrays | self._adapters.inputs(self._last_part + 1, masks))
+            self._heads[key] = bound, arrays, masks
+        return self._heads[key]
+
+    def _bind(self, graph: GraphSpec, arrays: Mapping[str, Array]) -> Binding:
+        session = self._sessions[graph.name]
+        bound = Binding(session, session.io_binding(), [])
+        for tensor in graph.inputs:
+            bind(bound, bound.binding.bind_input, tensor.name, arrays[tensor.name])
+        for tensor in graph.outputs:
+            bind(bound, bound.binding.bind_output, tensor.name, arrays[tensor.name])
+        return bound

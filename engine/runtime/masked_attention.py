@@ -1,0 +1,213 @@
+"""Attention under a mask: over a base that several sequences share, under a window, and of rows that see both ways.
+
+Legend: L = layers with keys and values, N = rows, M = those of them that are computed here, K = KV heads, G = query
+heads on each, D = head size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION
+from engine.bundle.tensors import Array
+from engine.runtime.attention import EVERYTHING, SCALES, AttentionWindow, BoundAttention, Cache
+from engine.runtime.interface import PackedBatch, PackedSegment
+from engine.runtime.linear import Floats, RowBuffers
+from engine.runtime.onnx_library import ort
+from engine.runtime.sessions import bind_all
+
+# L = layers, M = rows, K = KV heads, D = head size
+LOWEST, HIGHEST = np.float32(-128), np.float32(127)
+
+
+class FreshCodes:
+    """Rounds as the attention operator does: times the inverse scale, to the nearest even, clamped.
+
+    scales: [L, 2, K, D]. What comes out is valid until the next call.
+    """
+
+    def __init__(self, scales: NDArray[np.float32], most_rows: int) -> None:
+        self._inverse = np.float32(1) / scales  # the operator's own float32 inverse: a division would round otherwise
+        shape = (most_rows, *scales.shape[2:])
+        self._numbers, self._codes = np.empty(shape, np.float32), np.empty(shape, np.int8)
+
+    def of(self, layer: int, side: int, rows: NDArray[np.float32], indices: NDArray[np.int64]) -> Array:
+        """int8 [M, K, D] of those rows. side: 0 = keys, 1 = values. Rows that are not finite give any codes."""
+        numbers, codes = self._numbers[: len(indices)], self._codes[: len(indices)]
+        np.take(rows, indices, axis=0, out=numbers, mode="clip")
+        np.multiply(numbers, self._inverse[layer, side], out=numbers)
+        np.rint(numbers, out=numbers)
+        np.clip(numbers, LOWEST, HIGHEST, out=numbers)
+        codes[...] = numbers
+        return codes
+
+
+HIDDEN = np.float32(-1e30)  # added to a score; infinity would make NaN of a row that sees nothing
+MOST_ROWS = 64  # of a run: scores take rows * heads * columns numbers, several times over
+
+
+@dataclass(slots=True)
+class Placed:
+    """A segment, its cache, and where its rows begin among the M."""
+
+    segment: PackedSegment
+    cache: Cache
+    start: int
+
+
+@dataclass(slots=True)
+class MaskedWork:
+    """What one step computes here. indices: int64 [M], the row of the step that each of the M rows is."""
+
+    indices: NDArray[np.int64]
+    placed: list[Placed] = field(default_factory=list)
+    bases: list[BoundAttention] = field(default_factory=list)
+    own: list[BoundAttention] = field(default_factory=list)
+
+
+class MaskedAttention:
+    """Two graphs and the rows between them: queries in one stretch for each base, and what the bases gave for them.
+
+    The M rows lie at the end of their memory, so that decodes keep their place while prompt rows before them vary.
+    scales: [L, 2, K, D] of int8 caches, None with float ones.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        sessions: Mapping[str, ort.InferenceSession],
+        rows: RowBuffers,
+        scales: NDArray[np.float32] | None = None,
+        window: AttentionWindow = EVERYTHING,
+    ) -> None:
+        model = manifest.model
+        self._heads = (model.kv_heads, model.heads // model.kv_heads)
+        self._size = model.head_dim
+        self._base, self._masked = sessions[BASE_ATTENTION], sessions[MASKED_ATTENTION]
+        self._rows = rows
+        self._window = window
+        wide = (rows.most, *self._heads, self._size)
+        self._query, self._attended = np.zeros(wide, np.float32), np.zeros(wide, np.float32)
+        self._weight = np.zeros((*wide[:-1], 1), np.float32)
+        self._codes = None if scales is None else FreshCodes(scales, rows.most)
+        self._scales: list[dict[str, Array]] = [{} for _ in model.attention_layers]
+        if scales is not None:
+            self._scales = [dict(zip(SCALES, sides, strict=True)) for sides in scales[:, :, None, :, None, :]]
+
+    def prepare(self, batch: PackedBatch, items: list[tuple[PackedSegment, Cache]]) -> MaskedWork:
+        """Bind the segments to their caches, and those of one base together."""
+        groups: dict[int, list[tuple[PackedSegment, Cache]]] = {}
+        for segment, cache in items:
+            groups.setdefault(id(cache.base), []).append((segment, cache))
+        rows = [np.arange(segment.start, segment.end) for group in groups.values() for segment, _ in group]
+        work = MaskedWork(np.concatenate(rows) if rows else np.zeros(0, np.int64))
+        start = 0
+        for group in groups.values():
+            first = start
+            for segment, cache in group:
+                work.placed.append(Placed(segment, cache, start))
+                start += segment.count
+            self._prepare_base(work, group[0][1].base, first, start)
+        for placed in work.placed:
+            self._prepare_own(work, placed, batch.shape.rows)
+        return work
+
+    def run(self, work: MaskedWork, layer: int, rows: int) -> None:
+        """Attention of one layer in a step of N rows: fresh keys and values go to the caches, too."""
+        count = len(work.indices)
+        if not count:
+            return
+        queries = self._rows.rows("query", rows).reshape(rows, *self._heads, self._size)
+        np.take(queries, work.indices, axis=0, out=self._query[-count:], mode="clip")
+        self._write_fresh(work, layer, rows)
+        for bound in (*work.bases, *work.own):
+            bound.layers[layer].run()
+
+    def _write_fresh(self, work: MaskedWork, layer: int, rows: int) -> None:
+        shape = (rows, self._heads[0], self._size)
+        for side, name in enumerate(("key", "value")):
+            computed = self._rows.rows(name, rows).reshape(shape)
+            fresh = self._codes.of(layer, side, computed, work.indices) if self._codes else computed
+            for placed in work.placed:
+                cache, segment = placed.cache, placed.segment
+                start = placed.start if self._codes else segment.start
+                target = (cache.keys, cache.values)[side]
+                target[layer, 0, :, cache.new_columns(segment)] = fresh[start : start + segment.count].swapaxes(0, 1)
+
+    def _prepare_base(self, work: MaskedWork, base: Cache | None, start: int, end: int) -> None:
+        """Rows `start` to `end` of the M see their first columns in `base`; without one they see nothing there."""
+        count = len(work.indices)
+        if base is None:
+            there = slice(len(self._weight) - count + start, len(self._weight) - count + end)
+            self._weight[there], self._attended[there] = HIDDEN, 0
+            return
+        lengths = np.zeros(count, np.int64)
+        for placed in work.placed:
+            lengths[placed.start : placed.start + placed.segment.count] = placed.cache.base_columns
+        for first, last in _runs(start, end):
+            bound = base.bound_at((count - first, last - first), partial(self._bind_base, base))
+            _show(bound.told[0], np.arange(base.columns) < lengths[first:last, None])
+            work.bases.append(bound)
+
+    def _prepare_own(self, work: MaskedWork, placed: Placed, rows: int) -> None:
+        segment, cache = placed.segment, placed.cache
+        new = cache.new_columns(segment)
+        cache.clean_behind(new.stop)
+        visible = np.zeros((segment.count, cache.columns), np.bool_)
+        visible[:, : new.start] = True
+        visible[:, new] = segment.visible_rows()
+        if self._window.recent:
+            positions = np.arange(segment.past, segment.past + segment.count)
+            visible &= self._window.visible(positions, np.arange(cache.columns) + cache.base_columns)
+        for first, last in _runs(0, segment.count):
+            from_end = len(work.indices) - placed.start - first
+            place = (rows - segment.start - first, last - first, from_end)
+            bound = cache.bound_at(place, partial(self._bind_own, cache))
+            _show(bound.told[0], visible[first:last])
+            work.own.append(bound)
+
+    def _bind_base(self, base: Cache, place: tuple[int, ...]) -> BoundAttention:
+        mask = np.zeros((place[1], 1, base.columns), np.float32)
+        query, attended, weight = (_end(array, *place) for array in (self._query, self._attended, self._weight))
+        outputs = {"base_attended": attended, "base_weight": weight}
+        layers = [
+            bind_all(self._base, {"query": query, "keys": keys, "values": values, "mask": mask, **scales}, outputs)
+            for keys, values, scales in zip(base.keys, base.values, self._scales, strict=True)
+        ]
+        return BoundAttention(layers, (mask,))
+
+    def _bind_own(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
+        from_end, count, base_from_end = place
+        mask = np.zeros((count, cache.columns), np.float32)
+        shape = (count, *self._heads, self._size)
+        rows = self._rows.attention_rows(from_end, count)
+        inputs = {
+            "query": rows["query"].reshape(shape),
+            "mask": mask,
+            "base_attended": _end(self._attended, base_from_end, count),
+            "base_weight": _end(self._weight, base_from_end, count),
+        }
+        outputs = {"attended": rows["attended"].reshape(shape)}
+        layers = []
+        for keys, values, scales in zip(cache.keys, cache.values, self._scales, strict=True):
+            own: dict[str, Array] = {"keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1), **scales}
+            layers.append(bind_all(self._masked, inputs | own, outputs))
+        return BoundAttention(layers, (mask,))
+
+
+def _runs(start: int, end: int) -> list[tuple[int, int]]:
+    return [(first, min(first + MOST_ROWS, end)) for first in range(start, end, MOST_ROWS)]
+
+
+def _end(array: Floats, from_end: int, count: int) -> Floats:
+    start = len(array) - from_end
+    return array[start : start + count]
+
+
+def _show(mask: Array, visible: NDArray[np.bool_]) -> None:
+    """visible [rows, columns] as what is added to scores."""
+    mask.reshape(visible.shape)[...] = np.where(visible, np.float32(0), HIDDEN)

@@ -1,0 +1,270 @@
+"""Runs a bundle's ONNX graphs with onnxruntime, on whatever provider opens them, and owns the pools' bytes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
+from engine.bundle.tensors import Array, Encoding, embedding_of, encoding_of, is_scatter, place_of
+from engine.bundle.variant import ShapeTable, StepShape
+from engine.bundle.weight_files import ForecastPrefix, read_head_weight, weight_input
+from engine.errors import BundleError, StepFailed
+from engine.runtime.buffers import Arena, Fresh, Pool, RotaryTable, RowInputs, layer_graphs, layers_of
+from engine.runtime.embedded import EmbeddedRows
+from engine.runtime.head import LmHead
+from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
+from engine.runtime.pools import KvWrites, PastPools
+from engine.runtime.sessions import CPU_DEVICE, Binding, Provider, bind, load_sessions
+from engine.runtime.tables import open_tables
+
+KEPT_SHAPES = 64
+NO_LAYERS = slice(0, 0)
+NO_ROWS = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class _BoundShape:
+    """Everything a shape needs to run over one pool: row inputs, outputs, and the bound parts with their layers.
+
+    output: the last part's, with its encoding; None where keys and values are all that the graphs give. embedding: of
+    the first part where that is all it does.
+    """
+
+    inputs: RowInputs
+    fresh: Fresh
+    parts: list[tuple[Binding, slice]]
+    output: tuple[Array, Encoding] | None
+    embedding: tuple[Array, Encoding] | None = None
+
+    def embed(self, rows: EmbeddedRows) -> None:
+        """Let rows be what they are given as, in the place of what the first part made of their ids."""
+        if self.embedding is None:
+            raise ValueError("its graphs take token ids, not embeddings")
+        rows.write(*self.embedding)
+
+
+class OnnxRuntime(Runtime):
+    """For any provider, free or fixed shapes, any split, float or quantised tensors.
+
+    Keys and values are never converted: a graph's outputs are copied to its inputs as they are. observe: is told when
+    parts run and caches are written, from the threads that do it.
+    Raises BundleError when a graph cannot be loaded.
+    """
+
+    stores_blocks = True
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        shapes: ShapeTable,
+        pools: int,
+        provider: Provider,
+        observe: Callable[[str], None] = lambda event: None,
+    ) -> None:
+        super().__init__(shapes, provider.device)
+        self._manifest = manifest
+        self._tables = open_tables(folder, manifest)
+        self._sessions = load_sessions(folder, manifest, provider)
+        self._scatter = is_scatter(manifest.graphs)
+        # Sole owner of pools, bound shapes and scratch; `_steps` loses those of a pool that is replaced.
+        start = shapes.past_step if shapes.free else self._width(min(shapes.fixed, key=lambda shape: shape.past))
+        self._pools = PastPools(manifest, shapes, pools, start)
+        self._observe = observe
+        self._writes = KvWrites(self._pools, observe)
+        # A CPU that computes floats has no time to spare for copies.
+        self._writes_beside = provider.device != CPU_DEVICE or np.dtype(manifest.kv_dtype).kind != "f"
+        self._arena = Arena()
+        self._head_weight = read_head_weight(folder, manifest)
+        self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
+        self._rotary: dict[tuple[bool, Encoding], RotaryTable] = {}
+        self._steps: dict[tuple[int, StepShape], _BoundShape] = {}
+        self._last: _BoundShape | None = None
+
+    @property
+    def relayouts(self) -> int:
+        """How often a pool was re-laid for another width."""
+        return self._pools.relayouts
+
+    def lay_out(self, pool: int, shape: StepShape) -> None:
+        """Give the pool the width that the shape's graphs bind, and bind them to it; nothing when that is so."""
+        self._set_width(pool, self._width(shape))
+        self._bind(pool, shape)
+
+    def run(self, batch: PackedBatch) -> Logits:
+        """Run the parts in order; logits [R, V], valid until the next run. StepFailed when onnxruntime raises."""
+        self._set_width(batch.pool, self._width(batch.shape))
+        bound = self._bind(batch.pool, batch.shape)
+        self._parts.begin()
+        bound.inputs.fill(batch, self._rotary)
+        self._last = bound
+        self._parts.mark("inputs")
+        self._writes.begin(batch.pool, *(batch.early_rows() if self._writes_beside else NO_ROWS))
+        for number, (part, layers) in enumerate(bound.parts, 1):
+            self._writes.part_begins(bound.fresh, layers)
+            with self._failing(batch.shape):
+                self._observe(f"running part {number}")
+                part.run()
+                if number == 1 and batch.embedded is not None and not self._tables:
+                    bound.embed(batch.embedded)
+                self._observe(f"ran part {number}")
+            self._writes.part_done(bound.fresh, layers)
+        self._writes.end()
+        self._parts.mark("layers")
+        if self._head:
+            self._writes.part_begins(bound.fresh, NO_LAYERS)
+        with self._failing(batch.shape):
+            logits = self._logits(bound, batch.logit_rows)
+        self._parts.mark("head")
+        return logits
+
+    def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of `rows` [M] whose fresh keys or values hold infinity or NaN; integers cannot."""
+        assert self._last is not None, "non_finite_rows before run"
+        return self._last.fresh.non_finite(rows)
+
+    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
+        """Copy the last step's fresh KV of `rows` [M] into `slots` [M], all layers at once."""
+        assert self._last is not None, "keep before run"
+        rows, slots = self._writes.left(rows, slots)
+        if not len(rows):
+            return
+        self._widen(pool, int(slots.max()) + 1)
+        self._writes.write(pool, self._last.fresh, rows, slots, self._writes_beside)
+
+    def load_prefix(self, prefix: ForecastPrefix) -> None:
+        """Let the first columns of every pool be those that forecast rows see; nobody else may write there."""
+        for index in range(len(self._pools)):
+            self._pools.widen(index, prefix.columns)
+        self._pools.write_first(prefix.keys, prefix.values)
+
+    def offload(self, pool: int, columns: slice, key: bytes) -> None:
+        """Copy the keys and values of a block's columns to host memory, while the next step runs."""
+        self._writes.move(partial(self._pools.offload, pool, columns, key))
+
+    def load(self, pool: int, columns: slice, key: bytes) -> None:
+        """Copy an offloaded block into `columns`."""
+        self._writes.finish()
+        self._widen(pool, columns.stop)
+        self._pools.load(pool, columns, key)
+
+    def offloaded(self, key: bytes) -> bytes:
+        """A block in host memory as bytes."""
+        self._writes.finish()
+        return self._pools.offloaded(key)
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put a block into host memory."""
+        self._writes.finish()
+        self._pools.put_offloaded(key, content)
+
+    def evict(self, key: bytes) -> None:
+        """Forget the copy in host memory."""
+        self._writes.move(partial(self._pools.evict, key))
+
+    def close(self) -> None:
+        """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
+        self._writes.close()
+        self._steps.clear()
+        self._last = None
+        self._head.clear()
+        self._arena.clear()
+        self._pools.clear()
+        self._sessions.clear()
+
+    @contextmanager
+    def _failing(self, shape: StepShape) -> Iterator[None]:
+        """What goes wrong inside is StepFailed; what was written of the step by then, nothing shows."""
+        try:
+            yield
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            self._writes.finish()
+            raise StepFailed(f"graph {shape} failed: {str(error)[:300]}") from error
+
+    def _width(self, shape: StepShape) -> int:
+        """Columns of the past buffers a shape binds: a scatter graph writes its fresh ones into them."""
+        return shape.context if self._scatter else shape.past
+
+    def _widen(self, pool: int, columns: int) -> None:
+        if columns > self._pools[pool].width:
+            self._writes.finish()
+            self._pools.widen(pool, columns)
+            self._unbind(pool)
+
+    def _set_width(self, pool: int, width: int) -> None:
+        if self._pools[pool].width == width:
+            return
+        self._writes.finish()
+        self._pools.set_width(pool, width)
+        self._unbind(pool)
+
+    def _unbind(self, pool: int) -> None:
+        """The pool was replaced: what is bound to the one before is of no use."""
+        self._steps = {key: value for key, value in self._steps.items() if key[0] != pool}
+
+    def _bind(self, pool: int, shape: StepShape) -> _BoundShape:
+        key = (pool, shape)
+        found = self._steps.get(key)
+        if found is None:
+            if len(self._steps) >= KEPT_SHAPES:
+                self._steps.pop(next(iter(self._steps)))
+            found = self._steps[key] = self._new_shape(pool, shape)
+        return found
+
+    def _new_shape(self, pool: int, shape: StepShape) -> _BoundShape:
+        graphs = layer_graphs(self._manifest, None if self._manifest.is_free_shape else shape)
+        inputs = RowInputs(self._arena, self._manifest, shape, self._tables)
+        fresh = Fresh(self._arena, self._manifest, graphs, shape.rows)
+        parts = [(self._bind_part(graph, inputs, fresh, self._pools[pool]), layers_of(graph)) for graph in graphs]
+        embedding = _embedding(graphs[0], fresh)
+        if graphs[-1].kind is GraphKind.DECODER_PREFILL:
+            return _BoundShape(inputs, fresh, parts, None, embedding)
+        assert fresh.last is not None, "a decoder has an output beside its KV"
+        output = fresh.others[fresh.last.name], _output_encoding(graphs[-1], fresh)
+        return _BoundShape(inputs, fresh, parts, output, embedding)
+
+    def _bind_part(self, graph: GraphSpec, inputs: RowInputs, fresh: Fresh, pool: Pool) -> Binding:
+        session = self._sessions[graph.name]
+        bound = Binding(session, session.io_binding(), [])
+        for tensor in graph.inputs:
+            place = place_of(tensor.name, "_in")
+            array = inputs.buffer(tensor) if place is None else place.of(pool.keys, pool.values)
+            array = self._head_weight if tensor is weight_input(graph) else array
+            if array is None and tensor.name not in fresh.others:
+                raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
+            bind(bound, bound.binding.bind_input, tensor.name, fresh.others[tensor.name] if array is None else array)
+        for tensor in graph.outputs:
+            place = place_of(tensor.name, "_out")
+            array = fresh.others[tensor.name] if place is None else place.of(fresh.keys, fresh.values)
+            bind(bound, bound.binding.bind_output, tensor.name, array)
+        return bound
+
+    def _logits(self, bound: _BoundShape, rows: NDArray[np.int64]) -> Logits:
+        """Rows [R, V] of the last part's output, through the head graph when there is one."""
+        if not len(rows):
+            return Logits.of(np.empty((0, self._manifest.row_outputs), np.float32))
+        assert bound.output is not None, "logits of a shape that gives none"
+        output, encoding = bound.output
+        # One shape for every step means one head for every step.
+        least = self.shapes.max_rows if self.shapes.has_one_shape else 1
+        return self._head.logits(output[0, rows], least) if self._head else Logits(output[0, rows], encoding)
+
+
+def _embedding(graph: GraphSpec, fresh: Fresh) -> tuple[Array, Encoding] | None:
+    """Where the hidden states of an embedding graph lie."""
+    if graph.kind is not GraphKind.LUT:
+        return None
+    given = embedding_of(graph)
+    return fresh.others[given.name], encoding_of(given)
+
+
+def _output_encoding(graph: GraphSpec, fresh: Fresh) -> Encoding:
+    """Encoding of a part's last output. Hidden states are passed on raw, so only logits need their scale."""
+    assert fresh.last is not None
+    raw = graph.kind is not GraphKind.DEFAULT and not fresh.last.name.startswith("logits")
+    return Encoding(fresh.last.dtype) if raw else encoding_of(fresh.last)

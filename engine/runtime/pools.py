@@ -1,0 +1,253 @@
+"""Pools of keys and values: their widths, what is written to them and when, and copies of blocks in host memory.
+
+A step's keys and values are written part by part, while other parts run: those read the pool's other layers only.
+Those of the last part are written while the first parts of the next step run, so that nobody copies between two steps.
+Blocks that go to host memory take the same thread: they are read out behind all writes of the steps before, and before
+anything of the next is written. Nothing that is written is visible: the columns are reserved for these rows, and no
+mask shows them before commit. Of floats only rows that are finite so far are written, because a hidden NaN would still
+spoil its neighbours.
+
+Legend: L = layers, K = KV heads, D = head size, W = width of a pool, N = rows, M = rows that are kept.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.tensors import Array
+from engine.bundle.variant import ShapeTable
+from engine.runtime.buffers import EVERY, Fresh, Pool, spans, zero_codes
+from engine.runtime.interface import Indices
+
+# A column's keys lie W bytes apart. Written so many at a time, neighbouring columns find their cache lines still there.
+KEYS_AT_ONCE = 2048
+Cut = list[tuple[slice | Array, slice | Array]]
+
+
+class PastPools:
+    """Sole owner of the pools' bytes. A pool that gets another width is replaced."""
+
+    def __init__(self, manifest: Manifest, shapes: ShapeTable, count: int, width: int) -> None:
+        self._shapes = shapes
+        self._pools = [Pool(manifest, width, zero_codes(manifest)) for _ in range(count)]
+        self._host_cache: dict[bytes, tuple[Array, Array]] = {}
+        self._first: tuple[Array, Array] | None = None  # what the first columns hold for good
+        self._helper = ThreadPoolExecutor(
+            1, thread_name_prefix="keys"
+        )  # its half of the keys waits for memory elsewhere
+        self.relayouts = 0
+
+    def __getitem__(self, index: int) -> Pool:
+        return self._pools[index]
+
+    def __len__(self) -> int:
+        return len(self._pools)
+
+    def set_width(self, index: int, width: int) -> bool:
+        """Give a pool a width; whether it was replaced for that."""
+        if self._pools[index].width == width:
+            return False
+        self._pools[index] = self._pools[index].relaid(width)
+        self._restore_first(self._pools[index])
+        self.relayouts += 1
+        return True
+
+    def widen(self, index: int, columns: int) -> bool:
+        """Make a pool span so many columns at least; whether it was replaced for that."""
+        return columns > self._pools[index].width and self.set_width(index, self._shapes.round_past(columns))
+
+    def keep(
+        self, index: int, fresh: Fresh, rows: NDArray[np.int64], columns: NDArray[np.int64], layers: slice = EVERY
+    ) -> None:
+        """Copy the fresh keys and values of `rows` [M] into `columns` [M], all layers at once. The pool spans them."""
+        target = self._pools[index]
+        # A slice beyond the end would be empty, and numpy copies one column into an empty slice without a word.
+        assert columns.max(initial=-1) < target.width, f"column {columns.max()} of a pool of {target.width}"
+        keys, fresh_keys = (array[layers].reshape(-1, array.shape[-1]) for array in (target.keys, fresh.keys))
+        cut, middle = spans(rows, columns), len(keys) // 2
+        others = self._helper.submit(_write_keys, keys[middle:], fresh_keys[middle:], cut)
+        _write_keys(keys[:middle], fresh_keys[:middle], cut)
+        for row_span, column_span in cut:
+            target.values[layers][..., column_span, :] = fresh.values[layers][..., row_span, :]
+        others.result()
+
+    def offload(self, index: int, columns: slice, key: bytes) -> None:
+        """Copy keys [L, K, 1, D, 16] and values [L, K, 1, 16, D] of a block's columns to host memory."""
+        source = self._pools[index]
+        self._host_cache[key] = (source.keys[..., columns].copy(), source.values[..., columns, :].copy())
+
+    def load(self, index: int, columns: slice, key: bytes) -> None:
+        """Copy an offloaded block into `columns`, which the pool spans."""
+        keys, values = self._host_cache[key]
+        self._pools[index].keys[..., columns] = keys
+        self._pools[index].values[..., columns, :] = values
+
+    def offloaded(self, key: bytes) -> bytes:
+        """A block in host memory: keys [L, K, 1, D, 16], then values [L, K, 1, 16, D]."""
+        keys, values = self._host_cache[key]
+        return keys.tobytes() + values.tobytes()
+
+    def put_offloaded(self, key: bytes, content: bytes) -> None:
+        """Put such bytes into host memory."""
+        keys, values = self._pools[0].keys, self._pools[0].values
+        flat = np.frombuffer(content, keys.dtype).reshape(2, -1)
+        lead, head_dim = keys.shape[:3], values.shape[-1]
+        self._host_cache[key] = (flat[0].reshape(*lead, head_dim, -1), flat[1].reshape(*lead, -1, head_dim))
+
+    def write_first(self, keys: Array, values: Array) -> None:
+        """Let keys [L, K, 1, D, n] and values [L, K, 1, n, D] be the first n columns of every pool that has them."""
+        self._first = (keys, values)
+        for pool in self._pools:
+            self._restore_first(pool)
+
+    def evict(self, key: bytes) -> None:
+        """Forget the copy in host memory; unknown keys are ignored."""
+        self._host_cache.pop(key, None)
+
+    def clear(self) -> None:
+        """Let go of the memory."""
+        self._helper.shutdown()
+        self._pools.clear()
+        self._host_cache.clear()
+
+    def _restore_first(self, pool: Pool) -> None:
+        """A pool that was narrower for a while has lost them."""
+        if self._first is not None and self._first[0].shape[-1] <= pool.width:
+            keys, values = self._first
+            pool.keys[..., : keys.shape[-1]] = keys
+            pool.values[..., : keys.shape[-1], :] = values
+
+
+def _write_keys(keys: Array, fresh: Array, cut: Cut) -> None:
+    """Keys [lines, W] and [lines, N]: copy the rows of `cut` to their columns."""
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        part, fresh_part = keys[start : start + KEYS_AT_ONCE], fresh[start : start + KEYS_AT_ONCE]
+        for row_span, column_span in cut:
+            part[:, column_span] = fresh_part[:, row_span]
+
+
+def _none() -> Indices:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows [M] of one step and the slots [M] of a pool that they go to."""
+
+    pool: int = 0
+    rows: Indices = field(default_factory=_none)
+    slots: Indices = field(default_factory=_none)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Layers of a step whose keys and values lie in `fresh` until they are written."""
+
+    rows: _Rows
+    fresh: Fresh
+    layers: slice
+
+    def stands_in_the_way(self, fresh: Fresh, layers: slice) -> bool:
+        """Whether a part that gives `layers` of `fresh` may not run yet. Outputs of all shapes share their memory."""
+        overlaps = self.layers.start < layers.stop and layers.start < self.layers.stop
+        return overlaps or fresh.keys.shape != self.fresh.keys.shape
+
+
+class KvWrites:
+    """The one way of keys and values into the pools. `observe` hears what begins and what ends.
+
+    The owner calls `finish` before anything else touches the pools or their host memory. What goes wrong with a write
+    is raised by whatever waits for it: `part_begins`, `write` or `finish`.
+    """
+
+    def __init__(self, pools: PastPools, observe: Callable[[str], None]) -> None:
+        self._pools = pools
+        self._observe = observe
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kv-writes")
+        self._due: list[_Write] = []  # computed; begun when the next part does
+        self._begun: list[tuple[_Write, Future[None]]] = []
+        self._moves: list[Future[None]] = []
+        self._early = _Rows()
+        self._written = _none()
+
+    def begin(self, pool: int, rows: Indices, slots: Indices) -> None:
+        """A step begins, of which `rows` [M] may be written to `slots` [M] as soon as their part has run.
+
+        Slots beyond the pool's present width are left for later. What is due of the step before may go on.
+        """
+        inside = slots < self._pools[pool].width
+        self._early, self._written = _Rows(pool, rows[inside], slots[inside]), _none()
+        self._begin_due()
+
+    def part_begins(self, fresh: Fresh, layers: slice) -> None:
+        """Before a part runs: until nothing of the step before that it reads or overwrites is to be written."""
+        self._begin_due()
+        begun, self._begun = self._begun, []
+        waiting = [future for write, future in begun if write.stands_in_the_way(fresh, layers)]
+        self._begun = [(write, future) for write, future in begun if future not in waiting]
+        _wait(waiting)
+
+    def part_done(self, fresh: Fresh, layers: slice) -> None:
+        """These layers have been computed: they are written once the next part runs."""
+        if len(self._early.rows) and layers.start < layers.stop:
+            self._due.append(_Write(self._early, fresh, layers))
+
+    def end(self) -> None:
+        """All layers of the step have been handed over."""
+        self._written = self._early.rows
+
+    def left(self, rows: Indices, slots: Indices) -> tuple[Indices, Indices]:
+        """Those of `rows` [M] of the step that nobody writes early, with their slots."""
+        missing = ~np.isin(rows, self._written)
+        return rows[missing], slots[missing]
+
+    def write(self, pool: int, fresh: Fresh, rows: Indices, slots: Indices, is_beside: bool) -> None:
+        """Write all layers of `rows` [M] to `slots` [M], which the pool spans: beside the loop, or before returning."""
+        if is_beside:
+            self._begin_due()
+            self._begin(_Write(_Rows(pool, rows, slots), fresh, slice(0, len(fresh.keys))))
+        else:
+            self.finish()
+            self._pools.keep(pool, fresh, rows, slots)
+
+    def move(self, action: Callable[[], None]) -> None:
+        """Copy a block to host memory, or forget a copy, behind everything that was asked for before."""
+        self._begin_due()
+        self._moves.append(self._thread.submit(action))
+
+    def finish(self) -> None:
+        """Until nothing is to be written or moved; raises what went wrong with it."""
+        self._begin_due()
+        moves, begun = self._moves, self._begun
+        self._moves, self._begun = [], []
+        _wait([*moves, *(future for _, future in begun)])
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._thread.shutdown()
+
+    def _begin_due(self) -> None:
+        due, self._due = self._due, []
+        for write in due:
+            self._begin(write)
+
+    def _begin(self, write: _Write) -> None:
+        self._begun.append((write, self._thread.submit(self._run, write)))
+
+    def _run(self, write: _Write) -> None:
+        kept, fresh, layers = write.rows, write.fresh, write.layers
+        name = f"layers {layers.start} to {layers.stop - 1}"
+        self._observe(f"writing {name}")
+        sound = ~np.isin(kept.rows, fresh.non_finite(kept.rows, layers))
+        if sound.any():
+            self._pools.keep(kept.pool, fresh, kept.rows[sound], kept.slots[sound], layers)
+        self._observe(f"wrote {name}")
+
+
+def _wait(futures: list[Future[None]]) -> None:
+    for future in futures:
+        future.result()

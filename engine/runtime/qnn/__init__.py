@@ -1,0 +1,1 @@
+"""QNN: its libraries, what context binaries hold, the execution provider and its trial."""

@@ -1,0 +1,119 @@
+"""Descriptions of context binaries: made in a process of their own, because a damaged binary kills it, and cached."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import BundleError
+from engine.files import MANIFEST_BYTES, open_regular, read_bytes, shown
+from engine.processes import child_environment, module_command
+from engine.runtime.qnn.binary import BinaryInfo
+from engine.runtime.qnn.describe import REFUSED
+from engine.runtime.qnn.environment import FOLDER_VARIABLE, library_folder, package_version
+
+TIMEOUT_S = 300.0
+CACHE_FOLDER = "binaries"
+FORMAT = 1
+
+
+def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> BinaryInfo:
+    """Graphs and tensors of a context binary. BundleError says why it cannot be read.
+
+    cache: folder for descriptions; they are made again when path, size, time or library version differ.
+    command: what describes a file given as its last argument, () = `python -m engine.runtime.qnn.describe`.
+    """
+    try:
+        with open_regular(path) as stream:
+            status = os.fstat(stream.fileno())
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {shown(error)}") from error
+    if not status.st_size:
+        raise BundleError(f"{path.name} is empty")
+    reader = (package_version(), os.environ.get(FOLDER_VARIABLE, ""))
+    facts = (FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, reader)
+    key = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
+    cached = cache / CACHE_FOLDER / f"{key}.json"
+    found = _cached(cached)
+    if found is None:
+        found = _run(path, command or module_command("engine.runtime.qnn.describe"), timeout_s)
+        _save(cached, found)
+    return found
+
+
+def check_age(name: str, info: BinaryInfo, runtime: str) -> None:
+    """BundleError when a binary was made by a newer QNN than `runtime` ('2.51.0', '' = unknown): it cannot load."""
+    made, have = _release(info.build_id), _release(runtime)
+    if made is not None and have is not None and made > have:
+        raise BundleError(
+            f"{name} was made by QNN {made[0]}.{made[1]} ({info.build_id}), the installed runtime is QNN {runtime}: "
+            "update onnxruntime-qnn"
+        )
+
+
+def runtime_version() -> str:
+    """The QNN version of the installed libraries, '' when it is not told. Nothing of the package is imported."""
+    try:
+        text = (library_folder() / "build_and_package_info.py").read_text(encoding="utf-8")
+    except (BundleError, OSError):
+        return ""
+    match = re.search(r"qnn_version\s*=\s*['\"]([0-9.]+)", text)
+    return match.group(1) if match else ""
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def _run(path: Path, command: Sequence[str], timeout_s: float) -> BinaryInfo:
+    try:
+        result = subprocess.run(
+            [*command, str(path)], env=child_environment(), capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BundleError(f"{path.name} could not be described within {timeout_s:g} s") from None
+    if result.returncode == REFUSED:
+        reason = result.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise BundleError(f"{path.name} cannot be read: {reason[-1] if reason else 'no reason given'}")
+    if result.returncode != 0:
+        raise BundleError(f"{path.name} is damaged: the library that reads it {_ending(result.returncode)}")
+    try:
+        return msgspec.json.decode(result.stdout.splitlines()[-1], type=BinaryInfo)
+    except (IndexError, msgspec.MsgspecError) as error:
+        raise BundleError(f"the description of {path.name} cannot be read: {error}") from error
+
+
+def _ending(code: int) -> str:
+    """POSIX tells a signal as a negative code, Windows an exception as a large one such as 0xC0000005."""
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"ended with code {code:#x}" if code > 255 else f"ended with code {code}"
+
+
+def _cached(path: Path) -> BinaryInfo | None:
+    try:
+        return msgspec.json.decode(read_bytes(path, MANIFEST_BYTES), type=BinaryInfo)
+    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _save(path: Path, info: BinaryInfo) -> None:
+    """A cache that cannot be written costs time, not the answer."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(msgspec.json.encode(info))
+        os.replace(draft, path)  # noqa: PTH105 (atomic on Windows too)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()

@@ -1,0 +1,270 @@
+"""What runs a bundle's graphs, once the bundle was checked.
+
+`python -m engine.runtime.qnn.trial FOLDER`: load an NPU bundle and end.
+
+A damaged binary, or one the driver dislikes, kills the process that loads it. So the first load happens in a process
+of its own, and its success is remembered for these files, these versions and this device.
+"""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.bundle.check import check_contract, check_listed
+from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec, load_manifest
+from engine.bundle.tensors import PAST_NAME
+from engine.bundle.weight_files import check_once
+from engine.errors import BundleError
+from engine.processes import child_environment, module_command
+from engine.runtime.onnx_library import ort
+from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
+from engine.runtime.qnn.environment import VARIABLES, explain, package_version
+from engine.runtime.qnn.ep_context import as_bound
+from engine.runtime.qnn.provider import check_machine, device_name, qnn_provider
+from engine.runtime.qnn.reader import check_age, describe_binary, runtime_version
+from engine.runtime.sessions import Provider, cpu_provider, load_sessions
+
+# onnxruntime compares sizes only.
+RELATIVE = 1e-6  # scales are float32 in the binary
+DESCRIBED = re.compile(r"_(in|out)$")
+
+
+def check_binaries(manifest: Manifest, infos: Mapping[str, BinaryInfo]) -> None:
+    """Compare every graph of an NPU bundle with what its binaries (by file name) hold.
+
+    BundleError names the graph, the tensor and the difference.
+    """
+    assert manifest.npu is not None
+    graphs = {(file, graph.name): graph for file, info in infos.items() for graph in info.graphs}
+    for spec in manifest.graphs:
+        chain = manifest.npu.chains.get(spec.name)
+        if not chain:
+            raise BundleError(f"the manifest does not say which binary graph {spec.name} runs")
+        links = [_link(graphs, spec, file, name) for file, name in chain]
+        _check_chain(spec, links)
+        inputs, outputs = _outer(links)
+        _check_side(spec, "input", spec.inputs, inputs)
+        _check_side(spec, "output", spec.outputs, outputs)
+        _check_caches(spec, inputs, outputs)
+
+
+def _link(graphs: Mapping[tuple[str, str], BinaryGraph], spec: GraphSpec, file: str, name: str) -> BinaryGraph:
+    found = graphs.get((file, name))
+    if found is None:
+        raise BundleError(f"graph {spec.name} runs {name}, which {file} does not hold")
+    return found
+
+
+def _check_chain(spec: GraphSpec, links: list[BinaryGraph]) -> None:
+    """A tensor between two parts must be the same on both sides: it is passed on byte for byte."""
+    made: dict[str, BinaryTensor] = {}
+    for link in links:
+        for tensor in link.inputs:
+            before = made.get(tensor.name)
+            if before is not None and _form(before) != _form(tensor):
+                raise BundleError(
+                    f"graph {spec.name}: {tensor.name} leaves one part as {_words(before)} and enters the next as "
+                    f"{_words(tensor)}"
+                )
+        made |= {tensor.name: tensor for tensor in link.outputs}
+
+
+def _outer(links: list[BinaryGraph]) -> tuple[dict[str, BinaryTensor], dict[str, BinaryTensor]]:
+    """Inputs no part makes, outputs no part takes."""
+    made = {tensor.name for link in links for tensor in link.outputs}
+    taken = {tensor.name for link in links for tensor in link.inputs}
+    inputs = {tensor.name: tensor for link in links for tensor in link.inputs if tensor.name not in made}
+    outputs = {tensor.name: tensor for link in links for tensor in link.outputs if tensor.name not in taken}
+    return inputs, outputs
+
+
+def _check_side(spec: GraphSpec, side: str, wanted: Iterable[TensorSpec], found: Mapping[str, BinaryTensor]) -> None:
+    left = dict(found)
+    for tensor in wanted:
+        real = left.pop(tensor.name, None)
+        if real is None:
+            raise BundleError(f"graph {spec.name} has no {side} {tensor.name} in its binary")
+        if real.data_format:
+            raise BundleError(
+                f"graph {spec.name} {side} {tensor.name} has a private layout (data format {real.data_format}), such "
+                "as HMX tiles; it cannot be filled from here"
+            )
+        if real.dtype != tensor.dtype or _axes(real.shape) != _axes(tensor.shape):
+            raise BundleError(
+                f"graph {spec.name} {side} {tensor.name} is {_words(real)} in its binary, "
+                f"the manifest says {tensor.dtype} {list(tensor.shape)}"
+            )
+        _check_encoding(spec, side, tensor, real)
+    if left:
+        raise BundleError(f"graph {spec.name} has the {side} {next(iter(left))}, which its manifest does not know")
+
+
+def _check_encoding(spec: GraphSpec, side: str, tensor: TensorSpec, real: BinaryTensor) -> None:
+    scale, offset = _scale(real)
+    same = (scale is None) == (tensor.scale is None)
+    if same and scale is not None and tensor.scale is not None:
+        near = abs(scale - tensor.scale) <= RELATIVE * abs(scale)
+        same = near and offset == -(tensor.zero_point or 0)
+    if not same:
+        raise BundleError(
+            f"graph {spec.name} {side} {tensor.name} has scale {scale} and offset {offset} in its binary, the manifest "
+            f"says scale {tensor.scale} and zero point {tensor.zero_point}"
+        )
+
+
+def _check_caches(spec: GraphSpec, inputs: Mapping[str, BinaryTensor], outputs: Mapping[str, BinaryTensor]) -> None:
+    """Keys and values are copied from output to input as they are, so both must be encoded alike."""
+    for name, tensor in inputs.items():
+        if not PAST_NAME.fullmatch(name):
+            continue
+        twin = outputs.get(DESCRIBED.sub("_out", name))
+        if twin is None:
+            raise BundleError(f"graph {spec.name} takes {name} but gives nothing to fill it with")
+        if (twin.dtype, _scale(twin)) != (tensor.dtype, _scale(tensor)):
+            raise BundleError(f"graph {spec.name}: {name} is {_words(tensor)}, {twin.name} is {_words(twin)}")
+
+
+def _form(tensor: BinaryTensor) -> tuple[object, ...]:
+    return tensor.dtype, _axes(tensor.shape), tensor.data_format, _scale(tensor)
+
+
+def _axes(shape: Iterable[int | str]) -> list[int | str]:
+    """Exports differ in axes of length 1; the bytes are the same."""
+    return [size for size in shape if size != 1]
+
+
+def _scale(tensor: BinaryTensor) -> tuple[float | None, int | None]:
+    """Scale and offset of a quantised tensor, nothing for others."""
+    if tensor.encoding is None or tensor.dtype.startswith("float"):
+        return None, None
+    return tensor.encoding.scales[0], tensor.encoding.offsets[0]
+
+
+def _words(tensor: BinaryTensor) -> str:
+    scale, offset = _scale(tensor)
+    encoded = "" if scale is None else f" (scale {scale}, offset {offset})"
+    return f"{tensor.dtype} {list(tensor.shape)}{encoded}"
+
+
+REFUSED = 3
+TRIAL_FOLDER = "loads"
+TIMEOUT_S = 600.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 when every graph loads; 3 after one sentence on stderr when one is refused."""
+    folder = Path(argv[0])
+    try:
+        manifest = load_manifest(folder)
+        load_sessions(folder, manifest, qnn_provider(manifest)).clear()
+    except BundleError as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    return 0
+
+
+def check_bundle(folder: Path, manifest: Manifest, cache: Path | None, command: Sequence[str] = ()) -> None:
+    """Everything that is checked before an NPU bundle is loaded for good. BundleError says what is wrong.
+
+    cache: where binaries' descriptions and successful loads are remembered, None = nowhere.
+    command: what tries to load the folder given as its last argument, () = this module.
+    """
+    check_machine(manifest)
+    check_listed(manifest)
+    check_contract(manifest)
+    marker = cache / TRIAL_FOLDER / f"{trial_key(folder, manifest)}.json" if cache else None
+    if marker is not None and marker.is_file():
+        return
+    check_once(folder, manifest, cache)
+    check_binaries(manifest, as_bound(folder, manifest, read_binaries(folder, manifest, cache)))
+    try_load(folder, command or module_command("engine.runtime.qnn.trial"))
+    if marker is not None:
+        _remember(marker, manifest.name)
+
+
+def read_binaries(folder: Path, manifest: Manifest, cache: Path | None) -> dict[str, BinaryInfo]:
+    """What each binary of a bundle holds; BundleError when one is damaged or newer than the runtime."""
+    assert manifest.npu is not None
+    infos: dict[str, BinaryInfo] = {}
+    with tempfile.TemporaryDirectory(prefix="hexserve-") as nowhere:
+        for file in manifest.npu.binaries:
+            infos[file] = describe_binary(folder / file, cache or Path(nowhere))
+            check_age(file, infos[file], runtime_version())
+    return infos
+
+
+def trial_key(folder: Path, manifest: Manifest) -> str:
+    """Names a load: the files as they lie there, what would load them, and the options."""
+    assert manifest.npu is not None
+    names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)})
+    stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
+    hashes = [manifest.files[name].sha256 for name in names]
+    settings = [os.environ.get(name, "") for name in VARIABLES]
+    runtime = (ort.__version__, package_version(), device_name(), settings)
+    facts = (str(folder.resolve()), stamps, hashes, runtime)
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
+
+
+def try_load(folder: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+    """Load in another process; BundleError with its reason, or with how it died."""
+    try:
+        result = subprocess.run(
+            [*command, str(folder)], env=child_environment(), capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BundleError(f"the binaries of {folder.name} did not load within {timeout_s:g} s") from None
+    if result.returncode == 0:
+        return
+    errors = result.stderr.decode("utf-8", "replace")
+    meaning = explain(errors)
+    advice = f"; {meaning}" if meaning else "; `hexserve doctor` tells more"
+    if result.returncode == REFUSED:
+        raise BundleError(f"{errors.strip().splitlines()[-1]}{advice if meaning else ''}")
+    raise BundleError(
+        f"the QNN runtime {_ending(result.returncode)} while it loaded the binaries of {folder.name}: "
+        f"they are damaged, or not made for this {device_name()}{advice}"
+    )
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
+    return f"ended with code {code:#x}" if code > 255 else f"ended with code {code}"
+
+
+def _remember(marker: Path, name: str) -> None:
+    """A cache that cannot be written costs time, not the answer."""
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.write_bytes(msgspec.json.encode({"bundle": name}))
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
+
+def checked_provider(
+    folder: Path, manifest: Manifest, threads: int, memory: Path | None, spins: bool = False
+) -> Provider:
+    """The CPU, or for an NPU bundle the QNN provider once its binaries were tried. BundleError for what is damaged.
+
+    Either way the files are what was compiled: their hashes were compared, now or earlier, as `memory` remembers.
+    spins: see `cpu_provider`.
+    """
+    if manifest.npu is None:
+        check_listed(manifest)
+        check_contract(manifest)
+        check_once(folder, manifest, memory)
+        return cpu_provider(threads, spins)
+    check_bundle(folder, manifest, memory)
+    return qnn_provider(manifest)

@@ -1,0 +1,303 @@
+"""Runs graphs that hold one sequence: what they carry in windows and states has no room for another one's.
+
+To the scheduler every sequence has a cache of its own, and a step takes a run for each of them.
+
+Legend: N = rows of a run, R = rows that need logits, V = vocabulary, W = columns of a window, P = past columns.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, GraphSpec, Manifest, TensorSpec
+from engine.bundle.serial import OUT, carried_inputs
+from engine.bundle.tensors import (
+    MASK,
+    WINDOW_MASK,
+    WINDOW_ROTARY,
+    Array,
+    Carry,
+    Encoding,
+    carry_of,
+    encoding_of,
+)
+from engine.bundle.variant import ShapeTable, StepShape, shape_of
+from engine.bundle.weight_files import read_head_weight
+from engine.errors import BundleError, StepFailed
+from engine.runtime.buffers import Arena, RotaryTable, RowInputs, layer_graphs
+from engine.runtime.carried import CarriedState, token_of_column
+from engine.runtime.embedded import EmbeddedRows
+from engine.runtime.head import LmHead
+from engine.runtime.interface import Logits, PackedBatch, PackedSegment, RowLayout, Runtime
+from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
+from engine.runtime.tables import Tables, open_tables
+
+Rotary = dict[tuple[bool, Encoding], RotaryTable]
+
+
+class SerialInputs:
+    """Row inputs of one shape: those of any graph, and mask and rotation of layers that see a window."""
+
+    def __init__(self, arena: Arena, manifest: Manifest, shape: StepShape, tables: Tables) -> None:
+        self._plain = RowInputs(arena, manifest, shape, tables)
+        self._arena = arena
+        self._shape = shape
+        self._window, self._rope = manifest.window, manifest.model.local_rope
+        self._masks: list[tuple[Encoding, Array]] = []
+        self._window_masks: list[tuple[Array, Array]] = []
+        self._rotary: dict[tuple[bool, Encoding], Array] = {}
+
+    def buffer(self, tensor: TensorSpec) -> Array | None:
+        """The array to bind to a row input, None when the tensor is something else."""
+        shape = [int(dim) for dim in tensor.shape]
+        if tensor.name == WINDOW_MASK:
+            mask = self._arena.array(tensor.name, (shape[-2], shape[-1]), np.dtype(tensor.dtype))
+            self._window_masks.append((encoding_of(tensor).mask_codes(), mask))
+            return mask.reshape(shape)
+        if tensor.name in WINDOW_ROTARY:
+            encoding = encoding_of(tensor)
+            turned = self._arena.array(f"{tensor.name} {encoding}", (shape[-2], shape[-1]), np.dtype(tensor.dtype))
+            self._rotary[WINDOW_ROTARY[tensor.name], encoding] = turned
+            return turned.reshape(shape)
+        array = self._plain.buffer(tensor)
+        if array is not None and tensor.name == MASK:
+            self._masks.append((encoding_of(tensor), array.reshape(shape[-2], shape[-1])))
+        return array
+
+    def fill(self, batch: PackedBatch, tables: Rotary, local_tables: Rotary) -> None:
+        """Write the rows of one sequence, at the right end. A padding row sees nothing: states pass it by."""
+        self._plain.fill(batch, tables)
+        (segment,) = batch.segments
+        padding = segment.start
+        for encoding, mask in self._masks:
+            mask[:padding] = encoding.mask_codes()[0]
+        for codes, mask in self._window_masks:
+            mask[...] = codes[self._visible(segment, mask.shape[1] - len(mask)).view(np.int8)]
+        for (is_cos, encoding), out in self._rotary.items():
+            if (is_cos, encoding) not in local_tables:
+                assert self._rope is not None
+                local_tables[is_cos, encoding] = RotaryTable(self._rope, is_cos, encoding)
+            local_tables[is_cos, encoding].fill(batch.positions, out)
+
+    def _visible(self, segment: PackedSegment, columns: int) -> NDArray[np.bool_]:
+        """bool [N, W + N]: each row sees the last `window` tokens up to its own."""
+        rows = self._shape.rows
+        own = segment.past + np.arange(rows) - segment.start
+        tokens = np.concatenate([token_of_column(columns, segment.past), own])
+        tokens[columns : columns + segment.start] = -1  # padding
+        near = (tokens <= own[:, None]) & (tokens > own[:, None] - self._window) & (tokens >= 0)
+        near[: segment.start] = False
+        return np.ascontiguousarray(near)
+
+
+@dataclass(slots=True)
+class _Shape:
+    """The graphs of one shape in running order, what they share between runs, and what they carry."""
+
+    graphs: list[GraphSpec]
+    inputs: SerialInputs
+    rows: dict[str, Array]  # row inputs by name
+    fresh: dict[str, Array]  # outputs by name
+    carried: dict[str, TensorSpec]
+    result: TensorSpec | None
+
+
+class SerialRuntime(Runtime):
+    """For any provider. A sequence is known by its request's id; what it carries goes when the request ends.
+
+    Raises BundleError when a graph cannot be loaded.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, provider: Provider) -> None:
+        super().__init__(shapes, provider.device)
+        self._manifest = manifest
+        self._tables = open_tables(folder, manifest)
+        self._sessions = load_sessions(folder, manifest, provider)
+        self._arena = Arena()
+        self._head_weight = read_head_weight(folder, manifest)
+        self._head = LmHead(manifest, self._sessions, self._arena, self._head_weight)
+        self._rotary: Rotary = {}
+        self._local_rotary: Rotary = {}
+        found = {shape for graph in manifest.graphs if (shape := shape_of(graph)) is not None}
+        self._shapes = {shape: self._open(shape) for shape in sorted(found)}
+        with_result = [shape for shape, opened in self._shapes.items() if opened.result is not None]
+        self._widest = max(with_result, key=lambda shape: (shape.past, -shape.rows))
+        self._states: dict[str, CarriedState] = {}
+        self._spoiled: set[int] = set()
+
+    def run(self, batch: PackedBatch) -> Logits:
+        """Logits [R, V], sequence after sequence. StepFailed for a sequence whose state is not where its rows begin."""
+        self._parts.begin()
+        self._spoiled = set()
+        found: list[Logits] = []
+        for segment in batch.segments:
+            wanted = batch.logit_rows[(batch.logit_rows >= segment.start) & (batch.logit_rows < segment.end)]
+            found += self._run_segment(batch, segment, wanted - segment.start)
+        if not found:
+            return Logits.of(np.empty((0, self._manifest.row_outputs), np.float32))
+        first = found[0].encoding
+        if all(logits.encoding == first for logits in found):
+            return Logits(np.concatenate([logits.codes for logits in found]), first)
+        return Logits.of(np.concatenate([logits.decoded() for logits in found]))
+
+    def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of `rows` [M] whose runs gave keys, values or states with infinity or NaN."""
+        return rows[np.isin(rows, list(self._spoiled))]
+
+    def keep(self, pool: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """Nothing: what a run gives is carried on at once, as all rows of a sequence count or none."""
+
+    def forget_states(self, sequences: Collection[str], snapshots: Collection[bytes]) -> None:
+        """Let go of what sequences have carried that ended."""
+        for owner in sequences:
+            self._states.pop(owner, None)
+
+    def close(self) -> None:
+        """Drop bindings, then buffers, then sessions: a binding must not outlive what it points to."""
+        self._states.clear()
+        self._head.clear()
+        self._shapes.clear()
+        self._arena.clear()
+        self._sessions.clear()
+
+    def _run_segment(self, batch: PackedBatch, segment: PackedSegment, wanted: NDArray[np.int64]) -> list[Logits]:
+        """Logits of the wanted rows of one sequence, in as many runs as its rows take."""
+        state = self._state_of(segment)
+        done, found = 0, []
+        while done < segment.count:
+            left = segment.count - done
+            needs = bool((wanted >= done).any())
+            shape = self._shape_for(left, state.tokens, needs)
+            count = min(left, shape.rows)
+            rows = wanted[(wanted >= done) & (wanted < done + count)] - done + shape.rows - count
+            span = slice(segment.start + done, segment.start + done + count)
+            if (logits := self._run_rows(state, shape, batch, span, rows)) is not None:
+                found.append(logits)
+            done += count
+        return found
+
+    def _state_of(self, segment: PackedSegment) -> CarriedState:
+        if not segment.owner:  # timing: nobody has computed the past
+            return CarriedState(self._shapes[self._widest].carried, min(segment.past, self._widest.past))
+        if not segment.past:
+            shape = self._shape_for(segment.count, 0, needs_logits=False)
+            self._states[segment.owner] = CarriedState(self._shapes[shape].carried)
+        state = self._states.get(segment.owner)
+        if state is None or state.tokens != segment.past:
+            raise StepFailed(f"{segment.owner} has no state of its first {segment.past} tokens")
+        return state
+
+    def _shape_for(self, rows: int, past: int, needs_logits: bool) -> StepShape:
+        """The fewest rows that take all, else the most; with one shape for every step, always that of fewest rows."""
+        fitting = [
+            shape
+            for shape, opened in self._shapes.items()
+            if shape.past >= past and (opened.result is not None or not needs_logits)
+        ]
+        if not fitting:
+            raise StepFailed(f"{past} tokens are more than the {self._widest.past} columns of the widest graph")
+        if self.shapes.fixed:
+            return self._widest
+        enough = [shape for shape in fitting if shape.rows >= rows]
+        return min(enough) if enough else max(fitting, key=lambda shape: (shape.rows, -shape.past))
+
+    def _run_rows(
+        self, state: CarriedState, shape: StepShape, batch: PackedBatch, span: slice, logit_rows: NDArray[np.int64]
+    ) -> Logits | None:
+        opened, count = self._shapes[shape], span.stop - span.start
+        layout = RowLayout(shape, count)
+        first = layout.add(batch.input_ids[span], state.tokens, (0,), state.tokens)
+        embedded = _embedded_in(batch.embedded, span, first)
+        opened.inputs.fill(layout.batch(max(1, shape.past), embedded=embedded), self._rotary, self._local_rotary)
+        self._parts.mark("inputs")
+        try:
+            for bound in self._bound(state, shape):
+                bound.run()
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise StepFailed(f"graph {shape} failed: {str(error)[:300]}") from error
+        self._parts.mark("layers")
+        if not _is_finite(opened.fresh, count):
+            self._spoiled.update(range(span.start, span.stop))
+        logits = self._logits(opened, logit_rows) if len(logit_rows) else None
+        if state.tokens + count > shape.past and shape != self._widest:
+            state.lay_out(self._shapes[self._widest].carried)
+        room = self._widest.past - state.tokens
+        if count <= room:  # beyond it nothing can follow
+            state.take(opened.fresh, count)
+        self._parts.mark("carry")
+        return logits
+
+    def _logits(self, opened: _Shape, rows: NDArray[np.int64]) -> Logits:
+        assert opened.result is not None, "logits of a shape that gives none"
+        output = opened.fresh[opened.result.name]
+        if self._head:
+            logits = self._head.logits(output[0, rows], 1)
+            return Logits(logits.codes.copy(), logits.encoding)
+        return Logits(output[0, rows], encoding_of(opened.result))
+
+    def _bound(self, state: CarriedState, shape: StepShape) -> list[Binding]:
+        opened = self._shapes[shape]
+        if not state.fits(opened.carried):
+            state.lay_out(opened.carried)
+        if state.bound_to != shape:
+            state.bound = [self._bind(graph, opened, state) for graph in opened.graphs]
+            state.bound_to = shape
+        return state.bound
+
+    def _bind(self, graph: GraphSpec, opened: _Shape, state: CarriedState) -> Binding:
+        inputs: dict[str, Array] = {}
+        for tensor in graph.inputs:
+            array = opened.rows.get(tensor.name)
+            array = state.arrays.get(tensor.name) if array is None else array
+            array = opened.fresh.get(tensor.name) if array is None else array
+            if array is None:
+                raise BundleError(f"graph {graph.name} has the input {tensor.name}, which nothing provides")
+            inputs[tensor.name] = array
+        outputs = {tensor.name: opened.fresh[tensor.name] for tensor in graph.outputs}
+        return bind_all(self._sessions[graph.name], inputs, outputs)
+
+    def _open(self, shape: StepShape) -> _Shape:
+        graphs = layer_graphs(self._manifest, shape)
+        inputs = SerialInputs(self._arena, self._manifest, shape, self._tables)
+        rows = {
+            tensor.name: array
+            for tensor in {tensor.name: tensor for graph in graphs for tensor in graph.inputs}.values()
+            if (array := inputs.buffer(tensor)) is not None
+        }
+        fresh = {
+            tensor.name: self._arena.array(
+                f"fresh {tensor.name}", tuple(int(dim) for dim in tensor.shape), np.dtype(tensor.dtype)
+            )
+            for graph in graphs
+            for tensor in graph.outputs
+        }
+        others = [tensor for tensor in graphs[-1].outputs if carry_of(tensor.name, OUT) is None]
+        kv_only = graphs[-1].kind is GraphKind.DECODER_PREFILL
+        return _Shape(graphs, inputs, rows, fresh, carried_inputs(graphs), None if kv_only else others[-1])
+
+
+def _embedded_in(embedded: EmbeddedRows | None, span: slice, first: int) -> EmbeddedRows | None:
+    """Those of a step's embedded rows that lie in a span, at their places in the run that begins with row `first`."""
+    if embedded is None:
+        return None
+    inside = (embedded.rows >= span.start) & (embedded.rows < span.stop)
+    return EmbeddedRows(embedded.rows[inside] - span.start + first, embedded.values[inside]) if inside.any() else None
+
+
+def _is_finite(fresh: dict[str, Array], count: int) -> bool:
+    """Whether what a run carries on is finite; integers always are."""
+    for name, array in fresh.items():
+        carry = carry_of(name, OUT)
+        if carry is None or array.dtype.kind != "f":
+            continue
+        kept = array
+        if carry in (Carry.KEYS, Carry.WINDOW_KEYS):
+            kept = array[..., -count:]
+        elif carry is not Carry.STATE:
+            kept = array[..., -count:, :]
+        if not np.isfinite(kept.sum(dtype=np.float64)):
+            return False
+    return True

@@ -1,0 +1,153 @@
+"""Sessions of onnxruntime and their bindings."""
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from engine.bundle.manifest import GraphSpec, Manifest
+from engine.bundle.tensors import Array
+from engine.errors import BundleError
+from engine.files import confined, open_regular
+from engine.runtime.onnx_library import ort
+
+
+@dataclass(slots=True)
+class Binding:
+    """A session and its bound buffers, which `buffers` keeps alive."""
+
+    session: ort.InferenceSession
+    binding: ort.IOBinding
+    buffers: list[Array]
+
+    def run(self) -> None:
+        """Run the graph over its buffers; raises what onnxruntime raises."""
+        self.session.run_with_iobinding(self.binding)
+
+
+def bind(bound: Binding, bind_one: object, name: str, array: Array) -> None:
+    """Bind one tensor; `bind_one` is bind_input or bind_output of the binding."""
+    assert callable(bind_one)
+    assert array.flags.c_contiguous, f"{name} is not contiguous"
+    bind_one(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    bound.buffers.append(array)
+
+
+def bind_all(session: ort.InferenceSession, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Binding:
+    """A session bound to these buffers, by the names of its tensors."""
+    bound = Binding(session, session.io_binding(), [])
+    for name, array in inputs.items():
+        bind(bound, bound.binding.bind_input, name, array)
+    for name, array in outputs.items():
+        bind(bound, bound.binding.bind_output, name, array)
+    return bound
+
+
+MOST_OPENERS = 4
+CPU_DEVICE = "CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """What runs graphs: the device's name for people, how a file becomes a session, and how many may at once."""
+
+    device: str
+    open: Callable[[Path], ort.InferenceSession]
+    openers: int = 1
+
+
+def cpu_provider(threads: int, spins: bool = False) -> Provider:
+    """onnxruntime's CPU provider; 0 threads leaves the count to it.
+
+    spins: all sessions share one pool whose threads wait for work without sleeping, up to 40 ms long. Every CPU
+    provider of the process must then be one that spins, with as many threads. Otherwise each session has its own,
+    and they sleep. Either way sessions share the memory for what lies between their operators: they run in turns.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if spins:
+        _open_shared_pool(threads)
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    _open_shared_memory()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    # Opening re-lays the weights on one core each.
+    openers = min(MOST_OPENERS, threads or os.cpu_count() or 1)
+    return Provider(
+        CPU_DEVICE, lambda path: ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), openers
+    )
+
+
+@cache
+def _open_shared_pool(threads: int) -> None:
+    # onnxruntime refuses a second time; a draft model shares the pool.
+    ort.set_global_thread_pool_sizes(threads, 1)
+
+
+@cache
+def _open_shared_memory() -> None:
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    default = -1
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(0, default, default, default))
+
+
+def load_sessions(folder: Path, manifest: Manifest, provider: Provider) -> dict[str, ort.InferenceSession]:
+    """A session for every graph, by name. BundleError when one cannot be loaded or is not what the manifest says."""
+    with ThreadPoolExecutor(provider.openers) as openers:
+        opened = openers.map(lambda graph: open_graph(folder, graph, provider), manifest.graphs)
+        return {graph.name: session for graph, session in zip(manifest.graphs, opened, strict=True)}
+
+
+def open_graph(folder: Path, graph: GraphSpec, provider: Provider) -> ort.InferenceSession:
+    """A session of one graph. BundleError when it cannot be loaded or is not what the manifest says."""
+    try:
+        path = confined(folder, graph.file)
+        open_regular(path).close()  # onnxruntime would wait for the writer of a pipe
+        session = provider.open(path)
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise BundleError(f"graph {graph.name} cannot be loaded: {str(error)[:300]}") from error
+    _check_tensors(graph, session)
+    return session
+
+
+def _check_tensors(graph: GraphSpec, session: ort.InferenceSession) -> None:
+    """The file must have exactly the tensors its manifest names, with the same dimensions and types."""
+    for side, specs, nodes in (
+        ("input", graph.inputs, session.get_inputs()),
+        ("output", graph.outputs, session.get_outputs()),
+    ):
+        real = {node.name: node for node in nodes}
+        for spec in specs:
+            node = real.pop(spec.name, None)
+            if node is None:
+                raise BundleError(f"graph {graph.name} has no {side} {spec.name}")
+            if _dims(node.shape) != _dims(spec.shape) or ORT_TYPES.get(node.type) != spec.dtype:
+                raise BundleError(
+                    f"graph {graph.name} {side} {spec.name} is {node.type} {node.shape}, "
+                    f"its manifest says {spec.dtype} {list(spec.shape)}"
+                )
+        if real:
+            raise BundleError(f"graph {graph.name} has an unknown {side} {next(iter(real))}")
+
+
+ORT_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+}
+
+
+def _dims(shape: object) -> tuple[int | None, ...]:
+    """Fixed dimensions as they are, free ones as None."""
+    assert isinstance(shape, list | tuple)
+    return tuple(dim if isinstance(dim, int) else None for dim in shape)

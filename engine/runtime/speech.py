@@ -1,0 +1,202 @@
+"""Runs a Whisper: the encoder for a window of sound, then the decoder for the tokens of several texts side by side.
+
+Each text has a slot: what it has heard, and the keys and values of its tokens. A decode runs the slots from the first
+to the last that are used, so that no cache is copied; the rows of the others come to nothing.
+Shapes: S = slots, B = of them in a step, N = tokens of each, H = heads, D = head size, T = positions of the encoder,
+P = places of a cache, A = heads whose attention follows the speech, V = vocabulary.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bundle.manifest import GraphKind, Manifest
+from engine.bundle.speech import (
+    ALIGNMENT,
+    FEATURES,
+    POSITIONS,
+    cross_name,
+    self_name,
+    speech_of,
+)
+from engine.bundle.tensors import FLOATS, IDS, LOGITS, MASK, Array
+from engine.bundle.variant import ShapeTable
+from engine.errors import StepFailed
+from engine.runtime.interface import Indices, Logits, PackedBatch, PackedSegment, Runtime
+from engine.runtime.sessions import Binding, Provider, bind_all, load_sessions
+
+Float32 = NDArray[np.float32]
+HIDDEN = FLOATS["float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A bound decoder: of slots `first` to `first` + B - 1, with N tokens each. fresh: keys and values by name."""
+
+    first: int
+    inputs: dict[str, Array]
+    fresh: dict[str, Float32]
+    logits: Float32
+    binding: Binding
+
+
+class SpeechRuntime(Runtime):
+    """Implements `Runtime`. slots: texts that may run at once. BundleError when a graph cannot be loaded."""
+
+    def __init__(self, folder: Path, manifest: Manifest, shapes: ShapeTable, slots: int, provider: Provider) -> None:
+        super().__init__(shapes, provider.device)
+        spec, model = speech_of(manifest), manifest.model
+        self._spec, self._layers = spec, model.layers
+        self._places, self._vocab = manifest.max_context, model.vocab
+        self._heads, self._size = model.kv_heads, model.head_dim
+        sessions = load_sessions(folder, manifest, provider)
+        self._sessions = {graph.kind: sessions[graph.name] for graph in manifest.graphs}
+        lead = (slots, model.kv_heads)
+        self._cross: dict[str, Float32] = {}
+        self._past: dict[str, Float32] = {}
+        for layer in range(model.layers):
+            self._cross[cross_name("k", layer)] = np.zeros((*lead, model.head_dim, spec.positions), np.float32)
+            self._cross[cross_name("v", layer)] = np.zeros((*lead, spec.positions, model.head_dim), np.float32)
+            self._past[self_name("k", layer, "in")] = np.zeros((*lead, model.head_dim, self._places), np.float32)
+            self._past[self_name("v", layer, "in")] = np.zeros((*lead, self._places, model.head_dim), np.float32)
+        self._heard = [b""] * slots
+        self._decode: _Step | None = None  # of the slots that the last decode ran
+        self._last: _Step | None = None
+        self._rows: dict[int, tuple[int, int]] = {}  # of the last step: sequence and token of each row
+
+    def run(self, batch: PackedBatch) -> Logits:
+        """Logits [texts, V], or of a text that is aligned its attention [1, tokens * T]. StepFailed."""
+        self._parts.begin()
+        self._rows, self._last = {}, None
+        try:
+            if any(segment.count > 1 or segment.past == 0 for segment in batch.segments):
+                (segment,) = batch.segments
+                return self._run_prompt(batch, segment)
+            return self._run_decodes(batch)
+        except StepFailed:
+            raise
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise StepFailed(f"a graph of speech failed: {str(error)[:300]}") from error
+
+    def non_finite_rows(self, rows: Indices) -> Indices:
+        """Rows whose new keys or values hold infinity or NaN."""
+        if self._last is None:
+            return rows[:0]
+        sums = [array.sum(axis=(1, 2 if "k_" in name else 3)) for name, array in self._last.fresh.items()]
+        sound = np.isfinite(np.stack(sums)).all(axis=0)  # [B, N]
+        return np.array([row for row in rows.tolist() if row in self._rows and not sound[self._rows[row]]], np.int64)
+
+    def keep(self, pool: int, rows: Indices, slots: Indices) -> None:
+        """Write the keys and values of `rows` into the places that `slots` number, those of all slots in turn."""
+        if self._last is None:
+            return
+        for row, place in zip(rows.tolist(), slots.tolist(), strict=True):
+            slot, column = divmod(place, self._places)
+            sequence, token = self._rows[row]
+            for layer in range(self._layers):
+                fresh = self._last.fresh
+                key, value = fresh[self_name("k", layer, "out")], fresh[self_name("v", layer, "out")]
+                self._past[self_name("k", layer, "in")][slot, :, :, column] = key[sequence, :, :, token]
+                self._past[self_name("v", layer, "in")][slot, :, column] = value[sequence, :, token]
+
+    def close(self) -> None:
+        """Drop bindings, then sessions: a binding must not outlive what it points to."""
+        self._decode = self._last = None
+        self._sessions.clear()
+
+    # -- the encoder --------------------------------------------------------------------------------------------
+
+    def _hear(self, segment: PackedSegment) -> int:
+        """The slot of a text, which has heard its audio."""
+        slot = segment.blocks[0]
+        if self._heard[slot] != segment.state_key or not segment.state_key:
+            other = self._heard.index(segment.state_key) if segment.state_key in self._heard else None
+            self._heard[slot] = b""
+            if segment.state_key and other is not None:
+                for array in self._cross.values():
+                    array[slot] = array[other]
+            else:
+                self._encode(slot, segment.audio)
+            self._heard[slot] = segment.state_key
+            self._parts.mark("encoder")
+        return slot
+
+    def _encode(self, slot: int, audio: bytes) -> None:
+        features = np.frombuffer(audio, "<f4").reshape(1, self._spec.mels, self._spec.frames)
+        outputs = {name: array[slot : slot + 1] for name, array in self._cross.items()}
+        bind_all(self._sessions[GraphKind.SPEECH_ENCODER], {FEATURES: np.ascontiguousarray(features)}, outputs).run()
+
+    # -- the decoder --------------------------------------------------------------------------------------------
+
+    def _run_prompt(self, batch: PackedBatch, segment: PackedSegment) -> Logits:
+        slot = self._hear(segment)
+        ids = batch.input_ids[segment.start : segment.end]
+        if segment.aligns:
+            return self._align(slot, ids)
+        step = self._bound(slot, 1, segment.count)
+        positions = batch.positions[segment.start : segment.end]
+        self._fill(step, 0, ids, positions, segment.past)
+        step.binding.run()
+        self._rows = {segment.start + index: (0, index) for index in range(segment.count)}
+        self._last = step
+        self._parts.mark("prompt")
+        return Logits.of(step.logits[:, 0])
+
+    def _run_decodes(self, batch: PackedBatch) -> Logits:
+        slots = [segment.blocks[0] for segment in batch.segments]
+        first, count = min(slots), max(slots) - min(slots) + 1
+        step = self._decode
+        if step is None or (step.first, len(step.logits)) != (first, count):
+            step = self._decode = self._bound(first, count, 1)
+        step.inputs[MASK][..., :-1] = HIDDEN
+        for segment, slot in zip(batch.segments, slots, strict=True):
+            row = slice(segment.start, segment.end)
+            self._fill(step, slot - first, batch.input_ids[row], batch.positions[row], segment.past)
+        step.binding.run()
+        self._rows = {segment.start: (slot - first, 0) for segment, slot in zip(batch.segments, slots, strict=True)}
+        self._last = step
+        self._parts.mark("decodes")
+        return Logits.of(step.logits[[slot - first for slot in slots], 0])
+
+    def _bound(self, first: int, count: int, tokens: int) -> _Step:
+        """The decoder for so many slots from `first` on. Their caches are bound where they lie."""
+        ids = {name: np.zeros((count, tokens), np.int32) for name in (IDS, POSITIONS)}
+        mask = np.full((count, 1, tokens, self._places + tokens), HIDDEN, np.float32)
+        mask[..., self._places :] = _causal(tokens)
+        inputs: dict[str, Array] = {**ids, MASK: mask}
+        held = {name: array[first : first + count] for name, array in (self._cross | self._past).items()}
+        fresh: dict[str, Float32] = {}
+        lead = (count, self._heads)
+        for layer in range(self._layers):
+            fresh[self_name("k", layer, "out")] = np.empty((*lead, self._size, tokens), np.float32)
+            fresh[self_name("v", layer, "out")] = np.empty((*lead, tokens, self._size), np.float32)
+        logits = np.empty((count, 1, self._vocab), np.float32)
+        session = self._sessions[GraphKind.SPEECH_DECODER]
+        binding = bind_all(session, inputs | held, {**fresh, LOGITS: logits})
+        return _Step(first, inputs, fresh, logits, binding)
+
+    def _fill(self, step: _Step, index: int, ids: Array, positions: Array, past: int) -> None:
+        step.inputs[IDS][index] = ids
+        step.inputs[POSITIONS][index] = positions
+        step.inputs[MASK][index, ..., :past] = 0.0
+
+    def _align(self, slot: int, ids: Array) -> Logits:
+        """How far each token looks at each position, by the heads that follow the speech [1, A * N * T]."""
+        count = len(ids)
+        scores = np.empty((1, len(self._spec.alignment), count, self._spec.positions), np.float32)
+        inputs: dict[str, Array] = {
+            IDS: np.array(ids[None], np.int32),
+            POSITIONS: np.arange(count, dtype=np.int32)[None],
+            MASK: _causal(count)[None, None],
+        }
+        held = {name: array[slot : slot + 1] for name, array in self._cross.items()}
+        bind_all(self._sessions[GraphKind.SPEECH_ALIGNMENT], inputs | held, {ALIGNMENT: scores}).run()
+        self._parts.mark("alignment")
+        return Logits.of(scores.reshape(1, -1))
+
+
+def _causal(tokens: int) -> Float32:
+    """[N, N]: each token sees itself and those before."""
+    return np.triu(np.full((tokens, tokens), HIDDEN, np.float32), 1)

@@ -1,1 +1,0 @@
-"""Which sequences the next pass serves, with how many rows each. Pure: no clock, no arrays, no I/O."""

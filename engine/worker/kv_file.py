@@ -1,0 +1,244 @@
+"""Cached blocks over a restart: out of the pools into a file when the worker ends, and back when the next one starts.
+
+The file of blocks: a head that says whose they are, then records of one size, each with a digest of its own.
+
+Magic (8 bytes), length of the head (4, little-endian), head (JSON), then for each block its key (16), the digest (16)
+of key and content, and the content. Blocks that were used last stand last; the file's size says how many there are.
+"""
+
+import logging
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from engine.bundle.manifest import MANIFEST_FILE, Manifest
+from engine.config import BLOCK_SIZE, EngineConfig
+from engine.core.scheduler import Scheduler
+from engine.errors import BundleError
+from engine.files import MANIFEST_BYTES, FileRefused, one_line, open_regular, read_bytes, shown
+from engine.runtime.interface import Runtime
+from engine.sources.publish import process_is_alive
+from engine.worker.cached_blocks import CachedBlocks
+
+MAGIC = b"HEXSKV1\n"
+_HEAD_BYTES = struct.Struct("<I")
+MOST_HEAD_BYTES = 4096
+KEY_BYTES = DIGEST_BYTES = 16
+Page = tuple[bytes, bytes]  # key and content
+
+
+class BlockFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose blocks a file holds. identity: of bundle and weights; cache: the type of keys and values.
+
+    block_size: tokens of a block; block_bytes: size of one block's keys and values over all layers.
+    """
+
+    identity: str
+    cache: str
+    block_size: int
+    block_bytes: int
+
+    @property
+    def record_bytes(self) -> int:
+        """What one block takes in a file."""
+        return KEY_BYTES + DIGEST_BYTES + self.block_bytes
+
+
+class NotAKvFile(FileRefused):
+    """What lies there was not written by this program, so it is not replaced either."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvFile:
+    """A place for blocks of at most `most_bytes`; `facts` say what they must be to be of use."""
+
+    path: Path
+    facts: BlockFacts
+    most_bytes: int
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks that may be written."""
+        return max(0, self.most_bytes) // self.facts.record_bytes
+
+    def read(self, most: int) -> Iterator[Page]:
+        """The last `most` blocks; none when there is no file. One block is in memory at a time.
+
+        Raises NotAKvFile, FileRefused for one of another bundle or a damaged one (blocks before are sound), OSError.
+        """
+        try:
+            stream = open_regular(self.path)
+        except FileNotFoundError:
+            return
+        except FileRefused as error:
+            raise NotAKvFile(str(error)) from None
+        with stream:
+            start = self._check_head(stream)
+            size, each = os.fstat(stream.fileno()).st_size - start, self.facts.record_bytes
+            if size % each:
+                raise FileRefused(f"it is damaged: {size} bytes are no whole number of blocks of {each}")
+            first = max(0, size // each - most)
+            stream.seek(start + first * each)
+            for number in range(first, size // each):
+                yield _block(stream.read(each), number, each)
+
+    def write(self, blocks: Iterable[Page]) -> int:
+        """Write blocks, most recently used last, and put the file in place whole; how many there are. OSError.
+
+        Only the user may read the file: what was asked can be told from keys and values.
+        """
+        draft = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
+        self._remove_stale()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        count = 0
+        try:
+            with os.fdopen(os.open(draft, flags, 0o600), "wb") as stream:
+                _write_head(stream, self.facts)
+                for count, (key, content) in enumerate(blocks, 1):  # noqa: B007
+                    stream.write(key + _digest(key, content) + content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.replace(self.path)
+        finally:
+            with suppress(FileNotFoundError):
+                draft.unlink()
+        return count
+
+    def _remove_stale(self) -> None:
+        """Remove drafts of processes that ended while they wrote; an earlier one may have had our own id."""
+        pattern = re.compile(re.escape(self.path.name) + r"\.partial-(\d+)")
+        for sibling in self.path.parent.iterdir():
+            match = pattern.fullmatch(sibling.name)
+            if match and (int(match[1]) == os.getpid() or not process_is_alive(int(match[1]))):
+                sibling.unlink(missing_ok=True)
+
+    def _check_head(self, stream: BufferedReader) -> int:
+        """Where the blocks begin."""
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise NotAKvFile("it is no file of cached blocks")
+        packed = stream.read(_HEAD_BYTES.size)
+        length = _HEAD_BYTES.unpack(packed)[0] if len(packed) == _HEAD_BYTES.size else 0
+        if not 0 < length <= MOST_HEAD_BYTES:
+            raise FileRefused(f"it is damaged: its head cannot have {length} bytes")
+        try:
+            found = msgspec.json.decode(stream.read(length), type=BlockFacts)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise FileRefused(f"it is damaged: {one_line(error)}") from None
+        if found != self.facts:
+            raise FileRefused("it was written for another bundle, other weights or another type of cache")
+        return len(MAGIC) + _HEAD_BYTES.size + length
+
+
+def _block(record: bytes, number: int, size: int) -> Page:
+    key, content = record[:KEY_BYTES], record[KEY_BYTES + DIGEST_BYTES :]
+    if len(record) != size or record[KEY_BYTES : KEY_BYTES + DIGEST_BYTES] != _digest(key, content):
+        raise FileRefused(f"it is damaged: block {number} is not what was written")
+    return key, content
+
+
+def _digest(key: bytes, content: bytes) -> bytes:
+    return blake2b(content, key=key, digest_size=DIGEST_BYTES).digest()
+
+
+def _write_head(stream: BinaryIO, facts: BlockFacts) -> None:
+    head = msgspec.json.encode(facts)
+    stream.write(MAGIC + _HEAD_BYTES.pack(len(head)) + head)
+
+
+LARGEST = 65504.0  # of half precision
+
+log = logging.getLogger("hexserve.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class KvRestart:
+    """The file of one worker. After `restore`, whatever it says, a worker serves; `save` replaces the file."""
+
+    file: KvFile
+    scheduler: Scheduler
+    runtime: Runtime
+
+    @property
+    def _cached(self) -> CachedBlocks:
+        return CachedBlocks(self.scheduler, self.runtime)
+
+    def restore(self) -> int:
+        """Take in the blocks of the file; how many there were. BundleError when a file of something else lies there."""
+        host = self.scheduler.host_cache
+        count = 0
+        try:
+            for key, content in self.file.read(host.limit or self.scheduler.pools[0].block_count):
+                if not _is_sound(content, self.file.facts.cache):
+                    raise FileRefused(f"block {count} holds numbers that no cache has")
+                count += self._cached.put(key, content)
+        except NotAKvFile as error:
+            raise BundleError(f"kv_file {self.file.path} is not used: {error}") from None
+        except OSError as error:
+            log.warning("kv_file %s: %s; %d blocks were taken from it", self.file.path, shown(error), count)
+        else:
+            log.info("kv_file: %d blocks of %d tokens", count, BLOCK_SIZE)
+        return count
+
+    def save(self) -> int:
+        """Write what is cached, as much as the file may hold; how many blocks. Nothing runs any more."""
+        self.runtime.move(self.scheduler.take_moves())
+        try:
+            count = self.file.write(self._blocks())
+        except OSError as error:
+            log.warning("kv_file %s cannot be written: %s", self.file.path, shown(error))
+            return 0
+        log.info("kv_file: wrote %d blocks of %d tokens", count, BLOCK_SIZE)
+        return count
+
+    def _blocks(self) -> Iterator[Page]:
+        """Blocks of known contents, those used last at the end: first what has left the pools, then what is in them."""
+        host = self.scheduler.host_cache
+        places: dict[bytes, tuple[int, int] | None] = dict.fromkeys(host.keys())
+        for index, blocks in enumerate(self.scheduler.pools):
+            for block, key in blocks.keyed():
+                places.pop(key, None)
+                places[key] = (index, block)
+        for key in list(places)[max(0, len(places) - self.file.most_blocks) :]:
+            yield key, self._cached.content(*(places[key] or (0, 0)), key)
+
+
+def open_kv_file(
+    folder: Path, manifest: Manifest, config: EngineConfig, scheduler: Scheduler, runtime: Runtime
+) -> KvRestart | None:
+    """The worker's file, None when none is set. BundleError when blocks cannot be kept in it."""
+    if not config.kv_file:
+        return None
+    path = Path(config.kv_file).expanduser()
+    if not runtime.stores_blocks:
+        raise BundleError("kv_file: this bundle, as it is run here, has no cached blocks that could be kept in a file")
+    if not config.prefix_cache:
+        raise BundleError("kv_file keeps what prefix_cache finds, which is off")
+    if scheduler.rules.window:
+        raise BundleError(f"kv_file: layers of {manifest.name} have windows, behind which no keys and values are kept")
+    if not path.parent.is_dir():
+        raise BundleError(f"kv_file {path}: its folder does not exist")
+    facts = block_facts(folder, manifest)
+    return KvRestart(KvFile(path, facts, config.kv_file_mb << 20), scheduler, runtime)
+
+
+def block_facts(folder: Path, manifest: Manifest) -> BlockFacts:
+    """What blocks of this bundle are: its manifest has the hash of every file, and weights may be loaded in part."""
+    loaded = " ".join(graph.name for graph in manifest.graphs)
+    identity = blake2b(read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode(), digest_size=16)
+    return BlockFacts(identity.hexdigest(), manifest.kv_dtype, BLOCK_SIZE, BLOCK_SIZE * manifest.kv_bytes_per_token)
+
+
+def _is_sound(content: bytes, cache: str) -> bool:
+    """NaN in a column, or what overflows when it is multiplied, spoils every sequence of a pool, hidden or not."""
+    dtype = np.dtype(cache)
+    return dtype.kind != "f" or bool((np.abs(np.frombuffer(content, dtype)) <= LARGEST).all())

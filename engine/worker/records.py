@@ -1,0 +1,160 @@
+"""What steps came to: counters, the events of each sequence, a record for those who watch, lines for the debug log."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from engine.bundle.variant import StepShape
+from engine.core.plan import SequenceUpdate, StepPlan
+from engine.core.planner import Gauges, Planner
+from engine.core.sequence import Sequence
+from engine.core.speculation import GuessKind
+from engine.messages import Counters, StepRecord, StepSegment
+from engine.request import FinishReason, GuessCounts, RequestTimings, TokenEvent
+from engine.sampling.sample_step import StepSamples
+
+
+class StepBook:
+    """Counts steps and writes down what they were. `clock` returns seconds, monotonic."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.counters = Counters()  # of steps, rows, tokens and times; the others are the planner's
+        self.longest_ms = 0.0
+        self._clock = clock
+        self._last_shape: StepShape | None = None
+        self._watched_s: float | None = None  # since when
+
+    def watch(self, is_on: bool) -> None:
+        """Make a record of each step, or no longer."""
+        self._watched_s = self._clock() if is_on else None
+
+    def count(self, plan: StepPlan, run_s: float) -> None:
+        """A step has run, so long inside the graphs."""
+        counters = self.counters
+        counters.steps += 1
+        counters.rows_used += plan.rows_used
+        counters.rows_run += plan.shape.rows
+        prefill = sum(len(segment.tokens) for segment in plan.segments if not segment.is_decode)
+        counters.prefill_rows += prefill
+        counters.decode_rows += plan.rows_used - prefill
+        counters.variant_switches += self._last_shape not in (None, plan.shape)
+        counters.run_s += run_s
+        self.longest_ms = max(self.longest_ms, 1000.0 * run_s)
+        self._last_shape = plan.shape
+
+    def events(self, updates: list[SequenceUpdate], samples: StepSamples, now_s: float) -> tuple[TokenEvent, ...]:
+        """One for each sequence with new tokens or an end."""
+        return tuple(
+            self._event(update, samples, now_s)
+            for update in updates
+            if update.new_tokens or update.sequence.finish is not None
+        )
+
+    def record(
+        self, plan: StepPlan, updates: list[SequenceUpdate], gauges: Gauges, began_s: float, run_s: float
+    ) -> StepRecord | None:
+        """The record of a committed step, None while nobody watches. A sequence that it lost is left out."""
+        if self._watched_s is None:
+            return None
+        return StepRecord(
+            int(self.counters.steps),
+            _ms(began_s - self._watched_s),
+            _ms(run_s),
+            _ms(self._clock() - began_s),
+            plan.pool,
+            plan.shape.rows,
+            plan.shape.context,
+            tuple(map(_segment, updates)),
+            running=gauges.running,
+            waiting=gauges.waiting,
+            kv_slots_used=gauges.slots_used,
+            kv_slots_total=gauges.slots_total,
+        )
+
+    def _event(self, update: SequenceUpdate, samples: StepSamples, now_s: float) -> TokenEvent:
+        sequence = update.sequence
+        is_first = sequence.first_token_s is None
+        if is_first:
+            sequence.first_token_s = now_s
+            self.counters.prompt_tokens += 0 if sequence.resumed else sequence.prompt_tokens
+        self.counters.generated_tokens += len(update.new_tokens)
+        self.counters.finished += sequence.finish is not None
+        tokens = samples.tokens.get(sequence.id, ())[: len(update.new_tokens)]
+        event = TokenEvent(
+            sequence.id,
+            update.new_tokens,
+            update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None),
+            sequence.finish,
+            stopped_by=update.new_tokens[-1] if sequence.finish is FinishReason.STOP else None,
+            timings=_timings(sequence, now_s) if sequence.finish is not None else None,
+            cached_tokens=sequence.cached_tokens,
+            prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
+            guesses=_guesses(update) if update.drafted else None,
+        )
+        vector = samples.vectors.get(sequence.id)
+        return event if vector is None else replace(event, vector=vector)
+
+
+def _ms(seconds: float) -> float:
+    return round(1000.0 * seconds, 3)
+
+
+def mark_started(plan: StepPlan, now_s: float) -> None:
+    """Note when sequences had their first rows."""
+    for segment in plan.segments:
+        if segment.sequence.started_s is None:
+            segment.sequence.started_s = now_s
+
+
+def trace(plan: StepPlan, updates: list[SequenceUpdate], number: float, planner: Planner) -> Iterator[str]:
+    """One line for the step, one for each sequence in it, one more for each that ended. Ids and no text."""
+    limit = planner.capacity.tokens_per_sequence
+    yield f"step {number}: {plan.shape} pool {plan.pool}, {plan.rows_used} of {plan.shape.rows} rows used"
+    for update in updates:
+        sequence, segment = update.sequence, update.segment
+        yield (
+            f"{_kind(update)} {sequence.id}: rows {len(segment.tokens)} at position {segment.first_position}, "
+            f"last input {segment.tokens[-1]}, output {list(update.new_tokens)}, length {len(sequence.tokens)}, "
+            f"cached {sequence.computed}"
+        )
+        if sequence.finish is not None:
+            yield (
+                f"end {sequence.id}: {sequence.finish}, {sequence.generated} generated, "
+                f"length {len(sequence.tokens)}, room for {limit - len(sequence.tokens)} more"
+            )
+
+
+def _kind(update: SequenceUpdate) -> str:
+    segment = update.segment
+    return "denoise" if segment.masked else "decode" if segment.is_decode else "prefill"
+
+
+def _segment(update: SequenceUpdate) -> StepSegment:
+    segment, kind = update.segment, _kind(update)
+    guesses = len(segment.guesses) if kind == "decode" else 0
+    return StepSegment(
+        update.sequence.order, kind, len(segment.tokens), guesses, update.accepted, len(update.new_tokens)
+    )
+
+
+def _guesses(update: SequenceUpdate) -> GuessCounts:
+    if update.sequence.guesses.taken is GuessKind.PREDICTION:
+        return GuessCounts(update.drafted, update.accepted, update.drafted, update.accepted)
+    return GuessCounts(update.drafted, update.accepted)
+
+
+def _timings(sequence: Sequence, now_s: float) -> RequestTimings:
+    started = sequence.arrived_s if sequence.started_s is None else sequence.started_s
+    first = now_s if sequence.first_token_s is None else sequence.first_token_s
+    return RequestTimings(
+        queue_ms=1000 * (started - sequence.arrived_s),
+        prompt_ms=1000 * (first - started),
+        generate_ms=1000 * (now_s - first),
+        prompt_tokens=sequence.prompt_tokens,
+        cached_tokens=sequence.cached_tokens,
+        generated_tokens=sequence.generated,
+        drafted_tokens=sequence.drafted,
+        accepted_tokens=sequence.accepted,
+        preemptions=sequence.preemptions,
+        steps=sequence.steps,
+        step_rows=sequence.step_rows,
+    )

@@ -1,0 +1,1 @@
+"""Anthropic's API: /v1/messages and their form of the list of models."""

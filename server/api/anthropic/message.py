@@ -1,0 +1,309 @@
+"""The message object and the events of its stream, in the order Anthropic's SDKs depend on."""
+
+from abc import abstractmethod
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, UnsetType
+from pydantic import Field
+
+from engine.errors import HexserveError
+from engine.request import Delta, FinishReason
+from server.generation.answers import Envelope, TokenCount
+from server.generation.blocks import Block, BlockWriter
+from server.generation.call_block import CallArguments, CallBegin, whole_object
+from server.generation.parsing import ParsedChoice, Part, Thought
+from server.generation.stream import ChoiceDelta
+from server.http.error_formats import AnthropicErrorDetail, anthropic_error
+from server.http.errors import from_engine
+from server.http.fields import Answer
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class SaidText(Answer, kw_only=True):
+    """Text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class SaidThinking(Answer, kw_only=True):
+    """What the model thought; `thinking` is empty when the request asked for that."""
+
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str
+
+
+class SaidToolUse(Answer, kw_only=True):
+    """A call."""
+
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+SaidBlock = SaidText | SaidThinking | SaidToolUse
+
+
+class OutputTokensDetails(Answer):
+    """What the answer's tokens were spent on."""
+
+    thinking_tokens: int
+
+
+class MessageUsage(Answer, kw_only=True):
+    """Tokens. The prompt's are `input_tokens` and `cache_read_input_tokens` together."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    service_tier: Literal["standard"] | UnsetType = UNSET
+
+
+class MessageAnswer(Answer, kw_only=True):
+    """A message of the assistant."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[Annotated[SaidBlock, Field(discriminator="type")]]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageEnd(Answer):
+    """Why the message ended."""
+
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+
+
+class MessageEvent(Answer):
+    """One event of a stream; which of the fields it has, its type says."""
+
+    type: Literal[
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "ping",
+        "error",
+    ]
+    message: MessageAnswer | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    content_block: SaidBlock | UnsetType = UNSET
+    delta: dict[str, str] | MessageEnd | UnsetType = UNSET
+    usage: MessageUsage | UnsetType = UNSET
+    error: AnthropicErrorDetail | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+
+
+class TokenCountAnswer(Answer):
+    """Tokens of a prompt."""
+
+    input_tokens: int
+
+
+UNSIGNED = "unsigned"
+_WITH_THOUGHTS = "held."
+
+
+def signature_of(thinking: str, is_shown: bool) -> str:
+    """The signature of a block with these thoughts, which are in the block itself if they are shown."""
+    return UNSIGNED if is_shown else _WITH_THOUGHTS + b64encode(thinking.encode("utf-8", "replace")).decode()
+
+
+def thoughts_of(thinking: str, signature: str | None) -> str:
+    """The thoughts of a block that came back; "" for one whose signature is of another server."""
+    if thinking or signature is None or not signature.startswith(_WITH_THOUGHTS):
+        return thinking
+    try:
+        return b64decode(signature.removeprefix(_WITH_THOUGHTS), validate=True).decode("utf-8", "replace")
+    except Error:
+        return ""
+
+
+class OpenBlock(Block[MessageEvent]):
+    """One block of a message that is being built."""
+
+    delta_type, delta_field = "", ""
+
+    @abstractmethod
+    def block(self) -> SaidBlock:
+        """The block as it is now."""
+
+    def opened(self) -> list[MessageEvent]:
+        return [MessageEvent("content_block_start", index=self._index, content_block=self.block())]
+
+    def grow(self, text: str) -> list[MessageEvent]:
+        self._pieces.append(text)
+        return self._delta({"type": self.delta_type, self.delta_field: text})
+
+    def closed(self) -> list[MessageEvent]:
+        """The event that ends it."""
+        return [MessageEvent("content_block_stop", index=self._index)]
+
+    def _delta(self, delta: dict[str, str]) -> list[MessageEvent]:
+        return [MessageEvent("content_block_delta", index=self._index, delta=delta)]
+
+
+class OpenText(OpenBlock):
+    """What the model says."""
+
+    delta_type, delta_field = "text_delta", "text"
+
+    def block(self) -> SaidText:
+        return SaidText(text=self.text)
+
+
+class OpenThinking(OpenBlock):
+    """What the model thinks; left out, it is only in the signature."""
+
+    grows_by = Thought
+    delta_type, delta_field = "thinking_delta", "thinking"
+
+    def __init__(self, index: int, is_shown: bool) -> None:
+        super().__init__(index)
+        self._is_shown = is_shown
+
+    def block(self) -> SaidThinking:
+        """A thinking block, signed once there is something in it."""
+        signature = signature_of(self.text, self._is_shown) if self._pieces else ""
+        return SaidThinking(thinking=self.text if self._is_shown else "", signature=signature)
+
+    def grow(self, text: str) -> list[MessageEvent]:
+        """More thoughts; no event when they are left out."""
+        events = super().grow(text)
+        return events if self._is_shown else []
+
+    def closed(self) -> list[MessageEvent]:
+        """The signature, then the end."""
+        signature = signature_of(self.text, self._is_shown)
+        return [*self._delta({"type": "signature_delta", "signature": signature}), *super().closed()]
+
+
+class OpenToolUse(OpenBlock):
+    """A call; its input grows as JSON text."""
+
+    grows_by = CallArguments
+    delta_type, delta_field = "input_json_delta", "partial_json"
+
+    def __init__(self, index: int, call_id: str, name: str) -> None:
+        super().__init__(index)
+        self._id, self._name = f"toolu_{call_id.removeprefix('call_')}", name
+
+    def opened(self) -> list[MessageEvent]:
+        """The call without its input."""
+        call = SaidToolUse(id=self._id, name=self._name, input={})
+        return [MessageEvent("content_block_start", index=self._index, content_block=call)]
+
+    def block(self) -> SaidToolUse | SaidText:
+        """A call; the text that was written where its input is no JSON object, because it was cut or is wrong."""
+        given = whole_object(self.text)
+        return SaidText(text=self.text) if given is None else SaidToolUse(id=self._id, name=self._name, input=given)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTerms:
+    """What of a request its answer depends on. is_window_bound: the context window ends before `max_tokens`."""
+
+    stop_sequences: tuple[str, ...]
+    is_window_bound: bool
+    shows_thoughts: bool
+    request_id: str
+
+
+class MessageWriter(BlockWriter[MessageEvent, OpenBlock]):
+    """Owns the content of one message; streamed or not, the same blocks make it."""
+
+    def __init__(self, envelope: Envelope, count: TokenCount, choice: ParsedChoice, terms: MessageTerms) -> None:
+        super().__init__(count, choice)
+        self._terms = terms
+        self._id = envelope.id.replace("-", "_")
+        self._model = envelope.model
+        self._has_begun = False
+        self._content: list[SaidBlock] = []
+        self._ended = MessageEnd(None, None)
+
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[MessageEvent]:
+        """The events of these deltas, behind the begin of the message, which comes once."""
+        begin = [] if self._has_begun else [MessageEvent("message_start", message=self._message())]
+        self._has_begun = True
+        return begin + self._grow(deltas)
+
+    def last_chunks(self) -> list[MessageEvent]:
+        """The end of the last block, then of the message."""
+        end = MessageEvent("message_delta", delta=self._ended, usage=self._usage())
+        return [*self._close(), end, MessageEvent("message_stop")]
+
+    def failure(self, error: HexserveError) -> list[MessageEvent]:
+        """One error event; nothing follows it."""
+        detail = anthropic_error(from_engine(error))
+        return [MessageEvent("error", error=detail, request_id=self._terms.request_id)]
+
+    def answer(self) -> MessageAnswer:
+        self._close()
+        if self._ended.stop_reason == "tool_use" and not any(isinstance(one, SaidToolUse) for one in self._content):
+            self._ended = MessageEnd("end_turn", None)  # no call had an input that can be given to a tool
+        return self._message()
+
+    def _block(self, part: Part) -> OpenBlock:
+        match part:
+            case Thought():
+                return OpenThinking(self._place, self._terms.shows_thoughts)
+            case CallBegin():
+                return OpenToolUse(self._place, part.id, part.name)
+            case _:
+                assert isinstance(part, str), "arguments follow the begin of their call"
+                return OpenText(self._place)
+
+    def _close(self) -> list[MessageEvent]:
+        block, self._open = self._open, None
+        if block is None:
+            return []
+        self._content.append(block.block())
+        self._done += 1
+        return block.closed()
+
+    def _end(self, delta: Delta) -> None:
+        if delta.finish is FinishReason.LENGTH:
+            cut: StopReason = "model_context_window_exceeded" if self._terms.is_window_bound else "max_tokens"
+            self._ended = MessageEnd(cut, None)
+        elif isinstance(delta.stopped_by, str) and delta.stopped_by in self._terms.stop_sequences:
+            self._ended = MessageEnd("stop_sequence", delta.stopped_by)
+        else:
+            self._ended = MessageEnd("tool_use" if self._choice.has_calls else "end_turn", None)
+
+    def _message(self) -> MessageAnswer:
+        usage = self._usage()
+        usage.service_tier = "standard"
+        return MessageAnswer(
+            id=self._id,
+            model=self._model,
+            content=list(self._content),
+            stop_reason=self._ended.stop_reason,
+            stop_sequence=self._ended.stop_sequence,
+            usage=usage,
+        )
+
+    def _usage(self) -> MessageUsage:
+        counted = self._count.usage()
+        cached = counted.prompt_tokens_details.cached_tokens
+        return MessageUsage(
+            input_tokens=counted.prompt_tokens - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=counted.completion_tokens,
+            output_tokens_details=OutputTokensDetails(counted.completion_tokens_details.reasoning_tokens),
+        )

@@ -1,0 +1,330 @@
+"""The bodies of POST /v1/messages and POST /v1/messages/count_tokens."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StringConstraints, Tag
+
+from server.generation.chat_request import MAX_URL_CHARACTERS, StopTexts
+from server.http.fields import MAX_MESSAGES, MAX_TOKENS, Body, Name, NotYet, Probability, Temperature, text_or_list
+
+
+class CacheControl(Body):
+    """A hint on a block, a tool or a whole request."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class DeclaredTool(Body):
+    """A tool of the caller's. `input_schema` is enforced when the tool is strict, or has to be called."""
+
+    type: Literal["custom"] | None = None
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    eager_input_streaming: bool | None = None  # inputs are always streamed as they are generated
+    allowed_callers: list[Literal["direct"]] | None = None
+    cache_control: CacheControl | None = None
+    input_examples: NotYet = None
+
+
+class _ToolUse(Body):
+    disable_parallel_tool_use: bool | None = None
+
+
+class AutoChoice(_ToolUse):
+    """The model decides."""
+
+    type: Literal["auto"]
+
+
+class AnyChoice(_ToolUse):
+    """The model has to call a tool."""
+
+    type: Literal["any"]
+
+
+class OneChoice(_ToolUse):
+    """The model has to call this tool."""
+
+    type: Literal["tool"]
+    name: Name
+
+
+class NoChoice(Body):
+    """The model may not call a tool."""
+
+    type: Literal["none"]
+
+
+Choice = Annotated[AutoChoice | AnyChoice | OneChoice | NoChoice, Field(discriminator="type")]
+
+
+class ToolByName(Body):
+    """A tool that `tools` or an earlier addition declares."""
+
+    type: Literal["tool_reference"]
+    name: Name
+
+
+class ToolDefinition(Body):
+    """A tool that `tools` does not declare."""
+
+    type: Literal["tool_definition"]
+    definition: DeclaredTool
+
+
+class ToolAddition(Body):
+    """From here on the model is shown a tool."""
+
+    type: Literal["tool_addition"]
+    tool: Annotated[ToolByName | ToolDefinition, Field(discriminator="type")]
+    cache_control: CacheControl | None = None
+
+
+class ToolRemoval(Body):
+    """From here on the model is not shown a tool any more."""
+
+    type: Literal["tool_removal"]
+    tool: ToolByName
+    cache_control: CacheControl | None = None
+
+
+MAX_BLOCKS = 4096
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,256}$")]
+
+
+class TextBlock(Body):
+    """Text, of the caller's or of an earlier answer."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+    parsed_output: Any = None  # an SDK's own reading of an earlier answer
+
+
+class ThinkingBlock(Body):
+    """What the model thought, as it came out. The signature holds the text when the answer left it out."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class DirectCaller(Body):
+    """The model made a call itself."""
+
+    type: Literal["direct"]
+
+
+class ToolUseBlock(Body):
+    """A call the model made."""
+
+    type: Literal["tool_use"]
+    id: Identifier
+    name: Name
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+    caller: DirectCaller | None = None
+    toolset_name: NotYet = None
+
+
+class ToolReference(Body):
+    """A tool that a search for tools found: from here on the model is shown it."""
+
+    type: Literal["tool_reference"]
+    tool_name: Name
+    cache_control: CacheControl | None = None
+
+
+ResultBlock = Annotated[TextBlock | ToolReference, Field(discriminator="type")]
+ResultBlocks = Annotated[list[ResultBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+ResultContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[ResultBlocks, Tag("texts")],
+    Discriminator(text_or_list),
+]
+
+
+class ToolResultBlock(Body):
+    """The result of a call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Identifier
+    content: ResultContent | None = None
+    is_error: bool | None = None
+    cache_control: CacheControl | None = None
+    toolset_name: NotYet = None
+
+
+class ImageSource(Body):
+    """The bytes of an image in base64."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: Annotated[str, StringConstraints(max_length=MAX_URL_CHARACTERS)]
+
+
+class ImageBlock(Body):
+    """An image of the user's."""
+
+    type: Literal["image"]
+    source: ImageSource
+    cache_control: CacheControl | None = None
+
+
+TextBlocks = Annotated[list[TextBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]
+UserBlocks = Annotated[list[UserBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
+AssistantBlocks = Annotated[list[AssistantBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+SystemBlock = Annotated[TextBlock | ToolAddition | ToolRemoval, Field(discriminator="type")]
+SystemBlocks = Annotated[list[SystemBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+SystemText = Annotated[
+    Annotated[str, Tag("text")] | Annotated[TextBlocks, Tag("texts")],
+    Discriminator(text_or_list),
+]
+InstructionContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[SystemBlocks, Tag("texts")],
+    Discriminator(text_or_list),
+]
+UserContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[UserBlocks, Tag("texts")],
+    Discriminator(text_or_list),
+]
+AssistantContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[AssistantBlocks, Tag("texts")],
+    Discriminator(text_or_list),
+]
+
+
+class UserTurn(Body):
+    """What the user said, and results of calls."""
+
+    role: Literal["user"]
+    content: UserContent
+
+
+class AssistantTurn(Body):
+    """What the model said earlier."""
+
+    role: Literal["assistant"]
+    content: AssistantContent
+
+
+class SystemTurn(Body):
+    """An instruction in the middle of a conversation, for good or until the user's next turn."""
+
+    role: Literal["system"]
+    content: InstructionContent
+    clear_at: Literal["next_user_message", "never"] | None = None
+
+
+Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
+MAX_DECLARED_TOOLS = 1024
+Display = Literal["summarized", "updates", "highlights", "omitted"]  # what is shown are the thoughts themselves
+
+
+class ThinkingOn(Body):
+    """Reason first, for at most so many tokens."""
+
+    type: Literal["enabled"]
+    budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    display: Display | None = None
+    block_binding: dict[str, Any] | None = None  # what to do with thoughts of another conversation: nothing is checked
+
+
+class ThinkingAdaptive(Body):
+    """Reason as long as the model likes, if it reasons."""
+
+    type: Literal["adaptive"]
+    display: Display | None = None
+    block_binding: dict[str, Any] | None = None  # what to do with thoughts of another conversation: nothing is checked
+
+
+class ThinkingOff(Body):
+    """Do not reason, where the model can be told."""
+
+    type: Literal["disabled"]
+
+
+ThinkingSetting = Annotated[ThinkingOn | ThinkingAdaptive | ThinkingOff, Field(discriminator="type")]
+
+
+class OutputSchema(Body):
+    """A JSON value that a schema accepts."""
+
+    type: Literal["json_schema"]
+    definition: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    """The form of the answer, and how much work to put into it."""
+
+    format: OutputSchema | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class ClearThinking(Body):
+    """Which turns keep what was thought in them: all of them."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(Body):
+    """What to leave out of the conversation."""
+
+    edits: Annotated[list[ClearThinking], Field(max_length=16)] | None = None
+
+
+class RequestMetadata(Body):
+    """Who asks; nothing is kept of it."""
+
+    user_id: Annotated[str, StringConstraints(max_length=4096)] | None = None
+
+
+class ConversationBody(Body):
+    """What makes the prompt."""
+
+    model: Name
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    system: SystemText | None = None
+    tools: Annotated[list[DeclaredTool], Field(max_length=MAX_DECLARED_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Choice | None = None
+    thinking: ThinkingSetting | None = None
+    output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
+    cache_control: CacheControl | None = None
+    speed: Literal["standard"] | None = None
+
+    # Known, not honoured.
+    mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class CountTokensRequest(ConversationBody):
+    """POST /v1/messages/count_tokens."""
+
+
+class MessagesRequest(ConversationBody):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    stream: bool | None = None
+    stop_sequences: StopTexts | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+
+    # Accepted as Anthropic accepts them: nothing of them changes the answer.
+    metadata: RequestMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    # Known, not honoured.
+    thread: dict[str, Any] | None = None  # refused with a code of its own, at which SDKs go on without it
+    container: NotYet = None
+    inference_geo: NotYet = None
+    diagnostics: NotYet = None
+    fallbacks: NotYet = None

@@ -1,0 +1,86 @@
+"""POST /v1/messages and POST /v1/messages/count_tokens: Anthropic's format."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from engine.errors import ContextLengthExceeded
+from server.api.anthropic.message import MessageAnswer, MessageEvent, MessageTerms, MessageWriter, TokenCountAnswer
+from server.api.anthropic.request import CountTokensRequest, MessagesRequest
+from server.api.anthropic.translation import (
+    check_fields,
+    conversation_chat,
+    message_chat,
+    own_name,
+    shows_thoughts,
+    template_turns,
+    thinking_options,
+)
+from server.api.body import BoundedRoute
+from server.api.openapi import message_answers, message_errors
+from server.generation.answers import TokenCount
+from server.generation.chat_template import chat_tools
+from server.generation.framing import PINGED_EVENTS
+from server.generation.launch import answer, take_model, until_left, written
+from server.generation.params import check_generates
+from server.generation.prepare import checked_chat, field_aliases, prepared_chat
+from server.http.error_formats import AnthropicError, request_id_of
+from server.http.errors import refuse
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post(
+    "/v1/messages",
+    response_model=None,
+    responses=message_answers(MessageAnswer, MessageEvent, AnthropicError),
+)
+async def create_message(body: MessagesRequest, request: Request) -> Response:
+    """Answer a conversation, whole or as a stream of named events."""
+    service = await take_model(request, body.model, check_generates)
+    check_fields(body)
+    chat = message_chat(body)
+    with _own_words():
+        checked = checked_chat(chat, service)
+        prepared = await prepared_chat(request, service, chat, checked, template_turns(body), thinking_options(body))
+    room = service.engine.info.max_context - len(prepared.prompt)
+    params = replace(prepared.params, max_tokens=min(body.max_tokens, room))
+    envelope = service.envelope("msg")
+    stream = service.launch(envelope, [prepared.prompt], params, "messages")
+    count = TokenCount(stream.prompt_tokens, 1)
+    [choice] = prepared.parsed_choices()
+    terms = MessageTerms(
+        stop_sequences=tuple(body.stop_sequences or ()),
+        is_window_bound=body.max_tokens > room,
+        shows_thoughts=shows_thoughts(body),
+        request_id=request_id_of(request.scope),
+    )
+    writer = MessageWriter(envelope, count, choice, terms)
+    return await answer(request, stream, writer, bool(body.stream), PINGED_EVENTS)
+
+
+@router.post(
+    "/v1/messages/count_tokens",
+    response_model=None,
+    responses={200: {"model": TokenCountAnswer}, **message_errors(AnthropicError)},
+)
+async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
+    """The tokens of the prompt that /v1/messages would make of the same fields."""
+    service = await take_model(request, body.model, check_generates)
+    with _own_words():
+        tools = chat_tools(conversation_chat(body), service.writes)
+        work = service.engine.chat_prompt(template_turns(body), tools, thinking_options(body))
+        return written(TokenCountAnswer(len(await until_left(request, work))))
+
+
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """Refusals name this format's fields; clients know a prompt that is too long by Anthropic's own sentence."""
+    try:
+        with field_aliases(own_name):
+            yield
+    except ContextLengthExceeded as error:
+        message = f"prompt is too long: {error.prompt_tokens} tokens > {error.limit - 1} maximum"
+        raise refuse(message, "messages", error.code) from None

@@ -1,0 +1,260 @@
+"""The answers of /api/chat and /api/generate, whole or line by line."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from engine.errors import HexserveError
+from engine.request import Delta, RequestTimings
+from server.generation.answers import FINISH_NAMES, TokenCount, TokenLogprobEntry
+from server.generation.call_block import CallArguments, CallBegin, whole_object
+from server.generation.framing import CountedWriter
+from server.generation.parsing import ParsedChoice, Part, Thought
+from server.generation.stream import ChoiceDelta
+from server.http.error_formats import OllamaError, ollama_body
+from server.http.errors import from_engine
+from server.http.fields import Answer
+
+DoneReason = Literal["stop", "length", "load", "unload"]
+
+
+class OllamaCalledAnswer(Answer):
+    """Name and arguments; `index` is the call's place in the answer."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCallAnswer(Answer):
+    """One call the model made, whole."""
+
+    id: str
+    function: OllamaCalledAnswer
+
+
+class OllamaAnswerMessage(Answer, kw_only=True):
+    """What the model said, or what is new of it in a stream."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaCallAnswer] | UnsetType = UNSET
+
+
+class OllamaLine(Answer, kw_only=True):
+    """An answer or a line of its stream. Durations are nanoseconds; they and `done_reason` come when `done` is true."""
+
+    model: str
+    created_at: str
+    message: OllamaAnswerMessage | UnsetType = UNSET
+    response: str | UnsetType = UNSET
+    thinking: str | UnsetType = UNSET
+    done: bool = False
+    logprobs: list[TokenLogprobEntry] | UnsetType = UNSET
+    done_reason: DoneReason | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+
+
+class OllamaChatAnswer(OllamaLine, kw_only=True):
+    """Answer of POST /api/chat, whole or a line of its stream."""
+
+    message: OllamaAnswerMessage
+    response: UnsetType = UNSET
+    thinking: UnsetType = UNSET
+
+
+class OllamaGenerateAnswer(OllamaLine, kw_only=True):
+    """Answer of POST /api/generate, whole or a line of its stream."""
+
+    message: UnsetType = UNSET
+    response: str
+
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000 * MILLISECOND_NS
+LONGEST_S = 100 * 365 * 86_400
+NEVER = "9999-12-31T23:59:59Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Two clocks in nanoseconds: one that only runs forward, and Unix time."""
+
+    monotonic_ns: Callable[[], int] = time.perf_counter_ns
+    unix_ns: Callable[[], int] = time.time_ns
+
+    def stamp(self, in_s: float | None = 0.0) -> str:
+        """The time in so many seconds; None is never."""
+        if in_s is None or in_s > LONGEST_S:
+            return NEVER
+        return rfc3339(self.unix_ns() + round(in_s * SECOND_NS))
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """When a request came, and when its model was there, by the clock's monotonic time."""
+
+    clock: Clock
+    came_ns: int
+    loaded_ns: int
+
+    def durations(self, timings: RequestTimings | None) -> dict[str, int]:
+        """The four durations of an answer that is complete now.
+
+        The parts of the engine are at least a nanosecond: clients divide counts of tokens by them.
+        """
+        prompt_ms, generate_ms = (timings.prompt_ms, timings.generate_ms) if timings is not None else (0.0, 0.0)
+        return {
+            "total_duration": self.clock.monotonic_ns() - self.came_ns,
+            "load_duration": self.loaded_ns - self.came_ns,
+            "prompt_eval_duration": max(1, round(prompt_ms * MILLISECOND_NS)),
+            "eval_duration": max(1, round(generate_ms * MILLISECOND_NS)),
+        }
+
+
+def rfc3339(unix_ns: int) -> str:
+    """UTC with nine digits of a second, as Go writes it."""
+    seconds, rest = divmod(unix_ns, SECOND_NS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+class WholeCalls:
+    """Holds back the call that is being made. One that the end of the answer cuts is left out."""
+
+    def __init__(self) -> None:
+        self._open: CallBegin | None = None
+        self._arguments: list[str] = []
+
+    def feed(self, parts: Sequence[Part], is_last: bool) -> tuple[list[Part], list[OllamaCallAnswer]]:
+        """What is no part of a call, and the calls that are complete now."""
+        others: list[Part] = []
+        calls: list[OllamaCallAnswer] = []
+        for part in parts:
+            if isinstance(part, CallArguments):
+                self._arguments.append(part.text)
+                continue
+            calls += self._close()
+            if isinstance(part, CallBegin):
+                self._open = part
+            else:
+                others.append(part)
+        return others, calls + self._close() if is_last else calls
+
+    def _close(self) -> list[OllamaCallAnswer]:
+        call, given = self._open, whole_object("".join(self._arguments))
+        self._open, self._arguments = None, []
+        if call is None or given is None:
+            return []
+        return [OllamaCallAnswer(call.id, OllamaCalledAnswer(call.index, call.name, given))]
+
+
+@dataclass(slots=True)
+class Said:
+    """What an answer, or a line of it, says."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: list[OllamaCallAnswer] = field(default_factory=list)
+
+    def add(self, other: "Said") -> None:
+        """What came after this."""
+        self.text += other.text
+        self.thinking += other.thinking
+        self.calls += other.calls
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.thinking or self.calls)
+
+
+def chat_line(model: str, created_at: str, said: Said) -> OllamaLine:
+    """A line of /api/chat."""
+    message = OllamaAnswerMessage(content=said.text, thinking=said.thinking or UNSET, tool_calls=said.calls or UNSET)
+    return OllamaChatAnswer(model=model, created_at=created_at, message=message)
+
+
+def generate_line(model: str, created_at: str, said: Said) -> OllamaLine:
+    """A line of /api/generate."""
+    thinking = said.thinking or UNSET
+    return OllamaGenerateAnswer(model=model, created_at=created_at, response=said.text, thinking=thinking)
+
+
+LineOf = Callable[[str, str, Said], OllamaLine]
+
+
+class OllamaWriter(CountedWriter):
+    """Lines and answers of one request. line_of: a line of its route. alternatives: None = no logprobs."""
+
+    def __init__(
+        self,
+        model: str,
+        count: TokenCount,
+        choice: ParsedChoice,
+        line_of: LineOf,
+        stopwatch: Stopwatch,
+        alternatives: int | None,
+    ) -> None:
+        self._model = model
+        self._count = count
+        self._choice = choice
+        self._line_of = line_of
+        self._stopwatch = stopwatch
+        self._alternatives = alternatives
+        self._calls = WholeCalls()
+        self._whole = Said()
+        self._finish: DoneReason = "stop"
+        self._timings: RequestTimings | None = None
+
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[OllamaLine]:
+        """A line per delta that says something. Logprobs of tokens without text go with what follows."""
+        found = (self._take(number, delta) for number, delta in deltas)
+        return [self._line(said) for said in found if said]
+
+    def last_chunks(self) -> list[OllamaLine]:
+        """The line that says why the answer ended, and its counts."""
+        return [self._ended(Said())]
+
+    def failure(self, error: HexserveError) -> list[OllamaError]:
+        """The last line of a stream that cannot go on."""
+        return [ollama_body(from_engine(error))]
+
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        for number, delta in deltas:
+            self._whole.add(self._take(number, delta))
+
+    def answer(self) -> OllamaLine:
+        return self._ended(self._whole)
+
+    def _take(self, number: int, delta: Delta) -> Said:
+        self._count.add(number, delta)
+        others, calls = self._calls.feed(self._choice.take(delta), delta.finish is not None)
+        if delta.finish is not None:
+            self._finish, self._timings = FINISH_NAMES[delta.finish], delta.timings
+        return Said(
+            "".join(part for part in others if isinstance(part, str)),
+            "".join(part.text for part in others if isinstance(part, Thought)),
+            calls,
+        )
+
+    def _line(self, said: Said) -> OllamaLine:
+        line = self._line_of(self._model, self._stopwatch.clock.stamp(), said)
+        if self._alternatives is not None and self._choice.logprobs:
+            line.logprobs = self._choice.taken_logprobs(self._alternatives)
+        return line
+
+    def _ended(self, said: Said) -> OllamaLine:
+        line, usage = self._line(said), self._count.usage()
+        line.done, line.done_reason = True, self._finish
+        for name, nanoseconds in self._stopwatch.durations(self._timings).items():
+            setattr(line, name, nanoseconds)
+        line.prompt_eval_count, line.eval_count = usage.prompt_tokens, usage.completion_tokens
+        return line

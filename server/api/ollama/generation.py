@@ -1,0 +1,101 @@
+"""POST /api/chat and POST /api/generate: Ollama's format over the chat route's own path."""
+
+from fastapi import APIRouter, Request, Response
+
+from server.api.body import UntypedRoute
+from server.api.ollama.answers import (
+    Clock,
+    DoneReason,
+    LineOf,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
+    OllamaWriter,
+    Said,
+    chat_line,
+    generate_line,
+)
+from server.api.ollama.requests import OllamaChatRequest, OllamaGenerateRequest, OllamaGenerationBody
+from server.api.ollama.translation import (
+    LoadedModel,
+    as_chat,
+    chat_name,
+    check_prompt,
+    fitted,
+    generate_name,
+    kept_s,
+    load_model,
+    prompt_turns,
+    template_turns,
+    think_options,
+    unload_model,
+)
+from server.api.openapi import line_answers
+from server.generation.answers import TokenCount
+from server.generation.framing import LINES
+from server.generation.launch import answer, any_model, written
+from server.generation.params import check_generates
+from server.generation.prepare import PreparedChat, checked_chat, field_aliases, prepared_chat, prepared_text
+from server.http.error_formats import OllamaError
+
+router = APIRouter(route_class=UntypedRoute)
+
+
+@router.post("/api/chat", response_model=None, responses=line_answers(OllamaChatAnswer, OllamaError))
+async def create_ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
+    """Answer a conversation, line by line or whole."""
+    if not body.messages and kept_s(body.keep_alive) == 0:
+        await unload_model(request, body.model)
+        return _empty(body, chat_line, "unload")
+    loaded = await load_model(request, body.model, body.keep_alive, check_generates if body.messages else any_model)
+    if not body.messages:
+        return _empty(body, chat_line, "load")
+    service = loaded.service
+    with field_aliases(chat_name):
+        chat = as_chat(body, service.engine.info)
+        checked = checked_chat(chat, service)
+        turns, options = template_turns(body.messages), think_options(body.think)
+        prepared = await prepared_chat(request, service, chat, checked, turns, options)
+    return await _answered(request, body, loaded, prepared, chat_line, "messages")
+
+
+@router.post("/api/generate", response_model=None, responses=line_answers(OllamaGenerateAnswer, OllamaError))
+async def create_ollama_generation(body: OllamaGenerateRequest, request: Request) -> Response:
+    """Answer a prompt, or continue it when it is raw or the model has no chat template."""
+    if not body.prompt and kept_s(body.keep_alive) == 0:
+        await unload_model(request, body.model)
+        return _empty(body, generate_line, "unload")
+    loaded = await load_model(request, body.model, body.keep_alive, check_generates if body.prompt else any_model)
+    if not body.prompt:
+        return _empty(body, generate_line, "load")
+    service = loaded.service
+    is_raw = check_prompt(body, service.engine.text_facts)
+    with field_aliases(generate_name):
+        chat = as_chat(body, service.engine.info)
+        checked = checked_chat(chat, service)
+        if is_raw:
+            prepared = await prepared_text(request, service, checked, body.prompt)
+        else:
+            prepared = await prepared_chat(
+                request, service, chat, checked, prompt_turns(body), think_options(body.think)
+            )
+    return await _answered(request, body, loaded, prepared, generate_line, "prompt")
+
+
+async def _answered(
+    request: Request, body: OllamaGenerationBody, loaded: LoadedModel, chat: PreparedChat, line_of: LineOf, field: str
+) -> Response:
+    """Generate. line_of: a line of the route. field: what has the prompt."""
+    service = loaded.service
+    params = fitted(chat.params, len(chat.prompt), service.engine.info.max_context)
+    stream = service.launch(service.envelope("ollama"), [chat.prompt], params, field)
+    [choice] = chat.parsed_choices()
+    count = TokenCount(stream.prompt_tokens, 1)
+    writer = OllamaWriter(body.model, count, choice, line_of, loaded.stopwatch, chat.params.logprobs)
+    return await answer(request, stream, writer, body.stream is not False, LINES)
+
+
+def _empty(body: OllamaGenerationBody, line_of: LineOf, reason: DoneReason) -> Response:
+    """The answer to a request that says nothing to the model."""
+    line = line_of(body.model, Clock().stamp(), Said())
+    line.done, line.done_reason = True, reason
+    return written(line)

@@ -1,0 +1,190 @@
+"""POST /v1/chat/completions: the chat.completion object and the chunks of its stream."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, UnsetType
+
+from server.api.body import BoundedRoute
+from server.api.openapi import answers
+from server.generation.answers import Envelope, Identified, StreamUsage, TokenCount, TokenLogprobEntry
+from server.generation.call_block import CallArguments, CallBegin
+from server.generation.chat_request import ChatRequest
+from server.generation.chat_template import template_messages, template_options
+from server.generation.framing import PlainEnding
+from server.generation.launch import answer, take_model
+from server.generation.params import check_generates
+from server.generation.parsing import ChatFinish, ChatMessage, ParsedChoice, Part, Thought
+from server.generation.prepare import checked_chat, prepared_chat
+from server.generation.stream import ChoiceDelta
+from server.http.fields import Answer
+
+
+class ChatLogprobs(Answer):
+    """One entry per generated token."""
+
+    content: list[TokenLogprobEntry]
+    refusal: None = None
+
+
+class ChatChoice(Answer):
+    """One of n answers."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish
+
+
+class ChatCompletion(Identified, kw_only=True):
+    """Answer of POST /v1/chat/completions."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+
+
+class FunctionDelta(Answer, kw_only=True):
+    """The name comes first, the arguments follow in pieces."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(Answer, kw_only=True):
+    """What is new of call `index`; id, type and name come with its first piece."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
+class ChunkDelta(Answer):
+    """What is new in this chunk."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatChunkChoice(Answer):
+    """The part of one choice in a chunk."""
+
+    index: int
+    delta: ChunkDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish | None
+
+
+class ChatChunk(Identified, kw_only=True):
+    """One event of a streamed chat; `usage` is there only when stream_options.include_usage was asked."""
+
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
+
+
+class ChatWriter(PlainEnding):
+    """Chunks and answers of one chat."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        count: TokenCount,
+        choices: Sequence[ParsedChoice],
+        alternatives: int | None,
+        usage: StreamUsage,
+    ) -> None:
+        self._envelope = envelope
+        self._count = count
+        self._alternatives = alternatives
+        self._usage = usage
+        self._choices = choices
+        self._has_roles = False
+
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[ChatChunk]:
+        """Role first, then content and calls, then the finish. Logprobs of tokens without text go with what follows."""
+        chunks = []
+        for number, delta in deltas:
+            choice = self._choices[number]
+            self._count.add(number, delta)
+            if not self._has_roles:  # of all choices in order: openai-python's helper needs choice 0 to come first
+                self._has_roles = True
+                role = ChunkDelta(role="assistant", content="")
+                chunks += [self._chunk(each, role) for each in range(len(self._choices))]
+            parts = choice.take(delta)
+            self._count.add_reasoning(choice.new_reasoning_tokens())
+            for part in parts:
+                chunks.append(self._chunk(number, _delta(part), self._take_logprobs(choice, only_if_any=True)))
+            if delta.finish is not None:
+                logprobs = self._take_logprobs(choice, only_if_any=True)
+                chunks.append(self._chunk(number, ChunkDelta(), logprobs, choice.finish_name(delta.finish)))
+        return chunks
+
+    def last_chunks(self) -> list[ChatChunk]:
+        """The usage chunk, if it was asked for."""
+        return self._usage.last(self._envelope.around(ChatChunk, []))
+
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        for number, delta in deltas:
+            self._count.add(number, delta)
+            choice = self._choices[number]
+            choice.parts += choice.take(delta)
+            self._count.add_reasoning(choice.new_reasoning_tokens())
+            if delta.finish is not None:
+                choice.finish = choice.finish_name(delta.finish)
+
+    def answer(self) -> ChatCompletion:
+        choices = [
+            ChatChoice(number, choice.message(), self._take_logprobs(choice), choice.finish or "stop")
+            for number, choice in enumerate(self._choices)
+        ]
+        whole = self._envelope.around(ChatCompletion, choices)
+        whole.usage = self._count.usage()
+        return whole
+
+    def _take_logprobs(self, choice: ParsedChoice, only_if_any: bool = False) -> ChatLogprobs | None:
+        if self._alternatives is None or (only_if_any and not choice.logprobs):
+            return None
+        return ChatLogprobs(choice.taken_logprobs(self._alternatives))
+
+    def _chunk(
+        self, number: int, delta: ChunkDelta, logprobs: ChatLogprobs | None = None, finish: ChatFinish | None = None
+    ) -> ChatChunk:
+        choice = ChatChunkChoice(number, delta, logprobs, finish)
+        return self._usage.on(self._envelope.around(ChatChunk, [choice]))
+
+
+def _delta(part: Part) -> ChunkDelta:
+    """Streamed form of one part: a call opens with its id and name, its arguments follow."""
+    match part:
+        case Thought(text):
+            return ChunkDelta(reasoning_content=text)
+        case CallBegin(index, identity, name):
+            function = FunctionDelta(name=name, arguments="")
+            return ChunkDelta(tool_calls=[ToolCallDelta(index=index, id=identity, type="function", function=function)])
+        case CallArguments(index, text):
+            return ChunkDelta(tool_calls=[ToolCallDelta(index=index, function=FunctionDelta(arguments=text))])
+        case str():
+            return ChunkDelta(content=part)
+
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, ChatChunk))
+async def create_chat(body: ChatRequest, request: Request) -> Response:
+    """Answer a conversation, whole or as a stream of events."""
+    service = await take_model(request, body.model, check_generates)
+    checked = checked_chat(body, service)
+    messages = template_messages(body.messages)
+    options = template_options(body.chat_template_kwargs, body.reasoning_effort, body.add_generation_prompt)
+    chat = await prepared_chat(request, service, body, checked, messages, options)
+    envelope = replace(service.envelope("chatcmpl"), names_tier=body.service_tier is not None)
+    stream = service.launch(envelope, [chat.prompt], chat.params, "messages")
+    count = TokenCount(stream.prompt_tokens, chat.params.choices, body.prediction is not None)
+    usage = StreamUsage(count, body.stream_options)
+    writer = ChatWriter(envelope, count, chat.parsed_choices(), chat.params.logprobs, usage)
+    return await answer(request, stream, writer, bool(body.stream))

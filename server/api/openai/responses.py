@@ -1,0 +1,189 @@
+"""POST /v1/responses, and /v1/responses/{id}: read, delete and cancel stored responses, list what they answered."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from server.api.body import BoundedRoute
+from server.api.openai.response_answer import DeletedResponse, ResponseAnswer, ResponseEvent, ResponseItems
+from server.api.openai.response_input import (
+    as_chat,
+    given_items,
+    own_name,
+    response_options,
+    template_items,
+    tool_identities,
+)
+from server.api.openai.response_request import ResponsesRequest
+from server.api.openai.response_storage import (
+    INCLUDED,
+    MOST_OF_A_PAGE,
+    OFF,
+    check_count,
+    item_page,
+    items_of,
+    listed_items,
+    page_of,
+    reading_of,
+    stored_items,
+    storing,
+)
+from server.api.openai.response_writer import ResponseWriter, response_object
+from server.api.openapi import answers, errors
+from server.generation.answers import TokenCount
+from server.generation.launch import answer, resumption_of, server_of, take_model, until_left, written
+from server.generation.params import check_generates
+from server.generation.prepare import checked_chat, field_aliases, prepared_chat
+from server.http.errors import Refusal, echo, refuse
+from server.http.fields import Answer
+from server.stored_responses.access import caller_key, event_stream, previous_of, stored_of
+from server.stored_responses.record import NotStored, ResponseKey, ResponseRecord, ResponseStatus
+from server.stored_responses.runs import NotHere, ResponseRun, StoredResponses
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post("/v1/responses", response_model=None, responses=answers(ResponseAnswer, ResponseEvent))
+async def create_response(body: ResponsesRequest, request: Request) -> Response:
+    """Answer a list of input items with a list of output items, whole or as a stream of named events."""
+    stored = stored_of(request)
+    wanted = storing(body, stored is not None, resumption_of(request) is not None)
+    before = await previous_of(request, wanted.previous)
+    items = [*items_of(before), *given_items(body)]
+    check_count(items)
+    service = await take_model(request, body.model, check_generates)
+    with field_aliases(own_name):
+        chat = as_chat(body)
+        checked = checked_chat(chat, service)
+        messages = template_items(body.instructions, items)
+        prepared = await prepared_chat(request, service, chat, checked, messages, response_options(body))
+    envelope = service.envelope("resp")
+    stream = service.launch(envelope, [prepared.prompt], prepared.params, "input")
+    count = TokenCount(stream.prompt_tokens, 1)
+    [choice] = prepared.parsed_choices()
+    response = response_object(envelope, body, wanted)
+    known_events = 0 if service.resumption is None else service.resumption.events
+    writer = ResponseWriter(response, count, choice, prepared.params.logprobs, tool_identities(body), known_events)
+    if stored is None or not wanted.is_kept:
+        return await answer(request, stream, writer, bool(body.stream))
+    status = ResponseStatus.QUEUED if wanted.is_background else ResponseStatus.IN_PROGRESS
+    key, begun = caller_key(request, envelope.id), msgspec.structs.replace(response, status=status.value)
+    given = stored_items(given_items(body))
+    record = ResponseRecord(key, wanted.previous, status, wanted.is_background, begun, given)
+    run = await stored.start(record, stream, writer, [one.key.id for one in before], service.pinned())
+    return await _stored_answer(request, run, bool(body.stream), service.settings.keep_alive_s)
+
+
+async def _stored_answer(request: Request, run: ResponseRun, is_stream: bool, keep_alive_s: float) -> Response:
+    """As `answer`: until the first delta an error still has its HTTP status. In the background nobody has to stay."""
+    if run.is_background:
+        return event_stream(run.events(), keep_alive_s) if is_stream else written(run.response)
+    try:
+        await until_left(request, run.first(keep_alive_s) if is_stream else run.ended())
+        if run.failure is not None and not (is_stream and run.has_said):
+            raise run.failure
+    except BaseException:
+        run.cancel()
+        raise
+    return event_stream(run.events(), keep_alive_s, left=run.cancel) if is_stream else written(run.response)
+
+
+PATH = "/v1/responses/{response_id}"
+FAILURES = (400, 404, 409, 500)
+
+
+def _query(**parameters: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI of what a route reads of its query."""
+    return {"parameters": [{"in": "query", "name": name, "schema": schema} for name, schema in parameters.items()]}
+
+
+INCLUDE = {"type": "array", "items": {"enum": list(INCLUDED)}}
+STREAM_QUERY = _query(
+    stream={"type": "boolean"},
+    starting_after={"type": "integer", "minimum": 0, "maximum": 999_999_999},
+    include=INCLUDE,
+    include_obfuscation={"const": False},
+)
+PAGE_QUERY = _query(
+    limit={"type": "integer", "minimum": 1, "maximum": MOST_OF_A_PAGE},
+    order={"enum": ["asc", "desc"]},
+    after={"type": "string"},
+    include=INCLUDE,
+)
+
+
+def _answers(whole: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": whole}, **errors(*FAILURES)}
+
+
+@router.get(
+    PATH, response_model=None, responses=answers(ResponseAnswer, ResponseEvent, *FAILURES), openapi_extra=STREAM_QUERY
+)
+async def get_response(response_id: str, request: Request) -> Response:
+    """A response as it is now; with `stream=true` the events of one in the background, behind `starting_after`."""
+    reading = reading_of(request.query_params)
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        if not reading.is_stream:
+            return written((await stored.get(key)).response)
+        if not (await stored.get(key)).is_background:
+            message = "Only a response that was created with 'background' true can be streamed again."
+            raise refuse(message, "stream", "invalid_value")
+        return event_stream(await stored.events(key, reading.after), server_of(request).settings.keep_alive_s)
+
+
+@router.delete(PATH, response_model=None, responses=_answers(DeletedResponse))
+async def delete_response(response_id: str, request: Request) -> Response:
+    """Remove a response; one that is being generated ends."""
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        await stored.delete(key)
+    return written(DeletedResponse(id=response_id))
+
+
+@router.post(PATH + "/cancel", response_model=None, responses=_answers(ResponseAnswer))
+async def cancel_response(response_id: str, request: Request) -> Response:
+    """Cancel a response in the background; one that has ended is answered as it is."""
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        if not (await stored.get(key)).is_background:
+            raise refuse("Cannot cancel a synchronous response.", "response_id", "invalid_value")
+        return written((await stored.cancel(key)).response)
+
+
+@router.get(PATH + "/input_items", response_model=None, responses=_answers(ResponseItems), openapi_extra=PAGE_QUERY)
+async def list_input_items(response_id: str, request: Request) -> Response:
+    """What a response answered: the items of its own request and of the responses before it."""
+    page = page_of(request.query_params)
+    with _refusals(response_id):
+        stored, key = _asked(request, response_id)
+        record = await stored.get(key)
+        before = await stored.history(record)
+    return written(item_page([*listed_items(before), *record.input], page))
+
+
+def _asked(request: Request, response_id: str) -> tuple[StoredResponses, ResponseKey]:
+    stored = stored_of(request)
+    if stored is None:
+        raise refuse(f"Response with id {echo(response_id)} not found: {OFF}.", "response_id", status=404)
+    return stored, caller_key(request, response_id)
+
+
+@contextmanager
+def _refusals(response_id: str) -> Iterator[None]:
+    try:
+        yield
+    except NotStored:
+        raise _not_found(response_id) from None
+    except NotHere:
+        message = (
+            f"The response {echo(response_id)} is being generated by another server of this data folder: ask that one."
+        )
+        raise refuse(message, "response_id", "invalid_value", 409) from None
+
+
+def _not_found(response_id: str) -> Refusal:
+    return refuse(f"Response with id {echo(response_id)} not found.", "response_id", status=404)

@@ -1,0 +1,181 @@
+"""The OpenAPI document: what it says of the answers of a route, and of what the middleware answers."""
+
+import copy
+import importlib.metadata
+from collections.abc import Mapping
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Literal, Union
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+
+from server.http.error_formats import ErrorBody, error_format
+from server.http.fields import Answer
+from server.middleware.checks import OPEN_PATHS
+
+_ERROR_TEXTS: Mapping[int | str, str] = MappingProxyType(
+    {
+        400: "The request is wrong; `param` names the field.",
+        401: "The API key is missing or wrong.",
+        403: "The Host is not served here.",
+        404: "Unknown model or path.",
+        408: "The body came too slowly.",
+        409: "Another server of the same data folder generates this response.",
+        413: "The body is too large.",
+        415: "The body is not application/json, or it is compressed.",
+        429: "Too fast for the limits of this key or address; come back after Retry-After seconds.",
+        431: "The request line and headers are too large.",
+        500: "The server is at fault.",
+        503: "Full, loading or shutting down; come back after Retry-After seconds.",
+        504: "The request took too long.",
+        529: "Full, loading or shutting down; come back after Retry-After seconds.",
+        "default": "Any other error has the same body.",
+    }
+)
+
+
+def answers(
+    whole: type[Answer], chunk: type[Answer] | None = None, *statuses: int, model: type[Answer] = ErrorBody
+) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that answers `whole` as JSON, or a stream of `chunk` events when the request asked for one.
+
+    statuses: of its errors, by default all that a route with a body has. model: of its errors.
+    """
+    if chunk is None:
+        return {200: {"model": whole, "description": "The answer."}} | error_answers(*statuses, model=model)
+    said = f"`data: ` events of {chunk.__name__}, then `data: [DONE]`"
+    return _answers(whole, "text/event-stream", said, chunk) | error_answers(*statuses)
+
+
+def either(one: type[Answer], other: type[Answer], *events: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that answers in one form or another, or in a stream of these events."""
+    found: dict[str, Any] = {"model": Union[one, other], "description": "The answer."}  # noqa: UP007 (of two values)
+    if events:
+        said = f"`data: ` events of {' and '.join(event.__name__ for event in events)}"
+        found["content"] = {"text/event-stream": _stream(said, *events)}
+    return {200: found}
+
+
+def message_answers(whole: type[Answer], chunk: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route in Anthropic's format: as `answers`, but for the end of a stream and the errors."""
+    said = f"`data: ` events of {chunk.__name__}, the last one `message_stop` or `error`"
+    return _answers(whole, "text/event-stream", said, chunk) | message_errors(error)
+
+
+def message_errors(error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of the error answers of such a route: a server that is full is 529."""
+    return errors(*(status for status in _ERROR_TEXTS if status not in (401, 409, 503)), model=error)
+
+
+def line_answers(whole: type[Answer], error: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route that streams lines of `whole`, or answers one as JSON when the request asked for no stream."""
+    said = f"lines of {whole.__name__}, the last one with `done`"
+    return _answers(whole, "application/x-ndjson", said, whole) | error_answers(model=error)
+
+
+def event_answers(event: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of a route without a body that always answers with a stream of events."""
+    said = f"`data: ` events of {event.__name__}, then `data: [DONE]`"
+    content = {"text/event-stream": _stream(said, event)}
+    return {200: {"description": "The events.", "content": content}} | errors(404, 503)
+
+
+def _answers(whole: type[Answer], media_type: str, said: str, chunk: type[Answer]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": whole, "description": "The answer.", "content": {media_type: _stream(said, chunk)}}}
+
+
+def _stream(said: str, *chunks: type[Answer]) -> dict[str, Any]:
+    references = [{"$ref": f"#/components/schemas/{chunk.__name__}"} for chunk in chunks]
+    event = references[0] if len(references) == 1 else {"anyOf": references}
+    return {"schema": {"type": "string", "description": said}, "x-event-schema": event}
+
+
+def errors(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of the error answers of a route."""
+    return {status: {"model": model, "description": _ERROR_TEXTS[status]} for status in statuses}
+
+
+def error_answers(*statuses: int | str, model: type[Answer] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI of these error answers, by default all that a route with a body has. 401 is added to all."""
+    return errors(*(statuses or (status for status in _ERROR_TEXTS if status not in (401, 409, 529))), model=model)
+
+
+REFERENCE = "#/components/schemas/"
+SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "One of the server's API keys."},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "api-key": {"type": "apiKey", "in": "header", "name": "api-key"},
+}
+REQUEST_ID = {"description": "Names this request in the server's log.", "schema": {"type": "string"}}
+RETRY_AFTER = {"description": "Seconds to wait.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}
+CHALLENGE = {"description": "How to show a key.", "schema": {"type": "string", "const": "Bearer"}}
+
+
+class OpenApiDocument:
+    """The document of an app, made when it is first read: that takes half a second, which no start waits for."""
+
+    def __init__(self, app: FastAPI, has_keys: bool) -> None:
+        self._app = app
+        self._has_keys = has_keys
+        self._lock = Lock()
+        self._made: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """The document; called from a thread."""
+        with self._lock:
+            if self._made is None:
+                self._made = describe(self._app, self._has_keys)
+            return self._made
+
+
+def describe(app: FastAPI, has_keys: bool) -> dict[str, Any]:
+    """OpenAPI 3.1 of all routes of `app` behind its guard."""
+    try:
+        version = importlib.metadata.version("hexserve")
+    except importlib.metadata.PackageNotFoundError:
+        version = "source"
+    document = copy.deepcopy(get_openapi(title=app.title, version=version, routes=app.routes))
+    schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own error body, which no route sends
+        schemas.pop(name, None)
+    mode: Literal["serialization"] = "serialization"
+    known: list[tuple[type[Answer], Literal["serialization"], TypeAdapter[Any]]]
+    known = [(model, mode, TypeAdapter(model)) for model in _answer_models()]
+    _, answers = TypeAdapter.json_schemas(known, ref_template=REFERENCE + "{model}")
+    for name, schema in answers.get("$defs", {}).items():
+        schemas.setdefault(name, schema)
+    if has_keys:
+        document["components"]["securitySchemes"] = SCHEMES
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            is_guarded = has_keys and not (path in OPEN_PATHS and method == "get")
+            _complete(operation, method, error_format(path).model, is_guarded, has_keys)
+    return document
+
+
+def _answer_models() -> list[type[Answer]]:
+    """All that have a route or an event of their own; what others are made of comes with these."""
+    found = {each for model in Answer.__subclasses__() for each in model.__subclasses__() or (model,)}
+    package = __name__.partition(".")[0]  # whoever imports us may have answers of another
+    return sorted((each for each in found if each.__module__.startswith(package)), key=lambda model: model.__name__)
+
+
+def _complete(operation: dict[str, Any], method: str, model: type[Answer], is_guarded: bool, has_keys: bool) -> None:
+    responses: dict[str, Any] = operation["responses"]
+    responses.pop("422", None)
+    statuses = [403, 431, 500, *([401] if is_guarded else []), *([429] if method == "post" else [])]
+    for status, answer in error_answers(*statuses, model=model).items():
+        content = {"application/json": {"schema": {"$ref": REFERENCE + answer["model"].__name__}}}
+        responses[str(status)] = {"description": answer["description"], "content": content}
+    operation["responses"] = dict(sorted(responses.items()))
+    for status, response in operation["responses"].items():
+        shown = {"x-request-id": REQUEST_ID}
+        if status in ("429", "503", "529"):
+            shown["Retry-After"] = RETRY_AFTER
+        if status == "401":
+            shown["WWW-Authenticate"] = CHALLENGE
+        response["headers"] = {**shown, **response.get("headers", {})}
+    if has_keys:
+        operation["security"] = [{name: []} for name in SCHEMES] if is_guarded else []

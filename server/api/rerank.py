@@ -1,0 +1,126 @@
+"""POST /v1/rerank, also as /rerank and /v2/rerank: the form of Jina, Cohere and vLLM."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, UnsetType
+from pydantic import Discriminator, Field, StringConstraints, Tag
+
+from engine.bundle.specs import RerankKind, RerankSpec
+from engine.client.engine import EngineInfo
+from engine.client.pooling import JudgedPair, PooledInput, TextPair, score
+from engine.request import Pooling
+from server.api.body import BoundedRoute
+from server.api.openapi import answers
+from server.generation.answers import Envelope
+from server.generation.launch import take_model, until_left, written_aside
+from server.generation.pooling import PooledUsage, Truncation, check_count, kept_tokens, rerank_spec
+from server.http.errors import refuse
+from server.http.fields import MAX_TOKENS, Answer, Body, Name, Priority, User, text_or_object
+
+MAX_DOCUMENTS = 2048
+
+
+class DocumentText(Body):
+    """A document as an object."""
+
+    text: str
+
+
+Document = Annotated[
+    Annotated[str, Tag("text")] | Annotated[DocumentText, Tag("object")], Discriminator(text_or_object)
+]
+Positive = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+
+
+class RerankRequest(Body):
+    """POST /v1/rerank. `instruction`: what makes a document fit, for models that are told in words."""
+
+    model: Name
+    query: Annotated[str, StringConstraints(min_length=1)]
+    documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+    top_n: Positive | None = None
+    return_documents: bool | None = None
+    instruction: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    max_tokens_per_doc: Positive | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    priority: Priority | None = None
+    user: User | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The documents as texts."""
+        return [document if isinstance(document, str) else document.text for document in self.documents]
+
+
+def rerank_inputs(body: RerankRequest, info: EngineInfo) -> list[PooledInput]:
+    """The query with each of the documents."""
+    check_count(len(body.documents), "documents")
+    keep = kept_tokens(body.truncate_prompt_tokens, info)
+    if rerank_spec(info.manifest).kind is RerankKind.PAIR:
+        if body.instruction:
+            raise refuse("This model takes no 'instruction': it reads query and document alone.", "instruction")
+        return [
+            TextPair(body.query, text, f"documents[{index}]", keep, body.max_tokens_per_doc)
+            for index, text in enumerate(body.texts)
+        ]
+    return [
+        JudgedPair(body.query, text, f"documents[{index}]", body.instruction or "", keep, body.max_tokens_per_doc)
+        for index, text in enumerate(body.texts)
+    ]
+
+
+def judgement(spec: RerankSpec) -> Pooling:
+    """The numbers that a score is made of."""
+    if spec.kind is RerankKind.PAIR:
+        return Pooling()
+    return Pooling(token_ids=(spec.yes_id, spec.no_id))
+
+
+class RankedDocument(Answer):
+    """The document as it was given."""
+
+    text: str
+
+
+class Ranked(Answer):
+    """The score of one document, 0 to 1; index in the request. No document when `return_documents` is false."""
+
+    index: int
+    relevance_score: float
+    document: RankedDocument | UnsetType = UNSET
+
+
+class Ranking(Answer):
+    """Answer of POST /v1/rerank, best first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: PooledUsage
+
+
+def ranking(raw: Sequence[bytes], spec: RerankSpec, body: RerankRequest, envelope: Envelope, tokens: int) -> Ranking:
+    """The ranking, best first; equal scores in the order of the documents. raw: of each document."""
+    texts, scores = body.texts, [score(numbers, spec) for numbers in raw]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
+    is_shown = body.return_documents is not False
+    found = [Ranked(index, scores[index], RankedDocument(texts[index]) if is_shown else UNSET) for index in order]
+    return Ranking(envelope.id, envelope.model, found, PooledUsage(tokens, tokens))
+
+
+router = APIRouter(route_class=BoundedRoute)
+
+
+@router.post("/rerank", response_model=None, include_in_schema=False)
+@router.post("/v2/rerank", response_model=None, include_in_schema=False)
+@router.post("/v1/rerank", response_model=None, responses=answers(Ranking))
+async def rerank(body: RerankRequest, request: Request) -> Response:
+    """The documents in order of how well they fit the query."""
+    service = await take_model(request, body.model, rerank_spec)
+    spec = rerank_spec(service.engine.info.manifest)
+    inputs = rerank_inputs(body, service.engine.info)
+    envelope = service.envelope("rerank")
+    pooled = await until_left(request, service.pooled(envelope, inputs, judgement(spec), body.priority or 0))
+    return await written_aside(lambda: ranking(pooled.vectors, spec, body, envelope, pooled.tokens))

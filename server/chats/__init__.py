@@ -1,1 +1,0 @@
-"""A chat body on its way to the engine, the same for every format that is a chat."""

@@ -1,0 +1,239 @@
+"""One streamed request and what its reader saw of it."""
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.commands.bench.prompts import BenchPrompt
+from server.commands.http_client import AnswerFailed, AnswerRefused, Piece, ServerClient, StreamedUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Of `count` values in one unit; all zero when there are none."""
+
+    count: int = 0
+    mean: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    highest: float = 0.0
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Percentile of values in any order, linear between neighbours. Raises ValueError without values."""
+    if not values:
+        raise ValueError("no percentile of no values")
+    return float(np.percentile(values, percent))
+
+
+def distribution(values: Sequence[float]) -> Distribution:
+    """Summary of values in any order."""
+    if not values:
+        return Distribution()
+    p50, p90, p95, p99 = np.percentile(values, (50, 90, 95, 99)).tolist()
+    return Distribution(len(values), math.fsum(values) / len(values), p50, p90, p95, p99, max(values))
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The middle value, None without values."""
+    return percentile(values, 50) if values else None
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """`part` over `whole`, None when either is unknown or `whole` is not positive."""
+    return part / whole if part is not None and whole is not None and whole > 0 else None
+
+
+class AnswerOutcome(StrEnum):
+    """How a request ended. Refusals under load are no failures: they are the server's answer to too much."""
+
+    OK = "ok"
+    FAILED = "failed"
+    RATE_LIMITED = "429"
+    BUSY = "503"
+
+
+REFUSALS: Mapping[int, AnswerOutcome] = {429: AnswerOutcome.RATE_LIMITED, 503: AnswerOutcome.BUSY}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAnswer:
+    """Seconds are counted from the moment the request was sent; `gaps_s` lie between arrivals of visible text."""
+
+    outcome: AnswerOutcome
+    seconds: float
+    first_token_s: float | None = None
+    gaps_s: tuple[float, ...] = ()
+    usage: StreamedUsage | None = None
+    status: int = 0
+    error: str = ""
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Mean time per token after the first; None with fewer than two tokens or arrivals."""
+        if self.usage is None or self.usage.completion < 2 or not self.gaps_s:
+            return None
+        return sum(self.gaps_s) / (self.usage.completion - 1)
+
+
+class Reader:
+    """Collects the pieces of one stream with the times they came at, in seconds of a monotonic clock."""
+
+    def __init__(self, sent_at: float) -> None:
+        self._sent_at = sent_at
+        self._arrivals: list[float] = []
+        self._usage: StreamedUsage | None = None
+        self._error = ""
+        self._is_finished = False
+
+    def take(self, piece: Piece, now: float) -> None:
+        """Note one piece that came at `now`."""
+        if piece.has_output:
+            self._arrivals.append(now)
+        self._usage = piece.usage or self._usage
+        self._is_finished = self._is_finished or piece.finish_reason is not None
+        self._error = self._error or piece.error
+
+    def answer(
+        self, now: float, status: int = 200, error: str = "", outcome: AnswerOutcome | None = None
+    ) -> MeasuredAnswer:
+        """The whole, ended at `now`; `error` and `outcome` say what ended it, otherwise the pieces do."""
+        error = error or self._error or ("" if outcome else self._lacking())
+        arrivals = self._arrivals
+        return MeasuredAnswer(
+            outcome=outcome or (AnswerOutcome.FAILED if error else AnswerOutcome.OK),
+            seconds=now - self._sent_at,
+            first_token_s=arrivals[0] - self._sent_at if arrivals else None,
+            gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals)),
+            usage=self._usage,
+            status=status,
+            error=error,
+        )
+
+    def _lacking(self) -> str:
+        if not self._is_finished:
+            return "the stream ended before a finish_reason came"
+        return "" if self._usage else "no usage in the stream, so its tokens cannot be counted"
+
+
+async def ask(client: ServerClient, prompt: BenchPrompt, fields: Mapping[str, Any]) -> MeasuredAnswer:
+    """Send one streamed request. Everything that goes wrong on the way is in the answer."""
+    reader = Reader(time.perf_counter())
+    send = client.complete(prompt, fields) if isinstance(prompt, tuple) else client.stream(prompt, fields)
+    try:
+        async for piece, arrived_at in send:
+            reader.take(piece, arrived_at)
+    except AnswerRefused as refusal:
+        outcome = REFUSALS.get(refusal.status, AnswerOutcome.FAILED)
+        return reader.answer(time.perf_counter(), refusal.status, str(refusal), outcome)
+    except AnswerFailed as error:
+        return reader.answer(time.perf_counter(), error.status, str(error))
+    return reader.answer(time.perf_counter())
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapedCounters:
+    """Counters since the server started; times in seconds. A difference of two readings has the same fields."""
+
+    steps: float
+    rows_used: float
+    rows_run: float
+    decode_rows: float
+    prefill_rows: float
+    run_s: float
+    step_s: float
+    prefix_queries: float
+    prefix_hits: float
+    preemptions: float
+    drafted_rows: float = 0.0
+    accepted_rows: float = 0.0
+
+    @property
+    def useful_rows_per_step(self) -> float | None:
+        """Rows that belonged to a sequence, per step."""
+        return ratio(self.rows_used, self.steps)
+
+    @property
+    def decode_rows_per_step(self) -> float | None:
+        """Rows that continued an answer, per step."""
+        return ratio(self.decode_rows, self.steps)
+
+    @property
+    def tokens_per_decode(self) -> float | None:
+        """Tokens of a sequence in a step that continues its answer: 1, and the guesses that were right."""
+        return ratio(self.decode_rows - self.drafted_rows + self.accepted_rows, self.decode_rows - self.drafted_rows)
+
+    @property
+    def rows_run_per_step(self) -> float | None:
+        """Rows the graph computed per step, padding included."""
+        return ratio(self.rows_run, self.steps)
+
+    @property
+    def outside_graph(self) -> float | None:
+        """Share of the engine's steps not spent in the graphs, copies and re-laying of pools included: 0 to 1."""
+        inside = ratio(self.run_s, self.step_s)
+        return None if inside is None else 1 - inside
+
+
+SAMPLES: Mapping[str, str] = {
+    "steps": "hexserve:steps_total",
+    "rows_used": "hexserve:rows_used_total",
+    "rows_run": "hexserve:rows_run_total",
+    "decode_rows": "hexserve:decode_rows_total",
+    "prefill_rows": "hexserve:prefill_rows_total",
+    "run_s": "hexserve:run_seconds_total",
+    "step_s": "hexserve:step_seconds_total",
+    "prefix_queries": "vllm:prefix_cache_queries_total",
+    "prefix_hits": "vllm:prefix_cache_hits_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "drafted_rows": "hexserve:drafted_rows_total",
+    "accepted_rows": "hexserve:accepted_rows_total",
+}
+BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at /metrics. `unfinished`: sequences that still run or wait."""
+
+    counters: ScrapedCounters
+    unfinished: float
+
+
+def read_metrics(text: str) -> Reading | None:
+    """Parse a Prometheus exposition; None when it is not a hexserve's, or cannot be parsed."""
+    values: dict[str, float] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                values[sample.name] = values.get(sample.name, 0.0) + sample.value
+    except ValueError:
+        return None
+    if any(name not in values for name in SAMPLES.values()):
+        return None
+    counters = ScrapedCounters(**{field: values[name] for field, name in SAMPLES.items()})
+    return Reading(counters, sum(values.get(name, 0.0) for name in BUSY))
+
+
+def between(before: ScrapedCounters, after: ScrapedCounters) -> ScrapedCounters:
+    """What was counted from `before` to `after`."""
+    fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
+    return ScrapedCounters(**{name: getattr(after, name) - getattr(before, name) for name in fields})
+
+
+def total(parts: list[ScrapedCounters]) -> ScrapedCounters | None:
+    """The sum of several differences, None without any."""
+    if not parts:
+        return None
+    fields = [field.name for field in dataclasses.fields(ScrapedCounters)]
+    return ScrapedCounters(**{name: sum(getattr(part, name) for part in parts) for name in fields})

@@ -1,0 +1,326 @@
+"""`hexserve inspect`: a bundle drawn for a reader. Reads the manifest only; never opens a graph."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from engine.bundle.answer_format import NAME, AnswerFormat
+from engine.bundle.encoder import POSITIONS, encoder_rows
+from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest, kv_text, load_manifest, parity_text
+from engine.bundle.segments import LINEAR_DATA, SHARED_DATA
+from engine.bundle.specs import EncoderSpec, FusedSpec, ModelTask, PoolingKind, PoolingSpec, QualitySpec, RerankSpec
+from engine.bundle.variant import StepShape, shape_of
+from engine.bundle.vision import Cutting, VisionSpec
+from engine.errors import BundleError
+from server.commands.tables import table
+
+
+def size_text(count: float) -> str:
+    """Bytes as a reader says them: '312 B', '1.5 KB', '684.2 MB'."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+_ROWS = {PoolingKind.MEAN: "the mean of its rows", PoolingKind.CLS: "its first row", PoolingKind.LAST: "its last row"}
+
+
+def encoder_facts(manifest: Manifest, spec: EncoderSpec) -> list[tuple[str, str]]:
+    """Heading and text of each row."""
+    rope, steps = manifest.model.rope, ", ".join(map(str, encoder_rows(manifest)))
+    has_table = any(tensor.name == POSITIONS for graph in manifest.graphs for tensor in graph.inputs)
+    positions = f"a table, from {spec.position_offset} on" if has_table else f"rotary, theta {rope.theta:g}"
+    return [
+        ("positions", f"{positions}; token types: {spec.token_types}"),
+        ("weights", manifest.quant),
+        ("texts", f"{manifest.max_context:,} tokens at most; steps of {steps} rows hold several"),
+        *_made_of_a_text(manifest),
+    ]
+
+
+def _made_of_a_text(manifest: Manifest) -> list[tuple[str, str]]:
+    if manifest.pooling is not None:
+        return _vector_rows(manifest.pooling)
+    return _pair_rows(manifest.rerank) if manifest.rerank is not None else []
+
+
+def _vector_rows(spec: PoolingSpec) -> list[tuple[str, str]]:
+    length = "of length 1" if spec.normalise else "of any length"
+    prompts = ", ".join(f"{name} {prompt!r}" for name, prompt in spec.prompts.items())
+    return [
+        ("vectors", f"{spec.dimensions} numbers, {length}: {_ROWS[spec.kind]}"),
+        ("around a text", f"{_ids(spec.begin_ids)} ... {_ids(spec.end_ids)}"),
+        ("prompts", f"{prompts or 'none'}; unless asked for: {spec.default_prompt or 'none'}"),
+    ]
+
+
+def _pair_rows(spec: RerankSpec) -> list[tuple[str, str]]:
+    around = " ".join((_ids(spec.begin_ids), "query", _ids(spec.middle_ids), "document", _ids(spec.end_ids)))
+    return [("scores", f"of pairs: {around}")]
+
+
+def _ids(ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, ids)) or "-"
+
+
+def segment_table(manifest: Manifest) -> Table:
+    """One row for the linear graphs, one for the attention, one for what stands beside the matrices."""
+    of_kind = {
+        kind: [graph for graph in manifest.graphs if graph.kind is kind]
+        for kind in (GraphKind.LINEAR, GraphKind.ATTENTION, GraphKind.RECURRENT)
+    }
+
+    def row(kind: GraphKind, weights: str, file: str) -> tuple[str, ...]:
+        graphs = of_kind[kind]
+        files = [manifest.files[graph.file].bytes for graph in graphs if graph.file in manifest.files]
+        return kind.value, weights, str(len(graphs)), size_text(sum(files)), _file_size(manifest, file)
+
+    rows = [
+        row(GraphKind.LINEAR, manifest.quant, LINEAR_DATA),
+        row(GraphKind.ATTENTION, "none; runs for each sequence", ""),
+        *(
+            [row(GraphKind.RECURRENT, "convolutions; runs for each sequence", manifest.conv_weights)]
+            if of_kind[GraphKind.RECURRENT]
+            else []
+        ),
+        *(
+            [("", f"scales of {manifest.kv_dtype} caches", "", "", _file_size(manifest, manifest.kv_scales))]
+            if manifest.kv_scales
+            else []
+        ),
+        ("", "embedding, norms, biases", "", "", _file_size(manifest, SHARED_DATA)),
+    ]
+    return table(("kind", "weights", "graphs", "size", "stored"), rows, "graphs", words=2)
+
+
+def grouped_files(manifest: Manifest) -> list[tuple[str, int, str]]:
+    """Name, bytes and sha256 of each file; the linear graphs together, without one."""
+    linear = {graph.file for graph in manifest.graphs if graph.kind is GraphKind.LINEAR}
+    rows = [(name, entry.bytes, entry.sha256) for name, entry in sorted(manifest.files.items()) if name not in linear]
+    sizes = [entry.bytes for name, entry in manifest.files.items() if name in linear]
+    return [*rows, (f"linear_*.onnx ({len(sizes)} files)", sum(sizes), "")] if sizes else rows
+
+
+def _file_size(manifest: Manifest, name: str) -> str:
+    return size_text(manifest.files[name].bytes) if name in manifest.files else ""
+
+
+KV_SLOTS = (256, 1024, 4096, 16_384)
+_BAR_CELLS = 40
+
+
+def describe(folder: Path, graph: str | None = None, kv_slots: Sequence[int] = KV_SLOTS) -> RenderableType:
+    """Everything about a bundle as one rich renderable.
+
+    graph: name of a graph whose tensors are listed too. kv_slots: sizes to give the memory of a pool for.
+    Raises BundleError for a damaged bundle or an unknown graph.
+    """
+    manifest = load_manifest(folder)
+    graphs = segment_table(manifest) if manifest.is_segmented else _graph_table(manifest)
+    parts: list[RenderableType] = [_headline(manifest), graphs]
+    if manifest.encoder is None:  # an encoder keeps nothing of a text
+        parts += [_shape_bars(manifest), _memory_table(manifest, kv_slots)]
+    parts.append(_files_table(manifest))
+    if graph is not None:
+        parts.append(_tensor_table(_find(manifest, graph)))
+    return Group(*parts)
+
+
+def pool_bytes(manifest: Manifest, columns: int) -> int:
+    """Bytes of keys and values of one pool of so many columns, over all layers."""
+    return columns * manifest.kv_bytes_per_token
+
+
+def _headline(manifest: Manifest) -> RenderableType:
+    model = manifest.model
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold cyan")
+    grid.add_column()
+    heads = f"{model.heads} heads on {model.kv_heads} of {model.head_dim}"
+    rows = [
+        ("model", f"{model.family}, {model.parameters / 1e6:.1f} M parameters, vocabulary {model.vocab:,}"),
+        ("layers", f"{model.layers} x (hidden {model.hidden}, {heads}, ffn {model.ffn})"),
+        *(_generator_facts(manifest) if manifest.encoder is None else encoder_facts(manifest, manifest.encoder)),
+        ("capabilities", ", ".join(manifest.capabilities)),
+        ("parity", _parity_text(manifest)),
+        ("made by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+    ]
+    for name, value in rows:
+        grid.add_row(name, Text(value))
+    return Panel(grid, title=f"[bold]{manifest.name}[/] for {manifest.target}", title_align="left", expand=False)
+
+
+def _generator_facts(manifest: Manifest) -> list[tuple[str, str]]:
+    model, rope = manifest.model, manifest.model.rope
+    return [
+        *_recurrent_rows(manifest),
+        ("rotary", f"{rope.kind}, theta {rope.theta:g}, {rope.rotary_dim} of {model.head_dim}, factor {rope.factor:g}"),
+        ("weights", f"{manifest.quant}, {'tied' if model.tied_head else 'own'} head, split {manifest.split}"),
+        *([("quality", _quality_text(manifest.quality))] if manifest.quality is not None else []),
+        ("context", f"{manifest.max_context:,} tokens a sequence"),
+        ("cache", _cache_text(manifest)),
+        *([("fused", _fused_text(manifest.fused))] if manifest.fused is not None else []),
+        *([("blocks", _blocks_text(manifest.diffusion))] if manifest.diffusion is not None else []),
+        *([("task", _task_text(manifest))] if manifest.task is not ModelTask.GENERATE else []),
+        *([("vision", _vision_text(manifest.vision))] if manifest.vision is not None else []),
+        ("stop ids", ", ".join(map(str, manifest.text.stop_ids)) or "none"),
+        ("answers", _answer_text(manifest.text.writes)),
+    ]
+
+
+def _answer_text(answer: AnswerFormat) -> str:
+    """What marks reasoning and tool calls."""
+    reasoning, calls = answer.reasoning, answer.calls
+    parts = [f"reasoning {reasoning.opening}...{reasoning.closing}"] if reasoning is not None else []
+    parts += [f"tool calls {calls.opening}{calls.begin}{NAME}{calls.named}".replace("\n", " ")] if calls else []
+    return ", ".join(parts) or "plain text"
+
+
+def _recurrent_rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """What a sequence carries through layers without keys and values, if there are such."""
+    spec = manifest.model.recurrent
+    if spec is None:
+        return []
+    heads, keys, values = spec.memory_shape
+    layers = f"{len(spec.layers)} of the layers are recurrent: {heads} heads of {keys} x {values}"
+    return [("states", f"{layers}, convolution of {spec.kernel}; {size_text(spec.state_bytes)} a sequence")]
+
+
+def _blocks_text(diffusion: DiffusionSpec) -> str:
+    return f"denoised {diffusion.block_length} tokens at a time, mask token {diffusion.mask_token}"
+
+
+def _vision_text(vision: VisionSpec) -> str:
+    if vision.native is not None:
+        return f"images in whole cells of {vision.native.cell} pixels, a token each, up to {vision.native.buckets[-1]}"
+    cut = "as one tile" if vision.cutting is Cutting.WHOLE else "cut into a grid"
+    return f"images {cut}, tiles of {vision.side} x {vision.side} pixels, {vision.tokens} tokens each"
+
+
+def _task_text(manifest: Manifest) -> str:
+    """What it is for beside chats, or instead of them."""
+    pooling = manifest.pooling
+    if pooling is None:
+        return f"{manifest.task.value}, and chats"
+    return f"{manifest.task.value}, {pooling.dimensions} dimensions by the {pooling.kind.value} token"
+
+
+def _quality_text(quality: QualitySpec) -> str:
+    """How codes were chosen, what it cost, and what it left of each kind of error."""
+    memory = f", {size_text(quality.peak_bytes)}" if quality.peak_bytes else ""
+    cost = f"{quality.tokens:,} tokens, {quality.seconds:.0f} s{memory}"
+    errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
+    left = f"\noutput errors: {errors}" if errors else ""
+    wide = f", {100 * quality.wide:.0f} % of the weights in 8 bits" if quality.wide else ""
+    text = f"{quality.level}: {', '.join(quality.methods)}{wide} ({cost}){left}"
+    learned = ", ".join(f"{name} {each.chosen:.1e} to {each.learned:.1e}" for name, each in quality.learned.items())
+    return f"{text}\non text held back: {learned}" if learned else text
+
+
+def _parity_text(manifest: Manifest) -> str:
+    figures = parity_text(manifest.parity)
+    return f"{figures} over {manifest.parity.get('tokens', 0.0):.0f} tokens" if figures else "not measured"
+
+
+def _cache_text(manifest: Manifest) -> str:
+    """Bytes a token, type, and what rounding costs where parity was told."""
+    text, lost = f"{size_text(manifest.kv_bytes_per_token)} a token ({manifest.kv_dtype})", kv_text(manifest.parity)
+    return f"{text}; against float32: {lost}" if lost else text
+
+
+def _fused_text(spec: FusedSpec) -> str:
+    """What a pass may hold, and who writes the caches."""
+    lengths = zip(spec.pd_prefill_len, spec.pd_total_len, strict=False)
+    rows = ", ".join(f"{prompt} of {total}" for prompt, total in lengths)
+    slots = "1 decode slot" if spec.decode_slots == 1 else f"{spec.decode_slots} decode slots"
+    return f"{slots}, prompt rows {rows}; caches are written by the {'graph' if spec.kv_update_on_device else 'host'}"
+
+
+def _graph_table(manifest: Manifest) -> Table:
+    rows = [
+        (
+            spec.name,
+            spec.kind.value,
+            "free" if spec.rows is None else str(spec.rows),
+            _context_text(spec),
+            "" if spec.first_layer is None else f"{spec.first_layer}-{spec.last_layer}",
+            f"{len(spec.inputs)}/{len(spec.outputs)}",
+            _file_size(manifest, spec.file) or "?",
+            _file_size(manifest, f"part_{spec.part}_of_{spec.parts}.data"),
+        )
+        for spec in manifest.graphs
+    ]
+    headings = ("name", "kind", "rows", "context", "layers", "in/out", "graph", "weights")
+    return table(headings, rows, "graphs", words=2)
+
+
+def _context_text(spec: GraphSpec) -> str:
+    if spec.context is not None:
+        return str(spec.context)
+    return "free" if spec.rows is None and spec.kind in (GraphKind.DECODER, GraphKind.DEFAULT) else ""
+
+
+def _shape_bars(manifest: Manifest) -> RenderableType:
+    """One bar for each fixed shape: past columns, then the rows' own at its end."""
+    found = {shape_of(spec) for spec in manifest.graphs}
+    shapes = sorted(shape for shape in found if shape is not None)
+    if not shapes:
+        return Text("shapes: free (any number of rows and columns)", style="bold")
+    widest = max(shape.context for shape in shapes)
+    grid = Table.grid(padding=(0, 1))
+    for shape in shapes:
+        grid.add_row(str(shape), _bar(shape, widest), f"{shape.past} past + {shape.rows} rows")
+    return Panel(grid, title="shapes", title_align="left", expand=False)
+
+
+def _bar(shape: StepShape, widest: int) -> Text:
+    cells = max(1, round(_BAR_CELLS * shape.context / widest))
+    own = min(cells, max(1, round(cells * shape.rows / shape.context)))
+    return Text("█" * (cells - own), style="blue") + Text("█" * own, style="green")
+
+
+def _memory_table(manifest: Manifest, kv_slots: Sequence[int]) -> Table:
+    is_own = manifest.is_segmented or manifest.fused is not None
+    state = manifest.state_bytes_per_sequence
+    pasts = {shape.past for spec in manifest.graphs if (shape := shape_of(spec)) is not None}
+    rows = []
+    for columns in sorted(pasts) or kv_slots:
+        held = pool_bytes(manifest, columns)
+        rows.append((f"{columns:,}", *(size_text(count) for count in ((held, held + state) if state else (held,)))))
+    headings = ("columns", "keys and values", *(("with state",) if state else ()))
+    return table(headings, rows, "memory of one sequence" if is_own else "memory of one pool")
+
+
+def _files_table(manifest: Manifest) -> Table:
+    files = grouped_files(manifest)
+    rows = [(name, f"{sha256[:16]}..." if sha256 else "", size_text(size)) for name, size, sha256 in files]
+    rows.append(("together", "", size_text(sum(size for _, size, _ in files))))
+    return table(("name", "sha256", "size"), rows, "files", words=2)
+
+
+def _find(manifest: Manifest, name: str) -> GraphSpec:
+    for spec in manifest.graphs:
+        if spec.name == name:
+            return spec
+    raise BundleError(f"the bundle has no graph {name}; it has {', '.join(spec.name for spec in manifest.graphs)}")
+
+
+def _tensor_table(spec: GraphSpec) -> Table:
+    rows = [
+        (
+            arrow,
+            tensor.name,
+            tensor.dtype,
+            f"[{', '.join(map(str, tensor.shape))}]",
+            "" if tensor.scale is None else f"{tensor.scale:g} ({tensor.zero_point or 0})",
+        )
+        for arrow, tensors in (("in", spec.inputs), ("out", spec.outputs))
+        for tensor in tensors
+    ]
+    return table(("", "name", "type", "shape", "scale"), rows, f"tensors of {spec.name}", words=4)

@@ -1,1 +1,0 @@
-"""`hexserve chat`: talk to a server or a bundle in the terminal."""

@@ -1,1 +1,0 @@
-"""`hexserve doctor`: what this machine can run, told and written down."""

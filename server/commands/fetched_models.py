@@ -1,0 +1,119 @@
+"""What `hexserve models` tells and removes."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from engine.demo.location import SHIPPED
+from engine.errors import BundleError
+from engine.sources.download import megabytes
+from engine.sources.fetched import FetchedModel, FetchedModels, locate
+from engine.sources.names import LocalPath
+from engine.sources.packaged import CatalogueEntry
+from server.commands.exit_codes import FAILED, refuse
+from server.commands.own_server import settings_cache
+from server.settings import SettingsError
+
+FILE_WIDTH = 200  # of no terminal
+FETCHED = "fetched by its name"
+OF_ITS_PAGE = "as the page it comes from says"
+
+
+def tell_all() -> None:
+    """A table of the catalogue, and behind it what was fetched by other names."""
+    fetched = _fetched()
+    table = Table(
+        Column("name", overflow="fold"), "model", "download", "licence", "for", "on disk", box=None, header_style="bold"
+    )
+    for name, entry in fetched.entries.items():
+        size = megabytes(entry.bytes)
+        table.add_row(name, entry.title, size, entry.licence, ", ".join(entry.abilities), _size(fetched.on_disk(name)))
+    for model in fetched.fetched():
+        table.add_row(model.name, FETCHED, "", "", "", _size(model))
+    _console().print(table)
+
+
+def tell_one(name: str) -> None:
+    """The facts of an entry of the catalogue, or of a repository of ours. Ends the command for another name."""
+    fetched = _fetched()
+    entry = fetched.entries.get(name)
+    found = fetched.on_disk(name) if entry else next((m for m in fetched.fetched() if m.name == name), None)
+    if entry is None and found is None:
+        refuse(f"{name} is neither in the catalogue nor fetched; `hexserve models` lists what is")
+    table = Table(show_header=False, box=None)
+    for key, value in _facts(name, entry, found):
+        table.add_row(key, value)
+    _console().print(table)
+
+
+def remove_one(name: str) -> None:
+    """Remove it and tell how much room that makes. Ends the command when there is nothing of ours."""
+    try:
+        freed = _fetched().remove(name)
+    except BundleError as error:
+        refuse(error)
+    except OSError as error:
+        refuse(f"{name} cannot be removed: {error.strerror or error}", FAILED)
+    print(f"{name} is removed, {megabytes(freed)} are free again")
+
+
+def _fetched() -> FetchedModels:
+    try:
+        return FetchedModels(settings_cache())
+    except (BundleError, SettingsError) as error:
+        refuse(error)
+
+
+def _facts(name: str, entry: CatalogueEntry | None, found: FetchedModel | None) -> list[tuple[str, str]]:
+    facts = [("name", name)]
+    if entry is not None:
+        packages = entry.package.packages if entry.package else ()
+        origin = ", ".join(f"the package {package.name}=={package.version}" for package in packages)
+        facts += [("model", entry.title), ("for", ", ".join(entry.abilities)), ("licence", entry.licence)]
+        facts += [("download", megabytes(entry.bytes)), ("comes from", origin or entry.repository)]
+        if entry.sampling:
+            facts.append(("sampling", ", ".join(f"{name} {value:g}" for name, value in entry.sampling.items())))
+    else:
+        facts += [("licence", OF_ITS_PAGE)]
+    facts.append(("on disk", _size(found)))
+    return [*facts, ("path", str(found.path))] if found else facts
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=FILE_WIDTH)
+
+
+def _size(model: FetchedModel | None) -> str:
+    if model is None:
+        return "no"
+    return megabytes(model.size) + ("" if model.is_whole else ", not whole")
+
+
+def fetch_one(name: str) -> None:
+    """Fetch what a name stands for and tell where it is. Ends the command when that fails."""
+    try:
+        where = "part of hexserve" if name in SHIPPED else str(locate(name, settings_cache()).path)
+    except (BundleError, SettingsError, OSError) as error:
+        refuse(error, FAILED)
+    entry = _fetched().entries.get(name)
+    verb = "run" if entry is None or "chat" in entry.abilities else "serve"
+    print(f"{name} is here ({where}): hexserve {verb} {name}")
+
+
+def tell_plan(name: str) -> None:
+    """The files that `fetch_one` would bring, with sizes, and where they come from. Ends the command on failure."""
+    named = _fetched().named(name)
+    if name in SHIPPED or Path(name).exists() or isinstance(named, LocalPath):
+        fetch_one(name)
+        return
+    try:
+        plan = _fetched().plan(named)
+    except BundleError as error:
+        refuse(error, FAILED)
+    table = Table("file", "size", "here", box=None, header_style="bold")
+    for file in plan.files:
+        table.add_row(file.name, megabytes(file.size), "no" if file in plan.missing else "yes")
+    _console().print(table)
+    print(f"{megabytes(plan.size)} would come from {plan.origin} into {plan.folder}; nothing was fetched")

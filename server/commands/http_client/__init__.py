@@ -1,1 +1,0 @@
-"""The HTTP client that bench and chat share: addresses, keys, the first model, streamed answers."""

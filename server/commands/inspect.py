@@ -1,0 +1,39 @@
+"""`hexserve inspect`: a bundle found, drawn and compared with its manifest."""
+
+from typing import Annotated
+
+import typer
+
+from engine.errors import BundleError
+from server.commands.exit_codes import FAILED, refuse
+from server.settings import SettingsError
+
+
+def inspect(
+    bundle: Annotated[
+        str, typer.Argument(help="'demo', 'demo-diffusion', a bundle folder, a Hugging Face folder or a GGUF file.")
+    ],
+    graph: Annotated[str | None, typer.Option(help="Draw the tensors of this graph as well.")] = None,
+    check_hashes: Annotated[
+        bool, typer.Option(help="Read every file and compare its sha256; exit code 1 when one differs.")
+    ] = False,
+) -> None:
+    """Draw what a bundle holds: graphs, tensors, memory per pool, bytes per token."""
+    from rich.console import Console
+
+    from engine.bundle.manifest import load_manifest, verify_hashes
+    from engine.sources.resolve import resolve_bundle
+    from server.commands.bundle_tables import describe
+    from server.commands.own_server import settings_cache
+
+    try:
+        folder = resolve_bundle(bundle, settings_cache())
+        drawn = describe(folder, graph)
+        damaged = verify_hashes(folder, load_manifest(folder)) if check_hashes else []
+    except (SettingsError, BundleError) as error:
+        refuse(error)
+    Console().print(drawn)
+    if damaged:
+        refuse(f"sha256 differs: {', '.join(damaged)}", FAILED)
+    if check_hashes:
+        Console().print("sha256 of every file is the manifest's", style="green", highlight=False)

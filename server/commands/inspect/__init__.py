@@ -1,1 +1,0 @@
-"""`hexserve inspect`: a bundle drawn for a reader."""

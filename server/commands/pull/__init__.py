@@ -1,1 +1,0 @@
-"""`hexserve pull`: a ready bundle fetched with progress bars."""

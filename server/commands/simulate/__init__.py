@@ -1,1 +1,0 @@
-"""`hexserve simulate`: the scheduler on a simulated clock."""

@@ -1,0 +1,186 @@
+"""What every answer has in common: its identity, token counts, log-probabilities and the name of its finish."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from engine.request import Delta, FinishReason, TextLogprob
+from server.generation.chat_request import StreamOptions
+from server.http.fields import Answer
+
+
+class PromptDetails(Answer):
+    """Prompt tokens found in the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(Answer):
+    """Completion tokens spent on reasoning; of a request with a prediction, its tokens that were right and wrong."""
+
+    reasoning_tokens: int
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
+
+
+class Usage(Answer):
+    """Token counts of one request, over all its choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+# A stop string ends a request by aborting it; nobody reads the answer of a client that left.
+FINISH_NAMES: Mapping[FinishReason, Literal["stop", "length"]] = MappingProxyType(
+    {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "stop"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The fields that are the same in an answer and in each of its chunks; `created` is Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+    names_tier: bool = False  # the caller gave a service_tier: say that there is only one
+
+    def around(self, kind: type["Whole"], choices: Sequence[Any]) -> "Whole":
+        """An answer or chunk of this kind around its choices, without its usage."""
+        tier: Literal["default"] | UnsetType = "default" if self.names_tier else UNSET
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.fingerprint,
+            choices=list(choices),
+            service_tier=tier,
+        )
+
+
+class Identified(Answer, kw_only=True):
+    """The fields of a completion and of each of its chunks, whose class says `object` and what a choice is.
+
+    `service_tier` is there when the request named one. `usage` of a chunk, when stream_options.include_usage was asked.
+    """
+
+    id: str
+    object: str = ""
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Any]
+    service_tier: Literal["default"] | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
+
+
+Whole = TypeVar("Whole", bound=Identified)
+
+
+class StreamUsage:
+    """`usage` in the chunks of a stream: left out; null until a last chunk; or on every chunk, as counted so far."""
+
+    def __init__(self, count: "TokenCount", options: StreamOptions | None) -> None:
+        self._count = count
+        self._is_asked = bool(options and options.include_usage)
+        self._is_continuous = bool(options and options.continuous_usage_stats)
+
+    def on(self, chunk: Whole) -> Whole:
+        """The chunk with its usage."""
+        if self._is_asked:
+            chunk.usage = self._count.usage() if self._is_continuous else None
+        return chunk
+
+    def last(self, chunk: Whole) -> list[Whole]:
+        """The chunk after all choices have finished, if usage was asked for."""
+        chunk.usage = self._count.usage()
+        return [chunk] if self._is_asked else []
+
+
+class TokenCount:
+    """Counts the tokens of a request; a prompt counts once, however many choices it has.
+
+    has_prediction: guesses from the caller's prediction are counted as well, once a choice has finished.
+    """
+
+    def __init__(self, prompt_tokens: Sequence[int], choices_per_prompt: int, has_prediction: bool = False) -> None:
+        self._prompt = sum(prompt_tokens[::choices_per_prompt])
+        self._per_prompt = choices_per_prompt
+        self._completion = 0
+        self._cached = 0
+        self._reasoning = 0
+        self._has_prediction = has_prediction
+        self._predicted = self._predicted_right = 0
+        self._unfinished = len(prompt_tokens)
+
+    @property
+    def finished(self) -> bool:
+        """True when every choice has finished."""
+        return self._unfinished == 0
+
+    def add(self, choice: int, delta: Delta) -> None:
+        """Count one delta."""
+        self._completion += len(delta.token_ids)
+        if delta.finish is None:
+            return
+        self._unfinished -= 1
+        if delta.timings is not None:
+            self._predicted += delta.timings.predicted_tokens
+            self._predicted_right += delta.timings.accepted_predicted_tokens
+        if delta.timings is not None and choice % self._per_prompt == 0:
+            self._cached += delta.timings.cached_tokens
+
+    def add_reasoning(self, tokens: int) -> None:
+        """Say how many of the counted tokens were spent on reasoning."""
+        self._reasoning += tokens
+
+    def usage(self) -> Usage:
+        """OpenAI's usage object."""
+        spent = CompletionDetails(self._reasoning)
+        if self._has_prediction:
+            spent.accepted_prediction_tokens = self._predicted_right
+            spent.rejected_prediction_tokens = self._predicted - self._predicted_right
+        total = self._prompt + self._completion
+        return Usage(self._prompt, self._completion, total, PromptDetails(self._cached), spent)
+
+
+UNLIKELY = -9999.0  # what OpenAI sends instead of minus infinity
+
+
+def likely(logprob: float) -> float:
+    """A log-probability as JSON has it."""
+    return logprob if logprob > UNLIKELY else UNLIKELY
+
+
+class TopLogprob(Answer):
+    """One likely token; `bytes` are its UTF-8 bytes, which may be part of a code point."""
+
+    token: str
+    bytes: list[int] | None
+    logprob: float
+
+
+class TokenLogprobEntry(TopLogprob):
+    """The token that was chosen and the likeliest ones."""
+
+    top_logprobs: list[TopLogprob]
+
+
+def chat_entries(logprobs: Sequence[TextLogprob], alternatives: int) -> list[TokenLogprobEntry]:
+    """`choices[].logprobs.content`: the chosen token and the `alternatives` likeliest ones."""
+    return [
+        TokenLogprobEntry(
+            entry.token,
+            list(entry.token_bytes),
+            likely(entry.logprob),
+            [TopLogprob(token, list(raw), likely(logprob)) for token, raw, logprob in entry.top[:alternatives]],
+        )
+        for entry in logprobs
+    ]

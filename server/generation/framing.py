@@ -1,0 +1,206 @@
+"""Deltas -> frames of a stream. One event of SSE is `data: {json}` and an empty line; the last one is `data: [DONE]`.
+
+A client that leaves closes the frame generator, whose `finally` aborts the stream: a plain call, because nothing
+after an `await` there would run.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
+
+from engine.errors import HexserveError
+from server.generation.answers import TokenCount
+from server.generation.resumption import comment
+from server.generation.stream import ChoiceDelta, MergedStream
+from server.http.error_formats import openai_body
+from server.http.errors import from_engine
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = ServerSentEvent(comment="keep-alive", sep="\n")
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class ChunkWriter(Protocol):
+    """Turns the deltas of one request into the chunks of its route, and counts tokens."""
+
+    @property
+    def finished(self) -> bool:
+        """True when every choice has had its last chunk."""
+
+    def chunks(self, deltas: Sequence[ChoiceDelta]) -> list[Any]:
+        """The chunks of these deltas, in order."""
+
+    def last_chunks(self) -> list[Any]:
+        """What follows when every choice has finished: the usage chunk, if it was asked for."""
+
+    @property
+    def events(self) -> int:
+        """How many events there were so far, in a format that numbers them; else 0."""
+
+    @property
+    def ending(self) -> bytes:
+        """Frames after the last chunk."""
+
+    def failure(self, error: HexserveError) -> list[Any]:
+        """The last chunks of a stream that cannot go on."""
+
+
+class CountedWriter:
+    """A writer that is finished when every choice that it counts is; its last chunk is the end of the stream."""
+
+    ending = b""
+    _count: TokenCount
+
+    @property
+    def finished(self) -> bool:
+        """True when every choice has finished."""
+        return self._count.finished
+
+    @property
+    def events(self) -> int:
+        """The events are not numbered."""
+        return 0
+
+
+class PlainEnding(CountedWriter):
+    """How chats and completions end."""
+
+    ending = DONE
+
+    def failure(self, error: HexserveError) -> list[Any]:
+        """One error event."""
+        return [openai_body(from_engine(error))]
+
+
+def frame(payload: Any) -> bytes:
+    """One event; one that has a type is named after it."""
+    kind = payload.get("type") if isinstance(payload, dict) else getattr(payload, "type", None)
+    name = b"" if kind is None else b"event: " + str(kind).encode() + b"\n"
+    return name + b"data: " + msgspec.json.encode(payload) + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How chunks become bytes. idle: what is sent when nothing comes for long; "" = `keep_alive`, which SSE has.
+
+    opens_early: the writer's chunks of no deltas go out at once when the first delta is late.
+    notes_tokens: each piece ends in a comment that says which tokens it was, for a gateway.
+    """
+
+    media_type: str
+    frame: Callable[[Any], bytes]
+    idle: bytes = b""
+    keep_alive: ServerSentEvent = COMMENT
+    opens_early: bool = False
+    notes_tokens: bool = False
+
+
+EVENTS = Framing("text/event-stream", frame)
+
+
+async def frames(
+    stream: MergedStream,
+    first: Sequence[ChoiceDelta],
+    writer: ChunkWriter,
+    framing: Framing = EVENTS,
+    idle_s: float = 0.0,
+) -> AsyncIterator[bytes]:
+    """The whole stream. What has arrived together goes out in one piece; a failure is one last chunk.
+
+    idle_s: how long to wait before the framing's `idle` is sent; 0 = it is never sent.
+    """
+    frame, deltas = framing.frame, first
+    try:
+        try:
+            if not deltas and framing.opens_early:
+                yield b"".join(frame(chunk) for chunk in writer.chunks([]))
+            while not writer.finished:
+                if deltas:
+                    yield _piece(deltas, writer, framing)
+                elif idle_s:
+                    yield framing.idle
+                deltas = [] if writer.finished else await deltas_within(stream, idle_s)
+            yield b"".join([*(frame(chunk) for chunk in writer.last_chunks()), writer.ending])
+        except HexserveError as error:
+            yield b"".join(frame(chunk) for chunk in writer.failure(error))
+    finally:
+        stream.abort()
+
+
+def _piece(deltas: Sequence[ChoiceDelta], writer: ChunkWriter, framing: Framing) -> bytes:
+    """Frames of what the client has not got yet; the writer must see the rest too."""
+    known = [each for each in deltas if each.delta.is_known]
+    if known:
+        writer.chunks(known)
+    fresh = [each for each in deltas if not each.delta.is_known]
+    chunks = b"".join(framing.frame(chunk) for chunk in writer.chunks(fresh)) if fresh else b""
+    return chunks + comment(fresh, writer.events) if framing.notes_tokens and fresh else chunks
+
+
+async def deltas_within(stream: MergedStream, seconds: float) -> list[ChoiceDelta]:
+    """The deltas that have arrived, none when there is none for so long; 0 = wait for one."""
+    try:
+        return await asyncio.wait_for(stream.deltas(), seconds or None)
+    except TimeoutError:
+        return []
+
+
+class EventStream(EventSourceResponse):
+    """A stream that calls `ended` when it ends, also when its client has gone or never read any of it.
+
+    keep_alive_s: how long a stream may be silent before `keep_alive` is sent; 0 = for ever.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncIterator[bytes],
+        keep_alive_s: float,
+        ended: Callable[[], None],
+        media_type: str = "text/event-stream",
+        keep_alive: ServerSentEvent = COMMENT,
+    ) -> None:
+        self._ended = ended
+        super().__init__(
+            pieces,
+            headers=HEADERS,
+            media_type=media_type,
+            ping=keep_alive_s,
+            sep="\n",
+            ping_message_factory=lambda: keep_alive,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+def stream_response(
+    stream: MergedStream,
+    first: Sequence[ChoiceDelta],
+    writer: ChunkWriter,
+    keep_alive_s: float,
+    framing: Framing = EVENTS,
+) -> EventStream:
+    """The answer that streams; it aborts the stream also when it never got to its first frame."""
+    idle_s, ping_s = (keep_alive_s, 0.0) if framing.idle else (0.0, keep_alive_s)
+    pieces = frames(stream, first, writer, framing, idle_s)
+    return EventStream(pieces, ping_s, stream.abort, framing.media_type, framing.keep_alive)
+
+
+def line(payload: Any) -> bytes:
+    """One chunk."""
+    return msgspec.json.encode(payload) + b"\n"
+
+
+# Readers parse every line, so an empty one would be an error; white space in front of the next object is none.
+LINES = Framing("application/x-ndjson", line, b" ")
+PING = ServerSentEvent(event="ping", data='{"type":"ping"}', sep="\n")
+PINGED_EVENTS = Framing("text/event-stream", frame, keep_alive=PING, opens_early=True)

@@ -1,0 +1,351 @@
+"""What the generation routes share: admission, submitting a request's sequences, answers, clients that leave."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from fastapi import Request, Response
+
+from engine.bundle.answer_format import AnswerFormat
+from engine.bundle.manifest import Manifest
+from engine.client.engine import Engine, TokenStream
+from engine.client.pooling import PooledInput
+from engine.errors import ContextLengthExceeded
+from engine.request import ImagePrompt, Pooling, PromptEmbeds, SamplingParams
+from engine.request import Request as EngineRequest
+from server.generation.answers import Envelope
+from server.generation.chat_template import Thinking
+from server.generation.framing import EVENTS, ChunkWriter, Framing, deltas_within, stream_response
+from server.generation.params import GenerationParams, out_of_order
+from server.generation.resumption import Resumption
+from server.generation.stream import ChoiceDelta, InputSlots, MergedStream, PooledRun
+from server.generation.structured_output import AnswerForm, placed
+from server.http.errors import ClientLeft, RequestTimeout, refuse
+from server.http.fields import Answer
+from server.http.in_flight import InFlight, hold_until_answered
+from server.middleware.auth import Caller
+from server.models.models import Models, find
+from server.models.served_model import ServedModel
+from server.observability.metrics import Metrics, RequestWatch
+from server.observability.request_facts import Launched, RequestFacts, facts_of
+from server.settings import Settings
+
+ReadPrompt = tuple[int, ...] | PromptEmbeds | ImagePrompt
+T = TypeVar("T")
+MOST_GRAMMARS_BYTES = MOST_EMBEDS_BYTES = 16 * 1024 * 1024  # of one request
+MOST_PIXELS_BYTES = 128 * 1024 * 1024
+
+
+class AnswerWriter(ChunkWriter, Protocol):
+    """Writes chunks, or the whole answer from all deltas."""
+
+    def take(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Keep deltas for `answer`."""
+
+    def answer(self) -> Answer:
+        """The body of an answer that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The parts of a running server that all its models share, wired by `create_app`."""
+
+    settings: Settings
+    models: Models
+    in_flight: InFlight
+    metrics: Metrics
+    slots: InputSlots
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What one request needs of the model that it names: made by `take_model`, which keeps that model loaded.
+
+    model: the name that the request gave, of the model or of one of its adapters.
+    """
+
+    server: Server
+    settings: Settings
+    engine: Engine
+    model: str
+    caller: Caller | None
+    pinned: Callable[[], AbstractContextManager[None]]  # keeps the model loaded for work that outlives the request
+    waited_s: float = 0.0  # until the model was loaded
+    resumption: Resumption | None = None  # of a request that comes from a gateway
+    facts: RequestFacts | None = None  # what is logged and traced of the request
+
+    @property
+    def writes(self) -> AnswerFormat:
+        """How the model writes answers; without calls where its chat template shows it no tools."""
+        return self.engine.info.manifest.text.writes
+
+    def admit(self, sequences: int) -> None:
+        """Busy when `sequences` more cannot be taken; asked before tokenising, so that refusing stays cheap."""
+        self.server.in_flight.check_open()
+        self.engine.check_room(sequences)
+
+    def envelope(self, prefix: str) -> Envelope:
+        """A new answer's identity, or that of the answer which goes on."""
+        number, created = uuid.uuid4().hex, int(time.time())
+        if self.resumption is not None:
+            number, created = self.resumption.id, self.resumption.created
+        return Envelope(f"{prefix}-{number}", created, self.model, self.engine.info.fingerprint)
+
+    async def constrained(
+        self, params: GenerationParams, form: AnswerForm | None, thinking: Thinking | None = None
+    ) -> GenerationParams:
+        """The parameters with the grammar of a form; InvalidRequest naming the field when it cannot be enforced.
+
+        The form begins behind the model's reasoning, be it opened by the prompt or by the model itself.
+        """
+        if form is None:
+            return params
+        if params.denoising is not None:
+            raise out_of_order(form.param)
+        spec = form.spec if thinking is None else placed(form.spec, self.writes, thinking)
+        return replace(params, grammar=await self.engine.compile_grammar(spec, form.param))
+
+    def launch(
+        self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams, param: str
+    ) -> MergedStream:
+        """Submit every choice of every prompt, all or none. Raises what the engine's `submit` raises."""
+        _check_grammars(params, len(prompts) * params.choices)
+        _check_embeds(prompts, params.choices)
+        _check_pixels(prompts, params.choices)
+        if self.resumption is not None and params.seed is None:
+            params = replace(params, seed=self.resumption.seed)
+        streams: list[TokenStream] = []
+        try:
+            for index, request in enumerate(self._requests(envelope, prompts, params)):
+                delivered = self.resumption.of(index) if self.resumption is not None else None
+                told = (params.stop, params.include_stop, params.skip_special, delivered, params.once)
+                streams.append(self.engine.submit(request, *told))
+        except BaseException as error:
+            for stream in streams:
+                stream.abort()
+            if isinstance(error, ContextLengthExceeded):
+                raise error.named(param) from None
+            raise
+        limit = self._limit(prompts[-1], params)
+        watch = self._watched(envelope, prompts, len(streams), params.sampling(0, limit), params.choices)
+        return MergedStream(streams, self.server.in_flight, watch, self.settings.request_timeout_s, self.waited_s)
+
+    def _requests(
+        self, envelope: Envelope, prompts: Sequence[ReadPrompt], params: GenerationParams
+    ) -> Iterator[EngineRequest]:
+        """Every choice of every prompt; `index` is OpenAI's, prompt * n + number."""
+        for index in range(len(prompts) * params.choices):
+            number, choice = divmod(index, params.choices)
+            given = prompts[number]
+            sampling = params.sampling(choice, self._limit(given, params))
+            request = self._request(envelope, index, (), sampling, params.priority)
+            yield replace(_prompted(request, given), prediction=params.prediction)
+
+    def _limit(self, prompt: ReadPrompt, params: GenerationParams) -> int:
+        """Most tokens of an answer to a prompt: as many as were asked for, or as fit."""
+        return max(1, self.engine.info.max_context - len(prompt)) if params.max_tokens is None else params.max_tokens
+
+    def _request(
+        self, envelope: Envelope, index: int, prompt: tuple[int, ...], sampling: SamplingParams, priority: int
+    ) -> EngineRequest:
+        salt = self.caller.cache_salt if self.caller is not None else b""
+        adapter = envelope.model if envelope.model in self.engine.info.adapters else ""
+        return EngineRequest(f"{envelope.id}-{index}", prompt, sampling, priority, salt, adapter)
+
+    def _watched(
+        self,
+        envelope: Envelope,
+        prompts: Sequence[ReadPrompt],
+        sequences: int,
+        sampling: SamplingParams | None,
+        choices: int = 1,
+    ) -> RequestWatch:
+        """The request as metrics and logs see it; its prompts are paid for. sampling: None = it generates nothing."""
+        tokens = sum(map(len, prompts))
+        watch = self.server.metrics.watch(choices, 0 if sampling is None else sampling.max_tokens, envelope.model)
+        if self.caller is not None:
+            self.caller.spend(tokens)
+        if self.caller is not None and sampling is not None:
+            watch.spend = self.caller.spend
+        if self.facts is not None:
+            launched = Launched(envelope.id, envelope.model, sequences, tokens, sampling, watch.submitted_at)
+            self.facts.launched = launched
+            watch.facts = self.facts if sampling is not None else watch.facts
+        return watch
+
+    async def pooled(
+        self, envelope: Envelope, inputs: Sequence[PooledInput], pooling: Pooling, priority: int
+    ) -> "Pooled":
+        """What the engine gives for each input. Raises CallerError naming the input at fault, before any is sent."""
+        self.server.in_flight.check_open()
+        prompts = [await self.engine.pooled_prompt(given) for given in inputs]
+        params = SamplingParams(max_tokens=0, seed=0)
+
+        def submit(number: int) -> TokenStream:
+            request = self._request(envelope, number, prompts[number], params, priority)
+            return self.engine.submit(replace(request, pooling=pooling))
+
+        watch = self._watched(envelope, prompts, len(prompts), None)
+        limits = self.settings.request_timeout_s, self.waited_s
+        run = PooledRun(submit, len(prompts), self.server.slots, self.server.in_flight, watch, *limits)
+        return Pooled(await run.vectors(), sum(map(len, prompts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """What the engine gave for the inputs of a request, and their tokens in all."""
+
+    vectors: list[bytes]
+    tokens: int
+
+
+def _check_grammars(params: GenerationParams, sequences: int) -> None:
+    """Every sequence brings its grammar to the worker, whose inbox has a bound."""
+    size = len(params.grammar or "") * sequences
+    if size > MOST_GRAMMARS_BYTES:
+        message = (
+            f"The grammar of this form times {sequences} choices has {size} bytes, the limit is {MOST_GRAMMARS_BYTES}."
+        )
+        raise refuse(message, "n", "invalid_value")
+
+
+def _check_embeds(prompts: Sequence[ReadPrompt], choices: int) -> None:
+    """Each choice takes the numbers to the worker once more."""
+    size = choices * sum(len(prompt.data) for prompt in prompts if isinstance(prompt, PromptEmbeds))
+    if size > MOST_EMBEDS_BYTES:
+        message = f"'prompt_embeds' times {choices} choices has {size} bytes, the limit is {MOST_EMBEDS_BYTES}."
+        raise refuse(message, "prompt_embeds", "invalid_value")
+
+
+def _check_pixels(prompts: Sequence[ReadPrompt], choices: int) -> None:
+    """So do the pixels of images."""
+    images = (image for prompt in prompts if isinstance(prompt, ImagePrompt) for image in prompt.images)
+    size = choices * sum(len(image.pixels) for image in images)
+    if size > MOST_PIXELS_BYTES:
+        message = f"The images times {choices} choices have {size} bytes of pixels, the limit is {MOST_PIXELS_BYTES}."
+        raise refuse(message, "messages", "invalid_value")
+
+
+def _prompted(request: EngineRequest, prompt: ReadPrompt) -> EngineRequest:
+    """The request with its prompt."""
+    match prompt:
+        case PromptEmbeds():
+            return replace(request, prompt_ids=prompt.placeholders, prompt_embeds=prompt.data)
+        case ImagePrompt():
+            return replace(request, prompt_ids=prompt.ids, images=prompt.images)
+        case tuple():
+            return replace(request, prompt_ids=prompt)
+
+
+def server_of(request: Request) -> Server:
+    """What the app has that a request came to."""
+    return cast(Server, request.app.state.server)
+
+
+def any_model(manifest: Manifest) -> None:
+    """No check: a request that a model of any task answers."""
+
+
+async def take_model(request: Request, name: str | None, check: Callable[[Manifest], object] = any_model) -> Service:
+    """The service of the model of that name (None: the first), loaded, and kept so until the answer has ended.
+
+    check: raises Refusal for a model that cannot do what is asked; before the model is loaded, if its bundle is known.
+    Refusal 404 for a name that is not served, Busy when the model cannot be loaded now, ClientLeft. The body must be
+    read.
+    """
+    server = server_of(request)
+    known = server.models.models
+    model = known[0] if name is None else find(known, name)
+    if model.manifest is not None:
+        check(model.manifest)
+    hold_until_answered(request.scope, model.pinned())
+    began_s = time.monotonic()
+    engine = server.models.ready(model)
+    if engine is None:
+        engine = await until_left(request, _loaded(server, model))
+        check(engine.info.manifest)
+    return Service(
+        server=server,
+        settings=model.settings,
+        engine=engine,
+        model=model.name if name is None else name,
+        caller=request.scope["state"].get("caller"),
+        pinned=model.pinned,
+        waited_s=time.monotonic() - began_s,
+        resumption=resumption_of(request),
+        facts=facts_of(request.scope),
+    )
+
+
+def resumption_of(request: Request) -> Resumption | None:
+    """What a gateway gave with a request; None for one that comes from elsewhere."""
+    return cast(Resumption | None, request.scope.get("state", {}).get("resumption"))
+
+
+async def _loaded(server: Server, model: ServedModel) -> Engine:
+    """The engine of a model that is not ready yet; RequestTimeout when the request may not live that long."""
+    server.in_flight.check_open()
+    timeout_s = server.settings.request_timeout_s
+    try:
+        async with asyncio.timeout(timeout_s or None):
+            return await server.models.loaded(model)
+    except TimeoutError:
+        raise RequestTimeout.after(timeout_s) from None
+
+
+async def answer(
+    request: Request, stream: MergedStream, writer: AnswerWriter, is_stream: bool, framing: Framing = EVENTS
+) -> Response:
+    """Stream or collect. Until the first delta (or one keep-alive interval) an error still has its HTTP status."""
+    try:
+        if is_stream:
+            keep_alive_s = server_of(request).settings.keep_alive_s
+            first = await until_left(request, deltas_within(stream, keep_alive_s))
+            if framing is EVENTS and resumption_of(request) is not None:
+                framing = replace(framing, notes_tokens=True)
+            return stream_response(stream, first, writer, keep_alive_s, framing)
+        await until_left(request, _collect(stream, writer))
+    except BaseException:
+        stream.abort()
+        raise
+    stream.abort()
+    return await written_aside(writer.answer)
+
+
+def written(answer: Any, status: int = 200) -> Response:
+    """An answer as JSON."""
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+async def written_aside(make: Callable[[], Answer]) -> Response:
+    """The same, made off the loop: thousands of vectors, or the log-probabilities of a long prompt, take a second."""
+    return await asyncio.get_running_loop().run_in_executor(None, lambda: written(make()))
+
+
+async def until_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled (ClientLeft) as soon as the client is gone. The body must be read."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeft
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _collect(stream: MergedStream, writer: AnswerWriter) -> None:
+    while not writer.finished:
+        writer.take(await stream.deltas())

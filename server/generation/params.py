@@ -1,0 +1,237 @@
+"""Request body -> parameters of the generation: rules between fields, limits of the settings, tokens of the model."""
+
+import re
+from dataclasses import dataclass, fields, replace
+
+from engine.bundle.answer_format import Markers
+from engine.bundle.manifest import DiffusionSpec, Manifest
+from engine.bundle.specs import ModelTask
+from engine.client.engine import Engine
+from engine.request import Denoising, SamplingParams, SpeechRules, ThinkingBudget, Unmasking
+from server.generation.chat_request import ChatRequest, GenerationBody, PredictedContent
+from server.generation.chat_template import joined_text
+from server.http.errors import Refusal, echo, refuse
+from server.settings import Settings
+
+MAX_CHOICES = 128  # of one request
+_TOKEN_KEY = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParams:
+    """How every choice of a request is generated, checked. `max_tokens` None = up to the end of the window."""
+
+    choices: int
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    include_stop: bool
+    skip_special: bool
+    priority: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: tuple[tuple[int, float], ...]
+    seed: int | None
+    min_tokens: int
+    logprobs: int | None
+    prompt_logprobs: int | None = None
+    thinking_budget: ThinkingBudget | None = None
+    keep: int | None = None  # of a longer prompt only this many last tokens are used
+    grammar: str | None = None
+    prediction: tuple[int, ...] = ()
+    denoising: Denoising | None = None
+    once: Markers | None = None  # what these enclose ends the text when it comes again in the same words
+    speech: SpeechRules | None = None
+
+    def sampling(self, choice: int, max_tokens: int) -> SamplingParams:
+        """The engine's parameters of one choice. Choices of a seeded request use seed, seed + 1, ..."""
+        seed = None if self.seed is None else (self.seed + choice + 2**63) % 2**64 - 2**63
+        names = {field.name for field in fields(SamplingParams)} - {"speech"}  # of what no chat has
+        same = {name: getattr(self, name) for name in names}
+        return SamplingParams(**same | {"max_tokens": max_tokens, "seed": seed})
+
+
+def chat_params(body: ChatRequest, engine: Engine, settings: Settings) -> GenerationParams:
+    """Check a chat body and say how to generate; raises Refusal naming the field."""
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise refuse("Give 'max_completion_tokens' or 'max_tokens', not both.", "max_tokens", "invalid_value")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise refuse("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs", "invalid_value")
+    wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    found = generation_params(body, engine, settings, wanted, (body.top_logprobs or 0) if body.logprobs else None)
+    return replace(found, once=_single_calls(body, engine))
+
+
+def _single_calls(body: ChatRequest, engine: Engine) -> Markers | None:
+    """Small models repeat a call until the tokens run out. Who asks for parallel calls by name may want the same
+    one twice."""
+    if not body.tools or body.tool_choice == "none" or body.parallel_tool_calls:
+        return None
+    return engine.info.manifest.text.writes.call_tags
+
+
+def check_generates(manifest: Manifest) -> None:
+    """Raise Refusal when the model gives no tokens."""
+    if manifest.task is ModelTask.EMBED:
+        message = "This model makes embeddings and generates no text; it answers POST /v1/embeddings."
+        raise refuse(message, "model", "model_not_supported")
+    if not manifest.generates:
+        message = "This model scores documents and generates no text; it answers POST /v1/rerank."
+        raise refuse(message, "model", "model_not_supported")
+
+
+def generation_params(
+    body: GenerationBody, engine: Engine, settings: Settings, max_tokens: int | None, logprobs: int | None
+) -> GenerationParams:
+    choices = 1 if body.n is None else body.n
+    check_choices(choices, "n", settings)
+    if body.stream_options is not None and not body.stream:
+        raise refuse("'stream_options' is only allowed when 'stream' is true.", "stream_options", "invalid_value")
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        message = f"'min_tokens' ({min_tokens}) is above the maximum of {max_tokens} tokens."
+        raise refuse(message, "min_tokens", "invalid_value")
+    return GenerationParams(
+        choices=choices,
+        max_tokens=max_tokens,
+        stop=_stop(body, engine),
+        stop_token_ids=_stop_ids(body, engine),
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special=body.skip_special_tokens is not False,
+        priority=body.priority or 0,
+        temperature=1.0 if body.temperature is None else float(body.temperature),
+        # top_p 0 keeps the likeliest token only, which is top_k 1; -1 is vLLM's spelling of "off".
+        top_k=1 if body.top_p == 0 else max(0, body.top_k or 0),
+        top_p=1.0 if not body.top_p else float(body.top_p),
+        min_p=float(body.min_p or 0),
+        repetition_penalty=1.0 if body.repetition_penalty is None else float(body.repetition_penalty),
+        frequency_penalty=float(body.frequency_penalty or 0),
+        presence_penalty=float(body.presence_penalty or 0),
+        logit_bias=_biases(body.logit_bias, engine),
+        seed=body.seed,
+        min_tokens=min_tokens,
+        logprobs=logprobs,
+        keep=_keep(body, engine.info.max_context, max_tokens),
+        denoising=denoising(body, engine),
+    )
+
+
+def check_choices(choices: int, param: str, settings: Settings) -> None:
+    limit = min(MAX_CHOICES, settings.max_queued)
+    if choices > limit:
+        message = f"Invalid '{param}': {choices} is above the maximum of {limit}."
+        raise refuse(message, param, "integer_above_max_value")
+
+
+def _keep(body: GenerationBody, window: int, max_tokens: int | None) -> int | None:
+    """Prompt tokens to use; -1 is as many as leave room for the answer."""
+    asked = body.truncate_prompt_tokens
+    if asked is None:
+        return None
+    if asked == 0 or asked >= window:
+        message = f"Invalid 'truncate_prompt_tokens': {asked} is not -1 and not from 1 to {window - 1}."
+        raise refuse(message, "truncate_prompt_tokens", "invalid_value")
+    return asked if asked > 0 else max(1, window - max(1, max_tokens or 1))
+
+
+def _stop(body: GenerationBody, engine: Engine) -> tuple[str, ...]:
+    asked = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    own = () if body.ignore_eos else engine.info.manifest.text.stop_texts
+    return tuple(dict.fromkeys((*own, *asked)))
+
+
+def _stop_ids(body: GenerationBody, engine: Engine) -> tuple[int, ...]:
+    asked = body.stop_token_ids or []
+    _check_vocabulary(asked, engine.info.vocab, "stop_token_ids")
+    own = () if body.ignore_eos else engine.info.manifest.text.stop_ids
+    return tuple(dict.fromkeys((*own, *asked)))
+
+
+def _biases(given: dict[str, float] | None, engine: Engine) -> tuple[tuple[int, float], ...]:
+    if not given:
+        return ()
+    for key in given:
+        if not _TOKEN_KEY.fullmatch(key):
+            raise refuse(f"Invalid key in 'logit_bias': {echo(key)} is not a token id.", "logit_bias", "invalid_value")
+    biases = {int(key): float(bias) for key, bias in given.items()}
+    _check_vocabulary(list(biases), engine.info.vocab, "logit_bias")
+    return tuple(biases.items())
+
+
+def _check_vocabulary(ids: list[int], vocabulary: int, param: str) -> None:
+    for token_id in ids:
+        if token_id >= vocabulary:
+            message = f"'{param}' has {token_id}, not a token id of this model (0 to {vocabulary - 1})."
+            raise refuse(message, param, "invalid_value")
+
+
+FIELDS = ("denoising_steps", "unmasking_strategy", "confidence_threshold", "entropy_bound")
+# Tokens of a block are chosen at once, in no order: what a penalty would count is not known then.
+PENALTIES = {"repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0}
+
+
+def denoising(body: GenerationBody, engine: Engine) -> Denoising | None:
+    """How the blocks of an answer are denoised, None for a model that takes one token after the other.
+
+    Raises Refusal naming a field that the model served cannot honour.
+    """
+    diffusion = engine.info.manifest.diffusion
+    if diffusion is None:
+        for field in FIELDS:
+            if getattr(body, field) is not None:
+                message = f"'{field}' is not supported: this model generates one token after the other, not blocks."
+                raise refuse(message, field, "unsupported_parameter")
+        return None
+    _refuse_ordered(body)
+    usual = Denoising(diffusion.block_length, diffusion.mask_token, _steps(body.denoising_steps, diffusion))
+    threshold, bound = body.confidence_threshold, body.entropy_bound
+    return replace(
+        usual,
+        unmasking=Unmasking(body.unmasking_strategy or usual.unmasking),
+        confidence_threshold=usual.confidence_threshold if threshold is None else float(threshold),
+        entropy_bound=usual.entropy_bound if bound is None else float(bound),
+    )
+
+
+def out_of_order(param: str) -> Refusal:
+    """The refusal of a field whose effect on a token depends on every token before."""
+    message = f"'{param}' is not supported: a block-diffusion model chooses the tokens of a block in no order."
+    return refuse(message, param, "unsupported_parameter")
+
+
+def _steps(asked: int | None, diffusion: DiffusionSpec) -> int:
+    most = diffusion.block_length
+    if asked is not None and asked > most:
+        message = f"Invalid 'denoising_steps': {asked} is above the {most} tokens of a block."
+        raise refuse(message, "denoising_steps", "integer_above_max_value")
+    return asked or most
+
+
+def _refuse_ordered(body: GenerationBody) -> None:
+    for field, neutral in PENALTIES.items():
+        if getattr(body, field) not in (None, neutral):
+            raise out_of_order(field)
+    if not isinstance(body, ChatRequest):
+        return
+    asked = {
+        "prediction": body.prediction is not None,
+        "thinking_token_budget": body.thinking_token_budget is not None,
+        "tool_choice": body.tool_choice not in (None, "none", "auto"),
+        "parallel_tool_calls": body.parallel_tool_calls is False,
+    }
+    for field, is_asked in asked.items():
+        if is_asked:
+            raise out_of_order(field)
+
+
+async def predicted_tokens(prediction: PredictedContent | None, engine: Engine) -> tuple[int, ...]:
+    """The tokens of a prediction, as far as an answer could get; none without one."""
+    if prediction is None:
+        return ()
+    tokens = await engine.tokenize(joined_text(prediction.content), add_special=False)
+    return tokens[: engine.info.max_context]

@@ -1,0 +1,119 @@
+"""A chat body on its way to the engine: checked, then rendered, tokenised and given its grammar."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import Request
+
+from engine.bundle.answer_format import AnswerFormat
+from engine.errors import CallerError
+from engine.request import ImagePrompt, ids_of
+from server.generation.chat_request import ChatRequest
+from server.generation.chat_template import Thinking, chat_tools, check_no_images, thinking_after, thinking_budget
+from server.generation.launch import Service, until_left
+from server.generation.params import GenerationParams, chat_params, predicted_tokens
+from server.generation.parsing import CallSplitter, ParsedChoice, reasoning_splitter
+from server.generation.structured_output import AnswerForm, chat_form
+from server.http.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedChat:
+    """A body whose fields are honoured. tools: as the chat template reads them, None when it may call none."""
+
+    params: GenerationParams
+    tools: list[dict[str, Any]] | None
+    form: AnswerForm | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """What `Service.launch` takes, and how the answer is taken apart."""
+
+    prompt: tuple[int, ...] | ImagePrompt
+    params: GenerationParams
+    thinking: Thinking
+    answer: AnswerFormat | None
+    tools: list[dict[str, Any]] | None
+
+    def parsed_choices(self) -> list[ParsedChoice]:
+        """One for each choice, before anything was said."""
+        return [self._parsed() for _ in range(self.params.choices)]
+
+    def _parsed(self) -> ParsedChoice:
+        thinking, answer = self.thinking, self.answer
+        reasoning = reasoning_splitter(thinking.markers, thinking.is_open)
+        if answer is None or (self.tools is None and answer.content is None):
+            return ParsedChoice(None, reasoning)
+        functions = [tool["function"] for tool in self.tools or ()]
+        schemas = {function["name"]: function.get("parameters") or {} for function in functions}
+        return ParsedChoice(CallSplitter(answer, self.tools is not None, schemas, thinking.prefilled), reasoning)
+
+
+def checked_chat(body: ChatRequest, service: Service) -> CheckedChat:
+    """Check all that needs no tokens, and admit the request before any work is done for it.
+
+    Raises Refusal naming a field, and Busy.
+    """
+    params = chat_params(body, service.engine, service.settings)
+    service.admit(params.choices)
+    tools = chat_tools(body, service.writes)
+    return CheckedChat(params, tools, chat_form(body, service.writes if tools is not None else None))
+
+
+async def prepared_chat(
+    request: Request,
+    service: Service,
+    body: ChatRequest,
+    checked: CheckedChat,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+) -> PreparedChat:
+    """Render and tokenise the messages, and compile the grammar of the answer's form.
+
+    messages, options: what the chat template reads. Raises CallerError and Refusal naming a field, ClientLeft.
+    """
+    engine, params = service.engine, checked.params
+    if engine.info.manifest.vision is None:
+        check_no_images(messages)
+    prompt = await until_left(request, engine.chat_prompt(messages, checked.tools, options, params.keep))
+    prediction = await until_left(request, predicted_tokens(body.prediction, engine))
+    thinking = thinking_after(ids_of(prompt), engine)
+    budget = thinking_budget(body.thinking_token_budget, thinking, engine)
+    params = replace(params, thinking_budget=budget, prediction=prediction)
+    params = await until_left(request, service.constrained(params, checked.form, thinking))
+    return PreparedChat(prompt, params, thinking, service.writes, checked.tools)
+
+
+async def prepared_text(request: Request, service: Service, checked: CheckedChat, text: str) -> PreparedChat:
+    """The same for a prompt that no chat template renders: all that follows it is plain text.
+
+    Raises CallerError and Refusal naming a field, ClientLeft.
+    """
+    prompt = await until_left(request, service.engine.text_prompt(text, checked.params.keep))
+    params = await until_left(request, service.constrained(checked.params, checked.form))
+    return PreparedChat(prompt, params, Thinking(None), None, None)
+
+
+@contextmanager
+def field_aliases(name_of: Callable[[str], str]) -> Iterator[None]:
+    """What is refused inside names the field of this format. name_of: its name for a field of the chat route."""
+    try:
+        yield
+    except CallerError as error:
+        error.args, error.param = (_renamed(str(error), error.param, name_of),), _own(error.param, name_of)
+        raise
+    except Refusal as refusal:
+        wire = refusal.error
+        message = _renamed(wire.message, wire.param, name_of)
+        raise Refusal(replace(wire, message=message, param=_own(wire.param, name_of))) from None
+
+
+def _own(param: str | None, name_of: Callable[[str], str]) -> str | None:
+    return None if param is None else name_of(param)
+
+
+def _renamed(message: str, param: str | None, name_of: Callable[[str], str]) -> str:
+    return message if param is None else message.replace(f"'{param}'", f"'{name_of(param)}'")

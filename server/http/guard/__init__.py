@@ -1,1 +1,0 @@
-"""What stands between the socket and the routes: hosts, origins, keys, rates, sizes."""

@@ -1,0 +1,230 @@
+"""The outermost layer: a request id on every answer, one log line per request, a 500 for what nothing else caught."""
+
+import logging
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.request import RequestTimings
+from server.http.error_formats import ANTHROPIC_FORMAT, request_format
+from server.http.errors import INTERNAL, bounded
+from server.middleware.checks import send_error
+from server.observability.request_facts import RequestFacts, watched
+
+ACCESS_LOGGER = "hexserve.access"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRecord:
+    """A request that has ended. `at`: Unix seconds; `path` is bounded and clean; key, retry and trace_id may be ''.
+
+    status 0: the client left before an answer began.
+    """
+
+    at: float
+    method: str
+    path: str
+    status: int
+    milliseconds: float
+    request_id: str
+    key: str
+    retry: str
+    has_left: bool
+    trace_id: str
+    facts: RequestFacts
+
+
+def text_line(record: AccessRecord) -> str:
+    """For people: what is not there is left out."""
+    text = f"{record.method} {record.path} {record.status} {record.milliseconds:.1f}ms {record.request_id}"
+    if record.key:
+        text += f" key={record.key}"
+    accepted, drafted = record.facts.guesses
+    if drafted:
+        text += f" guesses={accepted}/{drafted}"
+    if record.retry:
+        text += f" retry={record.retry}"
+    if record.trace_id:
+        text += f" trace={record.trace_id}"
+    return text + " client left" if record.has_left else text
+
+
+def json_line(record: AccessRecord) -> str:
+    """One JSON object: the fields of docs/reference/observability.md, without those that a request does not have."""
+    time = datetime.fromtimestamp(record.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    fields: dict[str, Any] = {
+        "time": time,
+        "method": record.method,
+        "path": record.path,
+        "status": record.status,
+        "duration_ms": round(record.milliseconds, 1),
+        "request_id": record.request_id,
+        "client_left": record.has_left,
+    }
+    named = {"key": record.key, "retry": int(record.retry or 0), "trace_id": record.trace_id}
+    fields |= {name: value for name, value in named.items() if value}
+    return msgspec.json.encode(fields | generation_fields(record.facts)).decode()
+
+
+def generation_fields(facts: RequestFacts) -> dict[str, Any]:
+    """What a generation adds; token counts and times of choices are there once a choice has come to its end."""
+    launched = facts.launched
+    if launched is None:
+        return {}
+    fields: dict[str, Any] = {
+        "model": launched.model,
+        "id": launched.id,
+        "choices": launched.choices,
+        "prompt_tokens": launched.prompt_tokens,
+    }
+    if facts.ended:
+        fields["finish_reasons"] = dict(Counter(end.reason for end in facts.ended))
+    if facts.first_token_at is not None:
+        fields["first_token_ms"] = round(1000 * (facts.first_token_at - launched.at), 1)
+    return fields | _timing_fields(facts)
+
+
+def _timing_fields(facts: RequestFacts) -> dict[str, Any]:
+    """Tokens of all choices; of the times the longest, as choices run side by side."""
+    timings = facts.timings
+    if not timings:
+        return {}
+
+    def longest(of: Callable[[RequestTimings], float]) -> float:
+        return round(max(map(of, timings)), 1)
+
+    fields: dict[str, Any] = {
+        "completion_tokens": sum(each.generated_tokens for each in timings),
+        "cached_tokens": sum(each.cached_tokens for each in timings),
+        "queue_ms": longest(lambda each: each.queue_ms),
+        "prefill_ms": longest(lambda each: each.prompt_ms),
+        "decode_ms": longest(lambda each: each.generate_ms),
+        "preemptions": sum(each.preemptions for each in timings),
+    }
+    accepted, drafted = facts.guesses
+    return fields | ({"drafted_tokens": drafted, "accepted_tokens": accepted} if drafted else {})
+
+
+WRITERS: Mapping[str, Callable[[AccessRecord], str]] = {"text": text_line, "json": json_line}
+_log = logging.getLogger("hexserve")
+_access = logging.getLogger(ACCESS_LOGGER)
+_REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
+LOGGED_PATH = 200
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
+CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
+Answered = Callable[[str, str, int], None]
+Write = Callable[[AccessRecord], str]
+
+
+class AccessLog:
+    """ASGI layer around the whole app. Neither prompts nor control characters reach the log.
+
+    write: the line of a request, None to write none.
+    """
+
+    def __init__(self, app: ASGIApp, answered: Answered, routes: Sequence[Route], write: Write | None) -> None:
+        self._app = app
+        self._answered = answered
+        self._routes = routes
+        self._write = write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        logged = _RequestLog(scope, receive, send)
+        try:
+            await self._app(scope, logged.receive, logged.send)
+        except Exception:  # the server process's one broad handler
+            _log.exception("request %s failed inside the server", logged.request_id)
+            if logged.status:
+                raise  # the answer has begun: only closing the connection tells the client
+            await logged.send_internal_error()
+        finally:
+            self._answered(*logged.label(self._routes))
+            if self._write is not None:
+                _access.info("%s", self._write(logged.record()))
+
+
+class _RequestLog:
+    """What is logged of one request. Passes its messages on, and notes status, time and a client that leaves."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.status = 0
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._facts = watched(scope)
+        self._has_ended = False
+        self._has_left = False
+        headers = Headers(scope=scope)
+        self.request_id = request_id(headers)
+        scope.setdefault("state", {})["request_id"] = self.request_id
+        self._names = ("x-request-id", "request-id") if request_format(scope) is ANTHROPIC_FORMAT else ("x-request-id",)
+        retry = headers.get("x-stainless-retry-count", "")
+        self._retry = retry if _RETRY.fullmatch(retry) and retry != "0" else ""
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._has_ended:
+            self._has_left = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name in self._names:
+                headers[name] = self.request_id
+            headers["openai-processing-ms"] = str(round(self._milliseconds()))
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._has_ended = True
+        await self._send(message)
+
+    async def send_internal_error(self) -> None:
+        await send_error(self.send, self._scope, INTERNAL)
+
+    def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
+        """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""
+        method, path = self._scope["method"], self._scope["path"]
+        handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
+        self._facts.handler, self._facts.status = handler, self.status or CLIENT_LEFT_STATUS
+        return method if method in METHODS else "other", handler, self._facts.status
+
+    def record(self) -> AccessRecord:
+        """What is written of it."""
+        state = self._scope.get("state", {})
+        return AccessRecord(
+            at=time.time(),
+            method=self._scope["method"],
+            path=bounded(self._scope["path"], LOGGED_PATH),
+            status=self.status,
+            milliseconds=self._milliseconds(),
+            request_id=self.request_id,
+            key=state.get("log_caller", ""),
+            retry=self._retry,
+            has_left=self._has_left,
+            trace_id=state.get("trace_id", ""),
+            facts=self._facts,
+        )
+
+    def _milliseconds(self) -> float:
+        return 1000 * (time.perf_counter() - self._facts.started_at)
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """The caller's own id when it is harmless, else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"

@@ -1,1 +1,0 @@
-"""Bodies of Anthropic's format as what the chat route's functions take."""

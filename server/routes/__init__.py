@@ -1,1 +1,0 @@
-"""One file a path: take the request, ask `requests`, submit, answer with a writer. A route never imports a route."""

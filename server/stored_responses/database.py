@@ -1,0 +1,253 @@
+"""The database of responses. Every method blocks and belongs to one thread: `ResponseStore` owns it."""
+
+import itertools
+import math
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from server.stored_responses.record import (
+    CONTINUABLE,
+    ConversationTooLarge,
+    Json,
+    NotContinuable,
+    NotStored,
+    ResponseKey,
+    ResponseRecord,
+    ResponseStatus,
+    check_move,
+)
+
+VERSION = 1
+BUSY_S = 10.0  # how long another server of this folder may hold the database
+DAY_S = 86_400.0
+AT_ONCE = 64  # responses removed between two looks at the size
+SCHEMA = """
+CREATE TABLE response (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    server TEXT NOT NULL,
+    previous TEXT,
+    status TEXT NOT NULL,
+    is_background INTEGER NOT NULL,
+    used REAL NOT NULL,
+    size INTEGER NOT NULL,
+    response BLOB NOT NULL,
+    input BLOB NOT NULL,
+    events BLOB
+);
+CREATE INDEX response_by_use ON response (used, size, status);
+CREATE INDEX response_unfinished ON response (server) WHERE status IN ('queued', 'in_progress');
+"""
+# From a response to those before it. A response follows one that was there before it, so no circle can be.
+CHAIN = """
+WITH RECURSIVE chain (id, previous, depth) AS (
+    SELECT id, previous, 0 FROM response WHERE id = :id AND owner = :owner
+    UNION ALL
+    SELECT response.id, response.previous, depth + 1 FROM response JOIN chain ON response.id = chain.previous
+    WHERE response.owner = :owner
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageBounds:
+    """How much is kept. days 0 = no bound on age."""
+
+    megabytes: int = 512
+    days: float = 30.0
+
+
+class Database:
+    """One connection. Raises sqlite3.Error, as every method does."""
+
+    def __init__(self, file: Path, server: str, clock: Callable[[], float] = time.time) -> None:
+        self._server = server
+        self._clock = clock
+        self._link = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
+        try:
+            self._link.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts for a new file only
+            self._link.execute("PRAGMA journal_mode = WAL")
+            self._link.execute("PRAGMA synchronous = NORMAL")
+            self._link.execute("PRAGMA secure_delete = ON")  # what was deleted is not to be found in the file
+            self._make()
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _make(self) -> None:
+        with self._change():
+            (version,) = self._link.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in SCHEMA.split(";"):
+                    self._link.execute(statement)
+                self._link.execute(f"PRAGMA user_version = {VERSION}")
+            elif version != VERSION:
+                raise sqlite3.DatabaseError(f"it is of version {version}, this hexserve reads {VERSION}")
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        self._link.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._link.in_transaction:  # a full disk may have rolled it back already
+                self._link.execute("ROLLBACK")
+            raise
+        self._link.execute("COMMIT")
+
+    def add(self, record: ResponseRecord) -> None:
+        """Keep a new response."""
+        response, given = msgspec.json.encode(record.response), msgspec.json.encode(record.input)
+        size = len(response) + len(given)
+        values = (record.key.id, record.key.owner, self._server, record.previous, record.status, record.is_background)
+        with self._change():
+            self._link.execute(
+                "INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+                (*values, self._clock(), size, response, given),
+            )
+
+    def update(self, id: str, status: ResponseStatus, response: object, events: Sequence[object] | None) -> None:
+        """The next state of a response; nothing happens when it was deleted. IllegalMove."""
+        said = msgspec.json.encode(response)
+        packed = None if events is None else zlib.compress(msgspec.json.encode(events))
+        with self._change():
+            row = self._link.execute("SELECT status, length(input) FROM response WHERE id = ?", (id,)).fetchone()
+            if row is None:
+                return
+            check_move(ResponseStatus(row[0]), status)
+            size = row[1] + len(said) + len(packed or b"")
+            self._link.execute(
+                "UPDATE response SET status = ?, response = ?, events = ?, size = ? WHERE id = ?",
+                (status, said, packed, size, id),
+            )
+
+    def get(self, key: ResponseKey) -> ResponseRecord:
+        """A response. NotStored."""
+        row = self._link.execute(
+            "SELECT previous, status, is_background, response, input FROM response WHERE id = ? AND owner = ?",
+            (key.id, key.owner),
+        ).fetchone()
+        if row is None:
+            raise NotStored(key.id)
+        response, given = msgspec.json.decode(row[3]), msgspec.json.decode(row[4])
+        return ResponseRecord(key, row[0], ResponseStatus(row[1]), bool(row[2]), response, given)
+
+    def events(self, key: ResponseKey) -> list[Json] | None:
+        """The events of a response that has ended, None when none were stored. NotStored."""
+        row = self._link.execute(
+            "SELECT events FROM response WHERE id = ? AND owner = ?", (key.id, key.owner)
+        ).fetchone()
+        if row is None:
+            raise NotStored(key.id)
+        return None if row[0] is None else cast("list[Json]", msgspec.json.decode(zlib.decompress(row[0])))
+
+    def conversation(self, key: ResponseKey, limit: int) -> list[ResponseRecord]:
+        """A response and all before it, the first one first; they count as used now.
+
+        NotStored names the one that is missing. NotContinuable; ConversationTooLarge beyond `limit` bytes.
+        """
+        asked = {"id": key.id, "owner": key.owner, "now": self._clock()}
+        with self._change():
+            rows = self._link.execute(
+                CHAIN + "SELECT id, chain.previous, status, length(response) + length(input) "
+                "FROM chain JOIN response USING (id) ORDER BY depth",
+                asked,
+            ).fetchall()
+            _check_chain(key.id, rows, limit)
+            self._link.execute(CHAIN + "UPDATE response SET used = :now WHERE id IN (SELECT id FROM chain)", asked)
+        return [self.get(ResponseKey(key.owner, row[0])) for row in reversed(rows)]
+
+    def history(self, key: ResponseKey) -> list[ResponseRecord]:
+        """A response and those before it that are still there, the first one first."""
+        asked = {"id": key.id, "owner": key.owner}
+        rows = self._link.execute(CHAIN + "SELECT id FROM chain ORDER BY depth DESC", asked).fetchall()
+        return [self.get(ResponseKey(key.owner, row[0])) for row in rows]
+
+    def delete(self, key: ResponseKey) -> None:
+        """Remove a response. NotStored."""
+        with self._change():
+            done = self._link.execute("DELETE FROM response WHERE id = ? AND owner = ?", (key.id, key.owner))
+            if done.rowcount == 0:
+                raise NotStored(key.id)
+        self._shrink()
+
+    def servers_at_work(self) -> list[str]:
+        """Servers that had not finished a response when they last wrote."""
+        rows = self._link.execute(
+            "SELECT DISTINCT server FROM response WHERE status IN ('queued', 'in_progress') AND server != ?",
+            (self._server,),
+        )
+        return [row[0] for row in rows]
+
+    def fail_all_of(self, server: str, error: Json) -> int:
+        """Mark what a server has left unfinished as failed; how many that were."""
+        with self._change():
+            rows = self._link.execute(
+                "SELECT id, response FROM response WHERE server = ? AND status IN ('queued', 'in_progress')", (server,)
+            ).fetchall()
+            for id, said in rows:
+                response = msgspec.json.decode(said) | {"status": ResponseStatus.FAILED, "error": error}
+                self._link.execute(
+                    "UPDATE response SET status = ?, response = ? WHERE id = ?",
+                    (ResponseStatus.FAILED, msgspec.json.encode(response), id),
+                )
+        return len(rows)
+
+    def evict(self, bounds: StorageBounds, pinned: Collection[str]) -> None:
+        """Remove what is too old, then what was not used for longest, until the rest fits.
+
+        What runs, and what is `pinned` because a response that runs follows it, stays.
+        """
+        if bounds.days:
+            self._remove(self._removable(pinned, self._clock() - bounds.days * DAY_S, -1))
+        while (excess := self._size() - (bounds.megabytes << 20)) > 0:
+            found = self._removable(pinned, math.inf, AT_ONCE)
+            if not found:
+                break
+            sizes = itertools.accumulate(size for _, size in found)
+            enough = next((number for number, size in enumerate(sizes, 1) if size >= excess), len(found))
+            self._remove(found[:enough])
+        self._shrink()
+
+    def close(self) -> None:
+        """What is in the write-ahead log goes into the file."""
+        self._link.close()
+
+    def _size(self) -> int:
+        return int(self._link.execute("SELECT coalesce(sum(size), 0) FROM response").fetchone()[0])
+
+    def _removable(self, pinned: Collection[str], used_before: float, most: int) -> list[tuple[str, int]]:
+        """Id and size of those used before, the oldest first; most -1 = all."""
+        return self._link.execute(
+            "SELECT id, size FROM response WHERE used < ? AND status NOT IN ('queued', 'in_progress') "
+            "AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY used, rowid LIMIT ?",
+            (used_before, msgspec.json.encode(list(pinned)).decode(), most),
+        ).fetchall()
+
+    def _remove(self, found: list[tuple[str, int]]) -> None:
+        with self._change():
+            self._link.executemany("DELETE FROM response WHERE id = ?", [(id,) for id, _ in found])
+
+    def _shrink(self) -> None:
+        self._link.executescript("PRAGMA incremental_vacuum")  # execute() would free one page
+
+
+def _check_chain(id: str, rows: list[tuple[str, str | None, str, int]], limit: int) -> None:
+    if not rows:
+        raise NotStored(id)
+    if rows[-1][1] is not None:
+        raise NotStored(rows[-1][1])
+    for found, _, status, _ in rows:
+        if status not in CONTINUABLE:
+            raise NotContinuable(found, ResponseStatus(status))
+    size = sum(row[3] for row in rows)
+    if size > limit:
+        raise ConversationTooLarge(size, limit)

@@ -1,0 +1,105 @@
+"""One stored response as the database has it, its states and the moves between them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+
+class ResponseStatus(StrEnum):
+    """OpenAI's names."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_ENDS = frozenset(
+    {ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE, ResponseStatus.FAILED, ResponseStatus.CANCELLED}
+)
+MOVES: Mapping[ResponseStatus, frozenset[ResponseStatus]] = MappingProxyType(
+    {
+        ResponseStatus.QUEUED: frozenset({ResponseStatus.IN_PROGRESS, ResponseStatus.FAILED, ResponseStatus.CANCELLED}),
+        ResponseStatus.IN_PROGRESS: _ENDS,
+        **{end: frozenset() for end in _ENDS},
+    }
+)
+CONTINUABLE = (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE)  # what a next response may follow
+
+
+class IllegalMove(Exception):
+    """A response cannot go from one state to the other."""
+
+    def __init__(self, now: ResponseStatus, to: ResponseStatus) -> None:
+        super().__init__(f"a response that is {now} cannot become {to}")
+
+
+def check_move(now: ResponseStatus, to: ResponseStatus) -> None:
+    """Raise IllegalMove unless the table allows it."""
+    if to not in MOVES[now]:
+        raise IllegalMove(now, to)
+
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseKey:
+    """Whose response: nobody but its owner finds it."""
+
+    owner: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """One response. `input`: the items of its own request, those of `previous` not among them.
+
+    response: what msgspec writes as the response; as JSON is read, in a record of the database.
+    """
+
+    key: ResponseKey
+    previous: str | None
+    status: ResponseStatus
+    is_background: bool
+    response: Any
+    input: list[Json]
+
+
+class NotStored(Exception):
+    """No such response, or it is somebody else's: callers cannot tell which."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+
+
+class NotContinuable(Exception):
+    """A response that has not ended well cannot be followed by another one."""
+
+    def __init__(self, id: str, status: ResponseStatus) -> None:
+        super().__init__(id)
+        self.id = id
+        self.status = status
+
+
+class ConversationTooLarge(Exception):
+    """The responses before this one are more than one request may bring."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size)
+        self.size = size
+        self.limit = limit
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """is_kept: the response is stored. is_background: it goes on without its client. previous: what it follows."""
+
+    is_kept: bool = False
+    is_background: bool = False
+    previous: str | None = None

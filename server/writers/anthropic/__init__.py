@@ -1,1 +1,0 @@
-"""The engine's deltas as Anthropic's messages and events."""

@@ -1,1 +1,0 @@
-"""What the engine made, in Ollama's format."""

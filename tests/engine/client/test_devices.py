@@ -1,0 +1,145 @@
+"""Two workers of one model, and sequences that go from one to the other: clients see the tokens of either alone."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from engine.client import devices
+from engine.client.devices import DeviceGroup
+from engine.client.engine import Engine, TokenStream
+from engine.client.placement import MOVE_TOKEN_MS
+from engine.config import EngineConfig
+from engine.errors import BundleError
+from engine.request import Delta, FinishReason, Request, SamplingParams
+from tests.bundles import Bundles
+from tests.engine.client.client_stage import KILL
+
+TOKENS = 40
+GUARD_S = 180.0  # two workers and their checks take their time on a busy machine
+
+
+def asked(number: int, **more: object) -> Request:
+    prompt = tuple(3 + (7 * index + number) % 250 for index in range(20 + 9 * number % 60))
+    return Request(f"r{number}", prompt, SamplingParams(TOKENS, temperature=0.8, seed=number), **more)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def opened(bundles: Bundles, *layouts: str) -> AsyncIterator[Engine]:
+    first, *others = [str(bundles(layout)) for layout in layouts]
+    engine = Engine(EngineConfig(first, devices="".join(others)))
+    async with asyncio.timeout(GUARD_S):
+        await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def read(stream: TokenStream) -> list[Delta]:
+    async with asyncio.timeout(GUARD_S):
+        return [delta async for delta in stream]
+
+
+async def text_of(stream: TokenStream) -> str:
+    return "".join(delta.text for delta in await read(stream))
+
+
+def group_of(engine: Engine) -> DeviceGroup:
+    group = engine._supervisor
+    assert isinstance(group, DeviceGroup)
+    return group
+
+
+async def texts(engine: Engine, count: int) -> list[str]:
+    return await asyncio.gather(*(text_of(engine.submit(asked(number))) for number in range(count)))
+
+
+@pytest.fixture(autouse=True)
+def compiled(bundles: Bundles) -> None:
+    """The compiler has an event loop of its own."""
+    for layout in ("free", "segments", "segments int8 caches", "fused"):
+        bundles(layout)
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stream goes to the other device whenever it may."""
+    monkeypatch.setattr(devices, "reader", lambda prompt, loads: prompt % 2)
+    monkeypatch.setattr(devices, "writer", lambda here, *rest: 1 - here)
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("layouts", [("free", "segments"), ("segments int8 caches", "segments int8 caches")])
+async def test_tokens_are_those_of_one_device(layouts: tuple[str, str], bundles: Bundles) -> None:
+    async with opened(bundles, layouts[1]) as engine:
+        alone = await texts(engine, 6)
+    async with opened(bundles, *layouts) as engine:
+        assert await texts(engine, 6) == alone
+        group = group_of(engine)
+        assert engine.stats.hand_overs == group.moves >= 6 * 2  # behind the first token, and at borders of blocks
+        assert list(group._folder.iterdir()) == [] and not group._placed
+        assert engine.info.device == "CPU and CPU"
+        assert {"1 CPU: graph", "2 CPU: graph"} <= engine.stats.stages.keys()
+        assert 0 < group._token_ms != MOVE_TOKEN_MS
+        assert engine.stats.generated_tokens >= 6 * TOKENS and engine.stats.prefix_hits > 0
+
+
+@pytest.mark.usefixtures("restless")
+async def test_what_a_client_is_told_is_of_the_whole_request(bundles: Bundles) -> None:
+    async with opened(bundles, "free", "segments") as engine:
+        deltas = await read(engine.submit(asked(1)))
+        last = deltas[-1]
+        assert last.finish is FinishReason.LENGTH and last.timings is not None
+        assert last.timings.generated_tokens == TOKENS and last.timings.cached_tokens == 0
+        assert last.timings.prompt_tokens == len(asked(1).prompt_ids)
+        again = (await read(engine.submit(asked(1))))[-1]
+        assert again.timings is not None and again.timings.cached_tokens > 0
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_lost_device_loses_no_stream(lost: int, bundles: Bundles) -> None:
+    async with opened(bundles, "segments") as engine:
+        alone = await texts(engine, 32)
+    async with opened(bundles, "free", "segments") as engine:
+        streams = [engine.submit(asked(number)) for number in range(32)]
+        reading = [asyncio.create_task(text_of(stream)) for stream in streams]
+        group = group_of(engine)
+        while group.moves < 8:
+            await asyncio.sleep(0)
+        pid = group._devices[lost].supervisor.pid
+        assert pid is not None
+        os.kill(pid, KILL)
+        assert await asyncio.gather(*reading) == alone
+        assert engine.restarts <= 1
+
+
+async def test_aborted_streams_leave_nothing(bundles: Bundles, restless: None) -> None:
+    async with opened(bundles, "free", "segments") as engine:
+        streams = [engine.submit(asked(number)) for number in range(8)]
+        for stream in streams:
+            async for _ in stream:
+                break
+            stream.abort()
+        await texts(engine, 2)
+        group = group_of(engine)
+        assert not group._placed and not any(device.placed for device in group._devices)
+
+
+async def test_bundles_that_do_not_fit_are_refused(bundles: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check at the start notices other keys, whatever the manifests say."""
+    from engine.client import hand_over_check
+
+    monkeypatch.setattr(hand_over_check, "top_kl", lambda own, other: 3.0)
+    with pytest.raises(BundleError, match="do not fit the bundle on CPU"):
+        async with opened(bundles, "free", "segments"):
+            pass
+
+
+async def test_a_bundle_without_blocks_is_refused(bundles: Bundles) -> None:
+    with pytest.raises(BundleError, match=r"devices: .* has graphs that keep caches of their own|no cached blocks"):
+        async with opened(bundles, "free", "fused"):
+            pass

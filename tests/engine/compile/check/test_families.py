@@ -1,0 +1,163 @@
+"""Every family against transformers, as segments: greedy tokens and logits, past windows and the original context."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import Layout, Quant
+from engine.compile.check.segment_run import segment_logits
+
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 10_000.0,
+}
+WINDOW = {"sliding_window": 16, "num_hidden_layers": 4, "head_dim": 16}
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 8.0,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "partial_rotary_factor": 0.75,
+    "original_max_position_embeddings": 32,
+    "short_factor": [1.0] * 6,
+    "long_factor": [1.0, 1.1, 1.5, 2.0, 3.0, 4.0],
+}
+GRANITE4 = GRANITE | {
+    "num_local_experts": 0,
+    "shared_intermediate_size": 112,
+    "layer_types": ["full_attention"] * 3,
+    "position_embedding_type": "rope",
+}
+LFM2 = {
+    "num_hidden_layers": 4,
+    "layer_types": ["full_attention", "conv", "full_attention", "conv"],
+    "block_multiple_of": 16,
+    "hidden_size": 128,
+    "head_dim": 32,
+    "pad_token_id": 0,
+}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 16}
+
+GEMMA4 = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 16, "num_hidden_layers": 8, "pad_token_id": 0}
+GEMMA4_SMALL = GEMMA4 | {
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 4,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 384,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA4_LARGE = GEMMA4 | {
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "hidden_size_per_layer_input": 0,
+    "use_bidirectional_attention": "vision",
+}
+LOCAL = {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "pad_token_id": 0}
+GLM = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "head_dim": 16,
+    "routed_scaling_factor": 1.8,
+    "pad_token_id": 0,
+}
+GPT_OSS = WINDOW | {"num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 96, "pad_token_id": 0}
+MOE = {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+
+LATENT = {
+    "q_lora_rank": None,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "pad_token_id": 0,
+}
+DEEPSEEK = LATENT | {
+    "first_k_dense_replace": 1,
+    "rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707},
+}
+GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "q_lora_rank": 24}
+
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mistral-window": ("Mistral", "mistral", WINDOW),
+    "ministral": ("Ministral", "ministral", WINDOW | {"layer_types": ["sliding_attention", "full_attention"] * 2}),
+    "phi3-window": ("Phi3", "phi3", {"sliding_window": 16, "pad_token_id": 0}),
+    "phi4-mini": ("Phi3", "phi3", {"partial_rotary_factor": 0.75, "rope_parameters": LONGROPE, "pad_token_id": 0}),
+    "ministral3": (
+        "Ministral3",
+        "ministral3",
+        {"head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.0}},
+    ),
+    "qwen2-window": ("Qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
+    "qwen3-yarn": ("Qwen3", "qwen3", {"head_dim": 32, "rope_parameters": YARN}),
+    "smollm3": ("SmolLM3", "smollm3", {"num_hidden_layers": 4, "pad_token_id": 0}),
+    "granite": ("Granite", "granite", GRANITE),
+    "granite4": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE4),
+    "granite4-nope": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE4 | {"position_embedding_type": "nope"}),
+    "lfm2": ("Lfm2", "lfm2", LFM2),
+    "lfm2-ends-with-attention": ("Lfm2", "lfm2", LFM2 | {"layer_types": LFM2["layer_types"][::-1]}),
+    "hunyuan": ("HunYuanDenseV1", "hunyuan_v1_dense", {"head_dim": 16, "pad_token_id": 0}),
+    "ernie": ("Ernie4_5", "ernie4_5", {"head_dim": 16, "pad_token_id": 0}),
+    "olmo2": ("Olmo2", "olmo2", {"pad_token_id": 0}),
+    "olmo3": ("Olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0}),
+    "exaone4": ("Exaone4", "exaone4", {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}),
+    "exaone4-full": ("Exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "glm4": ("Glm4", "glm4", {"head_dim": 16, "pad_token_id": 0}),
+    "gemma": ("Gemma", "gemma", {"head_dim": 16, "pad_token_id": 0}),
+    "gemma2": ("Gemma2", "gemma2", GEMMA | {"pad_token_id": 0, "attn_logit_softcapping": 5.0}),
+    "qwen3-moe": ("Qwen3Moe", "qwen3_moe", MOE | {"norm_topk_prob": True}),
+    "qwen3-moe-mixed": ("Qwen3Moe", "qwen3_moe", MOE | {"mlp_only_layers": [1]}),
+    "qwen2-moe": ("Qwen2Moe", "qwen2_moe", MOE | {"shared_expert_intermediate_size": 96}),
+    "mixtral": ("Mixtral", "mixtral", {"num_local_experts": 4, "sliding_window": 16}),
+    "olmoe": ("Olmoe", "olmoe", {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32}),
+    "granite-moe": ("GraniteMoe", "granitemoe", GRANITE | LOCAL),
+    "granite-moe-shared": ("GraniteMoeShared", "granitemoeshared", GRANITE | LOCAL | {"shared_intermediate_size": 96}),
+    "glm4-moe": ("Glm4Moe", "glm4_moe", GLM | {"use_qk_norm": True}),
+    "glm4-moe-groups": ("Glm4Moe", "glm4_moe", GLM | {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 0}),
+    "ernie-moe": ("Ernie4_5_Moe", "ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32}),
+    "gpt-oss": ("GptOss", "gpt_oss", GPT_OSS),
+    "gemma4-small": ("Gemma4", "gemma4", GEMMA4_SMALL),
+    "gemma4-large": ("Gemma4", "gemma4", GEMMA4_LARGE),
+    "gemma4-heads-alike": ("Gemma4", "gemma4", GEMMA4_SMALL | {"global_head_dim": 16, "max_position_embeddings": 128}),
+    "deepseek-v2": ("DeepseekV2", "deepseek_v2", DEEPSEEK),
+    "deepseek-v2-groups": ("DeepseekV2", "deepseek_v2", LATENT | GROUPS | {"routed_scaling_factor": 2.5}),
+    "glm4-flash": ("Glm4MoeLite", "glm4_moe_lite", LATENT | {"q_lora_rank": 24, "v_head_dim": 24}),
+    "gemma3": ("Gemma3", "gemma3", GEMMA | {"num_hidden_layers": 7, "pad_token_id": 0}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_tokens_and_logits(
+    case: str,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., tuple[Path, Manifest]],
+    prompt: list[int],
+) -> None:
+    """Our logits of a greedy text of transformers are its own, so that ours is the same text."""
+    family, name, changes = CASES[case]
+    model, source = make_oracle(family, **changes)
+    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    assert manifest.model.family == name
+    text = model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=None)[0].tolist()
+    with torch.no_grad():
+        expected = model(torch.tensor([text]), use_cache=False).logits[0].numpy()
+    measured = segment_logits(folder, manifest, [text], rows=24)
+    assert measured.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == text[len(prompt) :]
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4

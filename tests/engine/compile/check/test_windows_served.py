@@ -1,0 +1,56 @@
+"""Layers with windows and short convolutions, as served: the tokens of transformers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import Layout, Quant
+from engine.config import EngineConfig
+from engine.request import Request, SamplingParams
+from engine.worker.assembly import Assembled, assemble
+
+WINDOW = 16
+TOKENS = 160
+
+
+def answer(loop: Assembled, name: str, prompt: list[int], most: Callable[[], None] = lambda: None) -> list[int]:
+    """Greedy tokens; `most` is called after every step."""
+    params, tokens = SamplingParams(max_tokens=TOKENS, temperature=0.0), list[int]()
+    loop.loop.add(Request(name, tuple(prompt), params), (), seed=1, now_s=0.0)
+    while loop.loop.scheduler.has_work:
+        for event in loop.loop.step().events:
+            tokens += event.token_ids
+        most()
+        assert list(loop.loop.scheduler.violations()) == []
+    return tokens
+
+
+@pytest.mark.parametrize("kinds", [("conv", "full_attention"), ("full_attention", "conv")])
+def test_short_convolutions(
+    kinds: tuple[str, str],
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., tuple[Path, Manifest]],
+    prompt: list[int],
+) -> None:
+    """LFM2: a prompt in pieces, then decodes; then one that goes on from a remembered state."""
+    changes = {"num_hidden_layers": 4, "layer_types": [*kinds, *kinds], "hidden_size": 128, "head_dim": 32}
+    model, source = make_oracle("Lfm2", block_multiple_of=16, pad_token_id=0, **changes)
+    folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
+    expected = model.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
+    for name in ("a", "b"):
+        assert answer(served, name, prompt) == expected[0, len(prompt) :].tolist()
+    assert served.loop.scheduler.counters.prefix_hits == 32
+
+
+def test_a_deterministic_worker_keeps_all_columns(
+    make_oracle: Callable[..., tuple[Any, Path]], build: Callable[..., tuple[Path, Manifest]]
+) -> None:
+    _, source = make_oracle("Mistral", sliding_window=WINDOW, head_dim=16)
+    folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    served = assemble(EngineConfig(str(folder), threads=1, spin="off", deterministic=True))
+    assert served.loop.scheduler.rules.window == 0  # type: ignore[attr-defined]

@@ -1,0 +1,36 @@
+"""Texts of random tokens, and a run of the chooser over a source."""
+
+from pathlib import Path
+
+import numpy as np
+
+from engine.compile.quantisation.choose.choose import Chooser, Forms
+from engine.compile.quantisation.choose.chosen_codes import CodesFolder
+from engine.compile.quantisation.choose.form import CodeForm, Streams
+from engine.compile.quantisation.rounding.codes import Coding
+from engine.compile.sources.checkpoint import Checkpoint
+from engine.models.network import Network
+
+SYMMETRIC = CodeForm(32, Coding.SYMMETRIC)
+
+
+def random_texts(count: int, length: int, vocab: int = 256) -> list[list[int]]:
+    """Texts of different lengths, `length` the longest."""
+    random = np.random.default_rng(5)
+    return [[int(token) for token in random.integers(0, vocab, length - index)] for index in range(count)]
+
+
+def choose(
+    checkpoint: Checkpoint,
+    network: Network,
+    folder: Path,
+    texts: list[list[int]],
+    form: CodeForm = SYMMETRIC,
+    head: CodeForm | None = SYMMETRIC,
+    kept: frozenset[str] = frozenset(),
+) -> tuple[CodesFolder, Streams, Chooser]:
+    """The codes of all matrices, the streams behind the last layer, and who made them."""
+    folder.mkdir()
+    codes = CodesFolder(folder)
+    chooser = Chooser(checkpoint, network, Forms(form, head), codes, lambda _: None, kept=kept)
+    return codes, chooser.run(texts), chooser

@@ -1,0 +1,224 @@
+"""A GGUF file compiled: the network of the checkpoint it was made of, whatever its tensors are stored as."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import Layout, Quant
+from engine.compile.check.parity import ChainedSequence
+from engine.compile.check.segment_run import segment_logits
+from engine.compile.quantisation.methods.integer_blocks import floats_of
+from engine.compile.sources import source
+from engine.compile.sources.experts import ExpertTensors
+from engine.compile.sources.gguf.file import GgufSource
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.family import read_network
+from tests.engine.compile.check.test_families import (
+    DEEPSEEK,
+    GEMMA4_LARGE,
+    GEMMA4_SMALL,
+    GRANITE,
+    LATENT,
+    LFM2,
+    YARN,
+)
+from tests.engine.compile.check.test_transformers_parity import (
+    LINEAR,
+    LLAMA3,
+    PARTIAL_LONGROPE,
+    greedy,
+    oracle_logits,
+)
+from tests.engine.compile.sources.gguf.gguf_files import F32, write_gguf
+
+Made = tuple[Path, Manifest]
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama-all-biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-own-head-dim": ("Llama", {"head_dim": 24}),
+    "llama-one-kv-head": ("Llama", {"num_key_value_heads": 1}),
+    "llama-linear": ("Llama", {"rope_parameters": LINEAR}),
+    "llama-llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_tokens_and_logits_are_those_of_the_checkpoint(
+    case: str,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., Made],
+    prompt: list[int],
+    tmp_path: Path,
+) -> None:
+    family, changes = CASES[case]
+    model, checkpoint = make_oracle(family, **changes)
+    folder, manifest = build(write_gguf(checkpoint, tmp_path / "model.gguf"), quant=Quant.FP32)
+    assert manifest.model.family == family.lower()
+    text, measured = greedy(ChainedSequence.start(folder, manifest, None), prompt, 24)
+    expected = oracle_logits(model, text[:-1])
+    assert text[len(prompt) :] == [int(token) for token in expected.argmax(axis=1)[len(prompt) - 1 :]]
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+
+
+SCALED = {"rope_parameters": YARN}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 16, "pad_token_id": 0}
+PHI = {"rope_parameters": PARTIAL_LONGROPE, "original_max_position_embeddings": 32, "pad_token_id": 0}
+MOE = {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("Mistral", {"sliding_window": 16, "head_dim": 16}),
+    "qwen3-yarn": ("Qwen3", {"head_dim": 32} | SCALED),
+    "phi3": ("Phi3", PHI),
+    "qwen3moe": ("Qwen3Moe", MOE | {"norm_topk_prob": True}),
+    "qwen2moe": ("Qwen2Moe", MOE | {"shared_expert_intermediate_size": 96}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "sliding_window": None}),
+    "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 4, "pad_token_id": 0}),
+    "granite": ("Granite", GRANITE),
+    # The converter writes the size that `block_auto_adjust_ff_dim` would make of the config's.
+    "lfm2": ("Lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
+    "granite-moe": (
+        "GraniteMoe",
+        GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32},
+    ),
+    "hunyuan": ("HunYuanDenseV1", {"head_dim": 16, "pad_token_id": 0}),
+    "ernie": ("Ernie4_5", {"head_dim": 16, "pad_token_id": 0}),
+    "olmo2": ("Olmo2", {"pad_token_id": 0}),
+    "olmo3": ("Olmo3", {"num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0}),
+    "exaone4": ("Exaone4", {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}),
+    "glm4": ("Glm4", {"head_dim": 16, "pad_token_id": 0}),
+    "gemma": ("Gemma", {"head_dim": 16, "pad_token_id": 0}),
+    "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 5.0}),
+    "gemma3": ("Gemma3", GEMMA | {"num_hidden_layers": 7}),
+    "deepseek-v2": ("DeepseekV2", DEEPSEEK),
+    "glm4-flash": ("Glm4MoeLite", LATENT | {"q_lora_rank": 24}),
+    "gemma4-small": ("Gemma4", GEMMA4_SMALL),
+    "gemma4-large": ("Gemma4", GEMMA4_LARGE),
+}
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_families_of_layers(
+    case: str,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., Made],
+    prompt: list[int],
+    tmp_path: Path,
+) -> None:
+    """As the segments of the checkpoint, which `test_families` compares with transformers token by token."""
+    family, changes = FAMILIES[case]
+    model, checkpoint = make_oracle(family, **changes)
+    path = write_gguf(checkpoint, tmp_path / "model.gguf")
+    folder, manifest = build(path, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    measured, expected = segment_logits(folder, manifest, [prompt], rows=24), oracle_logits(model, prompt)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0])
+def test_codes_of_experts_are_those_of_the_file(
+    kind: GGMLQuantizationType, make_oracle: Callable[..., tuple[Any, Path]], tmp_path: Path
+) -> None:
+    _, checkpoint = make_oracle("Qwen3Moe", **MOE)
+    source = GgufSource(write_gguf(checkpoint, tmp_path / "m.gguf", lambda name: kind if "exps" in name else F32))
+    with source.tensors() as tensors:
+        experts = ExpertTensors(tensors, read_network(source.config), 1)
+        for expert in (0, 7):
+            kept = (*experts.kept_gate_up(expert), experts.kept_down(expert))
+            floats = (*experts.gate_up(expert), experts.down(expert))
+            for blocks, values in zip(kept, floats, strict=True):
+                assert not isinstance(blocks, np.ndarray)
+                assert np.array_equal(floats_of(blocks, values.shape[1]), values)
+
+
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.F32, GGMLQuantizationType.BF16])
+@pytest.mark.parametrize("quant", [Quant.FP32, Quant.INT4])
+def test_weights_are_those_of_the_safetensors_folder_to_the_byte(
+    tiny_checkpoint: Path, build: Callable[..., Made], tmp_path: Path, kind: GGMLQuantizationType, quant: Quant
+) -> None:
+    """Its tensors are bfloat16, which both types hold."""
+    _, expected = build(tiny_checkpoint, quant=quant)
+    _, manifest = build(write_gguf(tiny_checkpoint, tmp_path / "tiny.gguf", kind), quant=quant)
+    weights = {name: entry for name, entry in expected.files.items() if name.endswith(".data")}
+    assert weights
+    assert weights.items() <= manifest.files.items()
+    assert manifest.model == expected.model
+    assert (manifest.name, manifest.source) == ("tiny", "tiny")
+
+
+def facts(path: Path, architecture: str = "llama", **values: object) -> Path:
+    """A file without tensors."""
+    writer = gguf.GGUFWriter(path, architecture)
+    sizes: dict[str, object] = {
+        "embedding_length": 64,
+        "block_count": 2,
+        "attention.head_count": 4,
+        "context_length": 256,
+        "feed_forward_length": 128,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    for key, value in (sizes | values).items():
+        whole = key if key.startswith(("split.", "general.")) else f"{architecture}.{key}"
+        if isinstance(value, list):
+            writer.add_array(whole, value)
+        elif isinstance(value, str):
+            writer.add_string(whole, value)
+        elif isinstance(value, float):
+            writer.add_float32(whole, value)
+        elif isinstance(value, int):
+            writer.add_uint32(whole, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another architecture": ({"architecture": "mamba"}, "architecture 'mamba' is not supported"),
+    "no layers": ({"block_count": None}, "llama.block_count is missing"),
+    "many layers": ({"block_count": 1 << 30}, "llama.block_count must be an integer from 1 to 1024"),
+    "heads that differ": ({"attention.head_count": [4] * 2000}, "llama.attention.head_count must be an integer"),
+    "a text": ({"embedding_length": "64"}, "llama.embedding_length must be an integer"),
+    "experts": ({"architecture": "gemma", "expert_count": 8}, "gemma.expert_count is not supported"),
+    "long values": ({"attention.key_length": 16, "attention.value_length": 32}, "different lengths"),
+    "odd heads": ({"attention.key_length": 15, "attention.value_length": 15}, "15 numbers cannot be turned in pairs"),
+    "one of several files": ({"split.count": 3}, "one of 3 files of a model; name the first"),
+    "vectors by the mean": ({"pooling_type": 1}, "llama.pooling_type 1 is not supported .supported: 3, the last"),
+    "no tensors": ({}, "has no tensor 'model.embed_tokens.weight'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_facts_that_are_refused(case: str, tmp_path: Path) -> None:
+    values, reason = REFUSED[case]
+    with pytest.raises(CompileError, match=reason) as caught:
+        GgufSource(facts(tmp_path / "m.gguf", **values))
+    assert str(caught.value).startswith("m.gguf")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_that_nothing_reads_is_named(
+    tiny_checkpoint: Path, build: Callable[..., Made], tmp_path: Path
+) -> None:
+    extra = np.zeros((64, 64), np.float32)
+    path = write_gguf(tiny_checkpoint, tmp_path / "n.gguf", change=lambda w: w.add_tensor("blk.0.attn_sinks", extra))
+    with pytest.raises(UnsupportedModel, match=r"tensor blk\.0\.attn_sinks, which qwen3 does not use"):
+        build(path)
+
+
+def test_without_the_package_folders_are_still_compiled(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came to the extra later than the others."""
+    monkeypatch.setattr(source, "find_spec", lambda name: None)
+    assert source.open_source(tiny_checkpoint).config["model_type"] == "qwen3"
+    with pytest.raises(CompileError, match="pip install"):
+        source.open_source(facts(tmp_path / "m.gguf"))

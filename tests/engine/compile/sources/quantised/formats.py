@@ -1,0 +1,103 @@
+"""Checkpoints with codes in place of weights, written from the documents of each format, and the floats they mean."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Tensors = dict[str, torch.Tensor]
+LINEAR = ("_proj.weight",)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """codes [outputs, inputs]; scales and zeros [outputs, groups]; groups [inputs]."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor
+    groups: torch.Tensor
+
+    def floats(self) -> torch.Tensor:
+        """(code - zero) * scale, as every one of these formats says."""
+        return (self.codes - self.zeros[:, self.groups]) * self.scales[:, self.groups]
+
+
+def rounded(weight: torch.Tensor, bits: int, group: int, is_symmetric: bool, is_mixed: bool = False) -> Codes:
+    """The plainest choice of scales and zeros. is_mixed: inputs stand in groups in an order of chance (act-order)."""
+    inputs = weight.shape[1]
+    group = group if group > 0 else inputs
+    groups = torch.arange(inputs) // group
+    if is_mixed:
+        groups = groups[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))]
+    most, middle = (1 << bits) - 1, 1 << (bits - 1)
+    members = [weight[:, groups == each] for each in range(int(groups.max()) + 1)]
+    low = torch.stack([part.min(dim=1).values.clamp(max=0) for part in members], dim=1)
+    high = torch.stack([part.max(dim=1).values.clamp(min=0) for part in members], dim=1)
+    if is_symmetric:
+        scales = torch.maximum(-low, high) / (middle - 1)
+        zeros = torch.full_like(scales, middle)
+    else:
+        scales = (high - low) / most
+        zeros = (-low / scales).round()
+    scales = scales.half().float()
+    codes = (weight / scales[:, groups] + zeros[:, groups]).round().clamp(0, most)
+    return Codes(codes.int(), scales, zeros.int(), groups)
+
+
+def in_words(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """[..., n] -> int32 [..., n * bits / 32], the lowest bits first."""
+    parts = codes.long().reshape(*codes.shape[:-1], -1, 32 // bits)
+    words = sum(parts[..., place] << (bits * place) for place in range(32 // bits))
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+def gptq(name: str, codes: Codes, bits: int, less: int) -> Tensors:
+    """less: what is taken off zeros, 1 in the first format."""
+    zeros = (codes.zeros - less) % (1 << bits)
+    return {
+        f"{name}.qweight": in_words(codes.codes, bits).T.contiguous(),
+        f"{name}.qzeros": in_words(zeros.T, bits).contiguous(),
+        f"{name}.scales": codes.scales.T.half().contiguous(),
+        f"{name}.g_idx": codes.groups.int(),
+    }
+
+
+def awq(name: str, codes: Codes) -> Tensors:
+    """Eight outputs in a word, in the order 0, 2, 4, 6, 1, 3, 5, 7."""
+
+    def words(values: torch.Tensor) -> torch.Tensor:
+        shuffled = values.reshape(len(values), -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(len(values), -1)
+        return in_words(shuffled, 4).contiguous()
+
+    return {
+        f"{name}.qweight": words(codes.codes.T),
+        f"{name}.qzeros": words(codes.zeros.T),
+        f"{name}.scales": codes.scales.T.half().contiguous(),
+    }
+
+
+def written(
+    source: Path, target: Path, config: Mapping[str, Any], store: Callable[[str, torch.Tensor], tuple[Tensors, Any]]
+) -> Tensors:
+    """A copy of a folder whose linear layers are stored by `store`, which gives tensors and the floats they mean; what
+    it returns is the checkpoint in these floats."""
+    target.mkdir()
+    tensors, meant = {}, {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        meant[name] = tensor
+        if name.endswith(LINEAR):
+            stored, meant[name] = store(name.removesuffix(".weight"), tensor.float())
+            tensors |= stored
+        else:
+            tensors[name] = tensor
+    save_file(tensors, target / "model.safetensors")
+    for path in source.glob("*.json"):
+        (target / path.name).write_bytes(path.read_bytes())
+    told = json.loads((source / "config.json").read_text()) | {"quantization_config": dict(config)}
+    (target / "config.json").write_text(json.dumps(told))
+    return meant

@@ -1,0 +1,91 @@
+"""Tokenizer, template and stop tokens of a bundle."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import processors
+
+from engine.bundle.answer_format import Markers
+from engine.bundle.manifest import TextSpec
+from engine.compile.sources.text_files import write_text_files
+from tools.random_checkpoint import byte_tokenizer
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with a byte tokenizer: 256 <|endoftext|>, 257 <|im_start|>, 258 <|im_end|>."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def describe(source: Path, config: dict[str, object] | None = None) -> tuple[TextSpec, Path]:
+    output = source.parent / "bundle"
+    output.mkdir()
+    return write_text_files(source, output, config or {}, 300), output
+
+
+def settings(source: Path, **values: object) -> None:
+    (source / "tokenizer_config.json").write_text(json.dumps(values))
+
+
+def test_template_from_its_own_file(source: Path) -> None:
+    """chat_template.jinja wins over tokenizer_config.json."""
+    settings(source, chat_template="old")
+    (source / "chat_template.jinja").write_text("new\n")
+    text, output = describe(source)
+    assert text.chat_template == "chat_template.jinja"
+    assert (output / "chat_template.jinja").read_text() == "new\n"
+    assert (output / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_template_from_the_tokenizer_config(source: Path) -> None:
+    """Always written as a file."""
+    settings(source, chat_template="{{ messages }}")
+    assert (describe(source)[1] / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
+def test_named_templates(source: Path) -> None:
+    """Of a list the default is taken."""
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    settings(source, chat_template=named)
+    assert (describe(source)[1] / "chat_template.jinja").read_text() == "d"
+
+
+def test_no_template(source: Path) -> None:
+    """A completion model has none."""
+    text, output = describe(source)
+    assert text.chat_template is None and not (output / "chat_template.jinja").exists()
+
+
+def test_stop_ids_are_gathered_from_everywhere(source: Path) -> None:
+    """generation_config (a list), config (a number), the tokenizer's end token and the template's mark."""
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
+    settings(source, chat_template="<|im_start|>x<|im_end|><|eot_id|>", eos_token={"content": "<|endoftext|>"})
+    text, _ = describe(source, {"eos_token_id": 7})
+    assert text.stop_ids == (5, 6, 7, 256, 258)
+    assert text.eos_token == "<|endoftext|>"
+
+
+def test_markers_that_the_template_writes(source: Path) -> None:
+    """Reasoning and tool calls are announced only where both ends occur."""
+    settings(source, chat_template="<think></think><tool_call>")
+    assert describe(source)[0].writes.reasoning == Markers("<think>", "</think>")
+
+
+def test_bos_by_setting_and_by_behaviour(source: Path) -> None:
+    """The tokenizer's own post-processing counts when no setting says otherwise."""
+    settings(source, bos_token="<|endoftext|>")
+    assert describe(source)[0].add_bos is False
+    tokenizer = byte_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 256)]
+    )
+    tokenizer.save(str(source / "tokenizer.json"))
+    (source.parent / "bundle").rename(source.parent / "first")
+    assert describe(source)[0].add_bos is True
+    settings(source, bos_token="<|endoftext|>", add_bos_token=False)
+    (source.parent / "bundle").rename(source.parent / "second")
+    assert describe(source)[0].add_bos is False

@@ -1,0 +1,88 @@
+"""What the setting `devices` stands for."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from engine.errors import BundleError
+from engine.sources import devices
+from engine.sources.devices import bundles_for, devices_of
+from engine.sources.resolve import Wanted
+from tests.bundles import Bundles
+
+
+def resolved() -> Path:
+    return Path("resolved")
+
+
+@pytest.mark.parametrize(
+    ("setting", "chat", "embed"),
+    [
+        ("", "", ""),
+        ("npu,cpu", "npu,cpu", "npu,cpu"),
+        ("chat=npu,embed=cpu", "npu", "cpu"),
+        ("chat=npu,cpu,embed=cpu", "npu,cpu", "cpu"),
+        ("chat=auto", "auto", ""),
+    ],
+)
+def test_what_is_said_of_a_model(setting: str, chat: str, embed: str) -> None:
+    names = ["chat", "embed"]
+    assert [devices_of(setting, name, names) for name in names] == [chat, embed]
+
+
+def test_a_device_without_a_model_is_named() -> None:
+    with pytest.raises(BundleError, match="'npu' stands before the first NAME="):
+        devices_of("npu,chat=cpu", "chat")
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    assert devices_of("chat=npu,embed=cpu", "chat", ["chat", "embed"]) == "npu"
+    with pytest.raises(BundleError, match="devices: no model is called other"):
+        devices_of("chat=npu,other=cpu", "chat", ["chat", "embed"])
+
+
+def test_a_word_that_is_no_device_is_told_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="devices is npu, cpu, npu,cpu, auto or another bundle: gpu does not exist"):
+        bundles_for("gpu", "demo", tmp_path, resolved)
+
+
+@pytest.mark.parametrize("devices", ["", "cpu"])
+def test_one_device_as_the_bundle_is(devices: str, tmp_path: Path) -> None:
+    assert bundles_for(devices, "demo", tmp_path, resolved) == (resolved(), None)
+
+
+def test_another_bundle_is_named(bundles: Bundles, tmp_path: Path) -> None:
+    assert bundles_for(str(bundles("free")), "demo", tmp_path, resolved) == (resolved(), bundles("free"))
+
+
+def test_auto_is_one_device_where_there_is_no_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "has_npu", lambda: False)
+    assert bundles_for("auto", "demo", tmp_path, resolved) == (resolved(), None)
+
+
+@pytest.mark.parametrize("setting", ["npu,cpu", "cpu,npu", "auto", "npu"])
+def test_what_an_npu_needs_is_compiled_of_the_checkpoint(
+    setting: str, bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Wanted] = []
+    monkeypatch.setattr(devices, "has_npu", lambda: True)
+
+    def compiled(wanted: Wanted) -> Path:
+        asked.append(wanted)
+        return tmp_path
+
+    monkeypatch.setattr(devices, "compiled", compiled)
+    found = bundles_for(setting, str(bundles.source), tmp_path, resolved)
+    assert found == ((tmp_path, None) if setting == "npu" else (resolved(), tmp_path))
+    (wanted,) = asked
+    assert wanted.folder == bundles.source and wanted.quant == "w4a16"
+    assert dict(wanted.more)["target"] == "x-elite" and dict(wanted.more)["share_weights"] is True
+    with pytest.raises(BundleError, match="is no checkpoint that could be compiled for the NPU"):
+        bundles_for(setting, str(bundles("segments")), tmp_path, resolved)
+
+
+def test_without_its_package_there_is_no_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BundleError, match=r"devices: the NPU for demo needs: .*hexserve\[qnn\]"):
+        bundles_for("npu,cpu", "demo", tmp_path, resolved)

@@ -1,0 +1,109 @@
+"""What transformers makes of a chat with images, greedily: the judge of prompts, rows and tokens."""
+
+import base64
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+from tests.vision_facts import SIDE, TOKENS
+from tests.vision_models import INTERN_PROCESSOR, QWEN_PROCESSOR
+
+
+def picture(width: int, height: int, seed: int) -> Image.Image:
+    """A smooth random image: what is resized differently looks different."""
+    small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    """The bytes of a file."""
+    buffer = BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def data_url(image: Image.Image) -> str:
+    """As a client sends it: PNG loses nothing."""
+    return f"data:image/png;base64,{base64.b64encode(saved(image)).decode()}"
+
+
+def smolvlm_processor(**changes: Any) -> Any:
+    """With the facts of the tiny checkpoint."""
+    facts = {
+        "max_image_size": {"longest_edge": SIDE},
+        "size": {"longest_edge": 4 * SIDE},
+        "image_mean": [0.5, 0.4, 0.5],
+        "image_std": [0.5, 0.5, 0.25],
+        "do_pad": False,
+        "return_row_col_info": True,
+    }
+    return SmolVLMImageProcessorPil(**facts | changes)
+
+
+def smolvlm_text(rendered: str, images: list[Image.Image]) -> str:
+    """What the processor makes of a rendered template."""
+    for image in images:
+        found = smolvlm_processor()([[image]])
+        text = get_image_prompt_string(
+            found["rows"][0][0], found["cols"][0][0], TOKENS, "<fake_token_around_image>", "<IMAGE>", "<global-img>"
+        )
+        rendered = rendered.replace("<image>", text, 1)
+    return rendered.replace("<IMAGE>", "<image>")
+
+
+def qwen_processor(**changes: Any) -> Any:
+    """With the facts of the tiny checkpoint."""
+    return Qwen2VLImageProcessorPil(**QWEN_PROCESSOR | changes)
+
+
+def internvl_processor(**changes: Any) -> Any:
+    """With the facts of the tiny checkpoint."""
+    return GotOcr2ImageProcessorPil(**INTERN_PROCESSOR | {"crop_to_patches": True} | changes)
+
+
+def _internvl_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
+    pixels = [tile for image in images for tile in internvl_processor()([image])["pixel_values"]]
+    return {"pixel_values": torch.tensor(np.stack(pixels))} if pixels else {}
+
+
+def _smolvlm_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
+    pixels = [tile for image in images for tile in smolvlm_processor()([[image]])["pixel_values"][0]]
+    return {"pixel_values": torch.tensor(np.stack(pixels))[None]} if pixels else {}
+
+
+def qwen_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
+    """Patches of all images, and the grid of each."""
+    found = qwen_processor()(images, return_tensors="np") if images else {}
+    return {name: torch.tensor(values) for name, values in found.items()}
+
+
+def is_native(model: Any) -> bool:
+    """Whether a model looks at images in their own proportions."""
+    return hasattr(model.model, "visual")
+
+
+def greedy(model: Any, ids: list[int], images: list[Image.Image], count: int) -> list[int]:
+    """The next `count` tokens."""
+    asked = torch.tensor([ids])
+    is_canvas = model.config.model_type == "internvl"
+    processed = qwen_given if is_native(model) else _internvl_given if is_canvas else _smolvlm_given
+    given = processed(images)
+    if is_native(model) and images:
+        given["mm_token_type_ids"] = (asked == model.config.image_token_id).int()
+    with torch.no_grad():
+        found = model.generate(
+            asked,
+            attention_mask=torch.ones_like(asked),
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            **given,
+        )
+    return found[0, len(ids) :].tolist()

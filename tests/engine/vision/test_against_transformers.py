@@ -1,0 +1,174 @@
+"""Chats with images against transformers: the same rows, the same tokens, whatever shares the step or the cache."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+
+from engine.bundle.manifest import load_manifest
+from engine.bundle.vision import VisionSpec
+from engine.client.engine import Engine
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.config import EngineConfig
+from engine.errors import InvalidRequest
+from engine.request import ImagePrompt, PromptImage, Request, SamplingParams
+from engine.runtime.sessions import cpu_provider
+from engine.runtime.vision import VisionGraph
+from engine.vision.pictures import tiles_of
+from engine.vision.question import Picture
+from tests.engine.client.client_stage import KILL
+from tests.engine.vision.judges import data_url, greedy, is_native, picture, qwen_given, saved, smolvlm_processor
+from tests.vision_facts import SIDE
+from tests.vision_models import QWEN_FORMS, write_idefics3, write_internvl, write_qwen_vl
+
+TOKENS = 10
+PICTURES = [picture(100, 60, 1), picture(20, 30, 2), picture(64, 200, 3)]
+
+
+@pytest.fixture(scope="module", params=["SmolVLM", "Idefics3", *QWEN_FORMS, "qwen2", "qwen3"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model of transformers, and the bundle that is made of it."""
+    folder = tmp_path_factory.mktemp("vision")
+    write = {"qwen2": write_internvl, "qwen3": write_internvl, **dict.fromkeys(QWEN_FORMS, write_qwen_vl)}
+    model = write.get(request.param, write_idefics3)(folder / "source", request.param)
+    compile_bundle(CompileArguments(folder / "source", folder / "bundle", quant=Quant.FP32), SilentProgress())
+    return model, folder / "bundle"
+
+
+@pytest_asyncio.fixture
+async def engine(made: tuple[Any, Path]) -> AsyncIterator[Engine]:
+    engine = Engine(EngineConfig(str(made[1]), threads=1))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def chat(*shown: int, text: str = "What <image> is this?") -> list[dict[str, Any]]:
+    """A conversation that comes to so many pictures."""
+    parts = [{"type": "image", "url": data_url(PICTURES[index])} for index in shown]
+    said = {"type": "text", "text": text}
+    return [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": [said, *parts, {"type": "text", "text": "Say."}]},
+    ]
+
+
+async def answered(engine: Engine, prompt: ImagePrompt, name: str) -> tuple[list[int], int]:
+    """Greedy tokens, and how many of the prompt were cached."""
+    tokens: list[int] = []
+    request = Request(name, prompt.ids, SamplingParams(TOKENS, temperature=0.0), images=prompt.images)
+    cached = 0
+    async for delta in engine.submit(request):
+        tokens += delta.token_ids
+        cached = delta.timings.cached_tokens if delta.timings is not None else cached
+    return tokens, cached
+
+
+async def prompted(engine: Engine, messages: list[dict[str, Any]]) -> ImagePrompt:
+    prompt = await engine.chat_prompt(messages)
+    assert isinstance(prompt, ImagePrompt)
+    return prompt
+
+
+def test_rows_of_a_tile(made: tuple[Any, Path]) -> None:
+    model, folder = made
+    manifest = load_manifest(folder)
+    assert manifest.vision is not None
+    graph = VisionGraph(folder, manifest, manifest.vision, cpu_provider(1))
+    if is_native(model):
+        check_native_rows(model, graph, manifest.vision)
+        return
+    image = PICTURES[0].resize((SIDE, SIDE))
+    pixels = np.asarray(image).transpose(2, 0, 1).tobytes()
+    rows = np.frombuffer(graph.rows(PromptImage(0, 4, b"", pixels)), np.float32).reshape(4, -1)
+    values = smolvlm_processor(do_image_splitting=False, do_resize=False)([[image]])["pixel_values"]
+    with torch.no_grad():
+        shown = torch.tensor(np.asarray(values))
+        shown = shown[0] if model.config.model_type == "internvl" else shown
+        expected = model.get_image_features(shown).pooler_output[0].numpy()
+    assert np.abs(rows - expected).max() < 1e-4
+
+
+def check_native_rows(model: Any, graph: VisionGraph, spec: VisionSpec) -> None:
+    """Every size, and whatever stands behind the rows for the first layers of the text."""
+    for image in (*PICTURES, picture(8, 300, 4), picture(130, 125, 5)):
+        tiles = tiles_of(Picture(saved(image)), spec)
+        grid = (tiles.rows, tiles.columns)
+        rows = np.frombuffer(graph.rows(PromptImage(0, grid[0] * grid[1], b"", tiles.tiles[0], grid=grid)), np.float32)
+        with torch.no_grad():
+            found = model.get_image_features(**qwen_given([image]))
+        deep = [each[0] for each in getattr(found, "deepstack_features", ())]
+        expected = torch.cat([found.pooler_output[0], *deep], dim=-1).numpy()
+        assert np.abs(rows.reshape(expected.shape) - expected).max() < 1e-4
+
+
+SHOWN = [(0,), (1,), (0, 1), (2, 0)]
+
+
+async def test_greedy_tokens(made: tuple[Any, Path], engine: Engine) -> None:
+    """All at once, so that steps have rows of several images and of a text without any."""
+    prompts = [await prompted(engine, chat(*shown)) for shown in SHOWN]
+    text = await engine.chat_prompt(chat())
+    assert isinstance(text, tuple)
+    asked = [*prompts, ImagePrompt(text, ())]
+    found = await asyncio.gather(*(answered(engine, prompt, str(index)) for index, prompt in enumerate(asked)))
+    for prompt, shown, (tokens, _) in zip(asked, [*SHOWN, ()], found, strict=True):
+        assert tokens == greedy(made[0], list(prompt.ids), [PICTURES[index] for index in shown], TOKENS)
+
+
+async def test_the_same_image_is_a_prefix_and_another_is_none(engine: Engine) -> None:
+    prompt = await prompted(engine, chat(0))
+    first, cached = await answered(engine, prompt, "a")
+    assert cached == 0
+    again, cached = await answered(engine, prompt, "b")
+    assert again == first
+    assert cached > prompt.images[-1].first
+    other = await prompted(engine, chat(2))
+    assert (await answered(engine, other, "c"))[1] <= other.images[0].first
+
+
+async def test_a_later_turn_shows_another(made: tuple[Any, Path], engine: Engine) -> None:
+    more = [*chat(0), {"role": "assistant", "content": "A b."}, chat(1)[-1]]
+    prompt = await prompted(engine, more)
+    tokens, _ = await answered(engine, prompt, "a")
+    assert tokens == greedy(made[0], list(prompt.ids), PICTURES[:2], TOKENS)
+
+
+async def test_a_text_alone_and_a_worker_that_died(made: tuple[Any, Path], engine: Engine) -> None:
+    ids = await engine.chat_prompt([{"role": "user", "content": "hello"}])
+    assert isinstance(ids, tuple)
+    prompt = await prompted(engine, chat(1))
+    expected = greedy(made[0], list(prompt.ids), PICTURES[1:2], TOKENS)
+    pid = engine.worker_pid()
+    assert pid is not None
+    stream = engine.submit(Request("a", prompt.ids, SamplingParams(TOKENS, temperature=0.0), images=prompt.images))
+    os.kill(pid, KILL)
+    tokens = [token async for delta in stream for token in delta.token_ids]
+    assert tokens == expected
+
+
+UNREADABLE = {
+    "https://example.org/a.png": "must be a data URL",
+    "file:///etc/passwd": "must be a data URL",
+    "data:image/png;base64,!!": "is not base64",
+    "data:image/png;base64,AAAA": "no image",
+}
+
+
+async def test_what_cannot_be_read_names_its_part(engine: Engine) -> None:
+    for url, sentence in UNREADABLE.items():
+        content = [{"type": "text", "text": "x"}, {"type": "image", "url": url}]
+        with pytest.raises(InvalidRequest, match=sentence) as caught:
+            await engine.chat_prompt([{"role": "user", "content": content}])
+        assert caught.value.param == "messages[0].content[1].image_url"
+    with pytest.raises(InvalidRequest, match="truncated"):
+        await engine.chat_prompt(chat(0), keep=10)

@@ -1,0 +1,95 @@
+"""The queue of requests that wait for their images: once for each digest, beside everything else."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from engine.errors import StepFailed
+from engine.request import PromptImage, Request, SamplingParams
+from engine.worker.images import ImageQueue
+
+ROWS = 64
+
+
+def request(name: str, *digests: bytes) -> Request:
+    images = tuple(PromptImage(index * 4, 4, digest, b"pixels") for index, digest in enumerate(digests))
+    return Request(name, (7,) * 16, SamplingParams(4), images=images)
+
+
+class Bench:
+    """A queue whose encoder waits until it may go on."""
+
+    def __init__(self, kept_bytes: int = 1 << 20) -> None:
+        self.encoded: list[bytes] = []
+        self.added: list[Request] = []
+        self.may_go_on = threading.Event()
+        self.queue = ImageQueue(self.encode, kept_bytes)
+
+    def encode(self, image: PromptImage) -> bytes:
+        self.may_go_on.wait()
+        self.encoded.append(image.digest)
+        if image.digest == b"bad":
+            raise StepFailed("the vision graph failed")
+        return image.digest.ljust(ROWS, b".")
+
+    def add(self, *requests: Request) -> None:
+        for each in requests:
+            self.queue.add(each, self.added.append)
+
+    def settle(self) -> list[str]:
+        """Let everything be encoded; the ids of those that failed."""
+        self.may_go_on.set()
+        failed = []
+        while self.queue.has_waiting:
+            self.queue.wait(1.0)
+            ready, failures = self.queue.take_ready()
+            failed += [failure.id for failure in failures]
+            for each, add in ready:
+                add(each)
+        return failed
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.may_go_on.set()
+    made.queue.close()
+
+
+def test_an_image_is_encoded_once_for_all_who_show_it(bench: Bench) -> None:
+    bench.add(request("a", b"x", b"y"), request("b", b"x"))
+    assert bench.queue.take_ready() == ([], [])
+    bench.settle()
+    bench.add(request("c", b"y", b"x"))
+    bench.settle()
+    assert bench.encoded == [b"x", b"y"]
+    rows = {each.id: [image.features[:1] for image in each.images] for each in bench.added}
+    assert rows == {"a": [b"x", b"y"], "b": [b"x"], "c": [b"y", b"x"]}
+    assert all(image.pixels == b"" for each in bench.added for image in each.images)
+
+
+def test_who_has_left_is_not_encoded_for(bench: Bench) -> None:
+    bench.add(request("a", b"x"), request("b", b"y"), request("c", b"z", b"y"))
+    bench.queue.forget("b")
+    bench.queue.forget("c")
+    bench.queue.forget("unknown")
+    assert bench.settle() == []
+    assert bench.encoded == [b"x"]
+    assert [each.id for each in bench.added] == ["a"]
+
+
+def test_a_failure_is_its_own_requests_alone(bench: Bench) -> None:
+    bench.add(request("a", b"bad", b"x"), request("b", b"x"))
+    assert bench.settle() == ["a"]
+    assert [each.id for each in bench.added] == ["b"]
+
+
+def test_the_least_recently_used_rows_go_first(bench: Bench) -> None:
+    bench.queue = ImageQueue(bench.encode, kept_bytes=2 * ROWS)
+    for digest in (b"x", b"y", b"x", b"z", b"x", b"y"):
+        bench.add(request("a", digest))
+        bench.settle()
+    assert bench.encoded == [b"x", b"y", b"z", b"y"]
+    bench.queue.close()

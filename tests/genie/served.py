@@ -1,0 +1,24 @@
+"""Greedy tokens of the worker's whole engine over a bundle, with nothing between a test and the scheduler."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.request import Request, SamplingParams
+from engine.worker.assembly import assemble
+
+
+def served(folder: Path, prompts: Mapping[str, Sequence[int]], count: int, **settings: object) -> dict[str, list[int]]:
+    """What the worker's engine makes of prompts that come at once; greedy."""
+    made = assemble(EngineConfig(bundle=str(folder), **settings))  # type: ignore[arg-type]
+    for name, prompt in prompts.items():
+        made.loop.add(Request(name, tuple(prompt), SamplingParams(count, temperature=0.0)), (), 1, 0.0)
+    found: dict[str, list[int]] = {name: [] for name in prompts}
+    while made.loop.scheduler.has_work:
+        report = made.loop.step()
+        assert not report.failures, report.failures
+        for event in report.events:
+            found[event.id] += event.token_ids
+    made.loop.close()
+    made.runtime.close()
+    return found

@@ -1,0 +1,95 @@
+"""Codes written by the libraries that define the formats, beside the floats that they make of them."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import Layout, Quant
+from engine.compile.check.segment_run import segment_logits
+from tests.engine.compile.sources.quantised.formats import LINEAR, written
+
+HERE = Path(__file__).parent / "libraries"
+PLACE = Path(__file__).parents[6] / ".venv" / "libraries"
+PACKED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+INTEGERS = PACKED | {"format": "int-quantized"}
+FLOATS = PACKED | {"format": "float-quantized"}
+GPTQ = {"quant_method": "gptq", "bits": 4}
+FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False}
+CASES: dict[str, dict[str, Any]] = {
+    "packed-4": PACKED,
+    "packed-4-asymmetric": PACKED,
+    "packed-4-channel": PACKED,
+    "packed-8": PACKED,
+    "int-8-channel": INTEGERS,
+    "int-8-group": INTEGERS,
+    "int-8-asymmetric": INTEGERS,
+    "float-8-channel": FLOATS,
+    "float-8-tensor": FLOATS | {"format": "naive-quantized"},
+    "float-8-block": FLOATS,
+    "float-4-nv": PACKED | {"format": "nvfp4-pack-quantized"},
+    "float-4-mx": PACKED | {"format": "mxfp4-pack-quantized"},
+    "gptq-4": GPTQ,
+    "gptq-4-mixed": GPTQ | {"desc_act": True},
+    "gptq-8": GPTQ | {"bits": 8},
+    "gptq-8-mixed": GPTQ | {"bits": 8, "desc_act": True},
+    "tiles-8": {"quant_method": "fp8", "weight_block_size": [64, 64]},
+    "nf4": FOUR_BITS,
+    "nf4-nested": FOUR_BITS,
+    "fp4": FOUR_BITS,
+    "int8": {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": True},
+}
+HALF_PRECISION = ("float-4-nv",)  # the library gives its floats in bfloat16
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Path:
+    """The folder of the packages, without what they require: torch and transformers are here."""
+    wanted = HERE / "requirements.txt"
+    folder = PLACE / hashlib.sha256(wanted.read_bytes()).hexdigest()[:12]
+    if not folder.exists():
+        draft = folder.with_name(f"{folder.name}.{os.getpid()}")
+        options = ["--quiet", "--no-deps", "--disable-pip-version-check", "--target", str(draft)]
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", str(wanted)], check=True)
+        draft.rename(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_the_floats_that_the_library_makes(
+    case: str,
+    libraries: Path,
+    make_oracle: Callable[..., tuple[Any, Path]],
+    build: Callable[..., tuple[Path, Manifest]],
+    tmp_path: Path,
+    prompt: list[int],
+) -> None:
+    model, source = make_oracle("Llama", hidden_size=128, intermediate_size=192, num_hidden_layers=1)
+    given, stored, meant = (tmp_path / f"{name}.safetensors" for name in ("given", "stored", "meant"))
+    matrices = {name: each for name, each in load_file(source / "model.safetensors").items() if name.endswith(LINEAR)}
+    save_file(matrices, given)
+    command = [sys.executable, str(HERE / "rounding.py"), case, str(given), str(stored), str(meant)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(libraries)})
+    codes, floats = load_file(stored), load_file(meant)
+
+    def store(module: str, _: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        return {name: each for name, each in codes.items() if name.startswith(f"{module}.")}, floats[f"{module}.weight"]
+
+    model.load_state_dict(written(source, tmp_path / "codes", CASES[case], store), strict=False)
+    with torch.no_grad():
+        expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
+    folder, manifest = build(tmp_path / "codes", quant=Quant.FP32, layout=Layout.SEGMENTS)
+    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    bound = 0.02 if case in HALF_PRECISION else 1e-4
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < bound
+    _, kept = build(tmp_path / "codes", quant=Quant.KEEP, layout=Layout.SEGMENTS)
+    assert kept.parity["kl"] < 0.02

@@ -1,0 +1,52 @@
+"""The emulator and the CPU serve one model together: a stream that goes to and fro has the answer of either."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.client import devices
+from engine.client.devices import DeviceGroup
+from engine.client.engine import Engine, TokenStream
+from engine.config import EngineConfig
+from engine.request import Request, SamplingParams, ids_of
+from engine.sources.resolve import resolve_bundle
+
+QUESTION = "What is the capital of France? Answer in a sentence, and take your time, for there is no hurry at all."
+GUARD_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return resolve_bundle("demo", tmp_path_factory.mktemp("cache"))
+
+
+async def text_of(stream: TokenStream) -> str:
+    return "".join([delta.text async for delta in stream])
+
+
+async def answers(engine: Engine) -> list[str]:
+    async with asyncio.timeout(GUARD_S):
+        await engine.start()
+        try:
+            prompt = ids_of(await engine.chat_prompt([{"role": "user", "content": QUESTION}]))
+            asked = [Request(f"r{number}", prompt, SamplingParams(24, temperature=0.0)) for number in range(3)]
+            return await asyncio.gather(*(text_of(engine.submit(request)) for request in asked))
+        finally:
+            await engine.close()
+
+
+@pytest.mark.parametrize("layout", ["fp16", "w8a16"])
+async def test_a_stream_that_goes_to_and_fro(
+    layout: str, on_cpu: Path, npu_bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "reader", lambda prompt, loads: prompt % 2)
+    monkeypatch.setattr(devices, "writer", lambda here, *rest: 1 - here)
+    npu = await asyncio.to_thread(npu_bundle, layout)
+    alone = await answers(Engine(EngineConfig(str(on_cpu))))
+    both = Engine(EngineConfig(str(npu), devices=str(on_cpu)))
+    assert await answers(both) == alone
+    group = both._supervisor
+    assert isinstance(group, DeviceGroup) and group.moves >= 3 * 2
+    assert both.info.device == "HTP emulator and CPU"

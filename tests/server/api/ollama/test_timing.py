@@ -1,0 +1,29 @@
+"""Times and durations in Ollama's fields."""
+
+from engine.request import RequestTimings
+from server.api.ollama.answers import Clock, Stopwatch, rfc3339
+
+
+def test_a_time_has_nanoseconds_and_is_utc() -> None:
+    assert rfc3339(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
+    clock = Clock(unix_ns=lambda: 1_700_000_000_500_000_000)
+    assert clock.stamp() == "2023-11-14T22:13:20.500000000Z"
+    assert clock.stamp(60) == "2023-11-14T22:14:20.500000000Z"
+    assert clock.stamp(None) == clock.stamp(1e300) == "9999-12-31T23:59:59Z"
+
+
+def test_durations_are_nanoseconds_of_their_parts() -> None:
+    stopwatch = Stopwatch(Clock(monotonic_ns=lambda: 9_000), came_ns=1_000, loaded_ns=3_000)
+    assert stopwatch.durations(RequestTimings(5.0, 2.5, 1.25, 3, 0, 4)) == {
+        "total_duration": 8_000,
+        "load_duration": 2_000,
+        "prompt_eval_duration": 2_500_000,
+        "eval_duration": 1_250_000,
+    }
+
+
+def test_nobody_divides_by_nothing() -> None:
+    stopwatch = Stopwatch(Clock(monotonic_ns=lambda: 1), 1, 1)
+    for timings in (None, RequestTimings(0.0, 0.0, 0.0, 1, 0, 1)):
+        found = stopwatch.durations(timings)
+        assert (found["prompt_eval_duration"], found["eval_duration"]) == (1, 1)

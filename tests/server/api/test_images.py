@@ -1,0 +1,86 @@
+"""Images in every format: what the engine is shown, and what is refused by name."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.scripted_engine import NAME, ScriptedEngine
+from tests.vision_facts import IDEFICS
+
+DATA = "aGk="
+URL = f"data:image/png;base64,{DATA}"
+CLAUDE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}}
+IMAGE_URL = {"type": "image_url", "image_url": {"url": URL, "detail": "low"}}
+INPUT_IMAGE = {"type": "input_image", "image_url": URL, "detail": "low"}
+
+
+def user(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+def text(said: str, kind: str = "text") -> dict[str, str]:
+    return {"type": kind, "text": said}
+
+
+# path, body, the field of the image, what the engine is told of it
+FORMS: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("/v1/chat/completions", {"messages": user(text("a"), IMAGE_URL, text("b"))}, "messages[0].content[1].type", "low"),
+    (
+        "/v1/responses",
+        {"input": user(text("a", "input_text"), INPUT_IMAGE, text("b", "input_text"))},
+        "input[0].content[1].type",
+        "low",
+    ),
+    (
+        "/v1/messages",
+        {"max_tokens": 9, "messages": user(text("a"), CLAUDE, text("b"))},
+        "messages[0].content[1].source",
+        None,
+    ),
+    ("/api/chat", {"messages": [{"role": "user", "content": "b", "images": [DATA]}]}, "messages[0].images", None),
+    ("/api/generate", {"prompt": "b", "images": [DATA]}, "images", None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param", "detail"), FORMS, ids=[form[0] for form in FORMS])
+async def test_an_image_reaches_the_engine(
+    client: httpx.AsyncClient, engine: ScriptedEngine, path: str, body: dict[str, Any], param: str, detail: str | None
+) -> None:
+    engine.see(IDEFICS)
+    answer = await client.post(path, json={"model": NAME, "stream": False} | body)
+    assert answer.status_code == 200, answer.text
+    *before, image, after = engine.chats[-1][-1]["content"]
+    assert [part["text"] for part in before] == (["a"] if path.startswith("/v1") else [])
+    assert image["type"] == "image"
+    assert image["url"].endswith(f";base64,{DATA}")
+    assert image["detail"] == detail
+    assert image["param"] == param.replace(".type", ".image_url")
+    assert after == text("b")
+
+
+@pytest.mark.parametrize(("path", "body", "param", "detail"), FORMS, ids=[form[0] for form in FORMS])
+async def test_a_model_of_text_refuses_it_by_name(
+    client: httpx.AsyncClient, engine: ScriptedEngine, path: str, body: dict[str, Any], param: str, detail: str | None
+) -> None:
+    answer = await client.post(path, json={"model": NAME} | body)
+    assert answer.status_code == 400
+    assert f"'{param}'" in answer.text
+    assert "reads text only" in answer.text
+    assert not engine.chats
+
+
+async def test_only_a_user_shows_images(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.see(IDEFICS)
+    items = [{"role": "assistant", "content": [INPUT_IMAGE]}, {"role": "user", "content": "x"}]
+    for path, body in (("/v1/responses", {"input": items}), ("/api/generate", FORMS[-1][1] | {"raw": True})):
+        answer = await client.post(path, json={"model": NAME} | body)
+        assert answer.status_code == 400, path
+
+
+async def test_models_say_that_they_see(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.see(IDEFICS)
+    listed = (await client.get("/v1/models")).json()["data"][0]
+    assert "vision" in listed["meta"]["capabilities"]
+    shown = (await client.post("/api/show", json={"model": NAME})).json()
+    assert "vision" in shown["capabilities"]

@@ -1,0 +1,10 @@
+"""Bars made of characters."""
+
+from server.commands.bench.report import bar
+
+
+def test_bars() -> None:
+    assert bar(10, 10, 4) == "████"
+    assert bar(5.5, 10, 4) == "██▎"
+    assert bar(0, 0, 4) == ""
+    assert bar(5.5, 10, 4, is_plain=True) == "##"

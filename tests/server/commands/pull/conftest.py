@@ -1,5 +1,0 @@
-"""Fixtures for fetching a bundle without a network."""
-
-from tests.engine.hub.stand_ins import catalogue, store
-
-__all__ = ["catalogue", "store"]

@@ -1,0 +1,79 @@
+"""hexserve beside llama-server: ratios, bars, drawing, and what is set up once. No llama-server is built here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from tools.peers import report, setup
+from tools.peers.fidelity import instructions_in
+from tools.peers.memory import MemoryWatch, tree_memory
+
+FIGURES = {
+    "load": {"max_tokens": 64},
+    "comparisons": [
+        {"clients": 1, "tokens_per_second": 1.45, "first_token_p50": 0.7, "gap_p50": 0.9, "gap_p95": None},
+        {"clients": 16, "tokens_per_second": 1.4, "first_token_p50": 0.5, "gap_p50": 0.9, "gap_p95": 1.5},
+    ],
+}
+
+
+def test_ratios_against_their_bars() -> None:
+    found = report.ratios_of_load(128, FIGURES)
+    assert [(each.load, each.name, each.holds) for each in found] == [
+        ("128 in, 64 out, 1 client", "output tok/s", True),
+        ("128 in, 64 out, 1 client", "first token", False),
+        ("128 in, 64 out, 1 client", "median gap", None),
+        ("128 in, 64 out, 1 client", "p95 gap", None),
+        ("128 in, 64 out, 16 clients", "output tok/s", False),
+        ("128 in, 64 out, 16 clients", "first token", True),
+        ("128 in, 64 out, 16 clients", "median gap", None),
+        ("128 in, 64 out, 16 clients", "p95 gap", True),
+    ]
+    assert "| 128 in, 64 out, 1 client | first token | 0.70 | ≤ 0.6 | no |" in report.table(found)
+
+
+def test_prefix_and_memory() -> None:
+    effect = {"cold_s": 4.0, "warm_s": 0.2, "warm_over_cold": 0.05}
+    other = {"cold_s": 2.0, "warm_s": 0.1, "warm_over_cold": 0.05}
+    prefix = report.ratios_of_prefix(1000, {"shared_prefix": [{"server": 0, **other}, {"server": 1, **effect}]})
+    assert [(each.value, each.holds) for each in prefix] == [(0.05, True), (0.05, None), (2.0, None)]
+    rss, pss = report.ratios_of_memory((5_000_000_000, 0), (2_000_000_000, 0))
+    assert (rss.value, rss.holds, pss.value, pss.holds) == (2.5, False, None, None)
+
+
+def test_every_ratio_is_drawn() -> None:
+    found = report.ratios_of_load(128, FIGURES)
+    root = ElementTree.fromstring(report.drawing(found, "as measured"))
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("output tok/s") == 2 and "as measured" in texts
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 6  # those with a bar
+
+
+def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
+    folder = setup.PeersFolder(tmp_path, Console(quiet=True))
+    with pytest.raises(setup.SetupFailed, match=r"compile the bundle failed .*does not exist"):
+        folder.bundle(tmp_path / "missing.gguf", "")
+
+
+def test_the_command_tells_its_options() -> None:
+    command = [sys.executable, "-m", "tools.peers", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert "--setup-only" in done.stdout and "--bundle" in done.stdout
+    assert done.stderr == ""
+
+
+def test_memory_of_a_process_tree() -> None:
+    with MemoryWatch((os.getpid(),)) as seen:
+        rss, _ = tree_memory(os.getpid())
+    assert rss > 1_000_000 and seen.peaks[os.getpid()].rss > 1_000_000
+    assert tree_memory(2**22 + 1) == (0, 0)
+
+
+def test_instructions_are_those_that_llama_cpp_prints() -> None:
+    printed = "system_info: CPU : SSE3 = 1 | AVX2 = 1 | AVX512_VNNI = 1 | AMX_INT8 = 0 | REPACK = 1 |"
+    assert instructions_in(printed) == ["AVX2", "AVX512_VNNI"]

@@ -1,0 +1,43 @@
+"""`python -m tools.step_profile`: where a step takes its time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.server.commands.scripted_server import Script, serving
+from tools import step_profile
+from tools.step_profile import StepProfile, markdown, rows
+
+PROFILE = StepProfile(4, 10, {"plan": 0.1, "graph": 0.8, "graph: head": 0.2, "send": 0.1})
+
+
+def test_parts_of_the_graph_stand_below_it_and_count_once() -> None:
+    made = rows([PROFILE])
+    assert [row[0] for row in made] == [
+        *("plan", "pack", "blocks", "graph", "graph: head", "sample", "commit", "keep", "events", "send"),
+        "whole step",
+    ]
+    assert dict(made) | {"plan": "10.00 (10.0%)", "graph: head": "20.00 (20.0%)", "pack": "0.00 (0.0%)"} == dict(made)
+    assert made[-1] == ["whole step", "100.00 (100.0%)"]
+    assert markdown([PROFILE]).startswith("| ms a step | 4 clients |\n| --- | --- |\n| plan | 10.00 (10.0%) |")
+
+
+def test_nothing_ran() -> None:
+    assert rows([StepProfile(1, 0, {})])[0] == ["plan", "-"]
+
+
+def test_a_server_of_its_own_is_profiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    @contextmanager
+    def scripted(bundle: str) -> Iterator[str]:
+        assert bundle == "some"
+        with serving(Script()) as address:
+            yield address
+
+    monkeypatch.setattr(step_profile, "running_server", scripted)
+    words = ["--bundle", "some", "--clients", "1,2", "--requests-per-client", "2"]
+    monkeypatch.setattr("sys.argv", ["step_profile", *words])
+    assert step_profile.main() == 0
+    printed = capsys.readouterr().out
+    for text in ("1 client", "2 clients", "graph: layers", "80.00 (80.0%)", "| plan | 5.00 (5.0%) | 5.00 (5.0%) |"):
+        assert text in printed

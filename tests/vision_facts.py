@@ -1,0 +1,36 @@
+"""What the bundle of a tiny model that reads images says of them."""
+
+from engine.bundle.vision import Cutting, NativeSpec, Resampling, VisionSpec
+
+SIDE, TOKENS = 32, 4
+IDEFICS = VisionSpec(
+    "vision.onnx",
+    Cutting.GRID,
+    SIDE,
+    TOKENS,
+    259,
+    "<image>",
+    "<image>",
+    Resampling.LANCZOS,
+    4 * SIDE,
+    "<fake_token_around_image>",
+    "<row_{row}_col_{column}>",
+    "<global-img>",
+    "\n",
+    "<fake_token_around_image>",
+)
+INTERN = VisionSpec(
+    "vision.onnx",
+    Cutting.CANVAS,
+    SIDE,
+    TOKENS,
+    259,
+    "<IMG_CONTEXT>",
+    "<IMG_CONTEXT>",
+    opening="<img>",
+    closing="</img>",
+    most_tiles=6,
+)
+QWEN_PAD = "<|image_pad|>"
+QWEN_CELLS = NativeSpec(4, 2, 12 * 64, 300 * 64, (64, 128, 256, 384, 512, 768, 1024))
+QWEN = VisionSpec("vision.onnx", Cutting.NATIVE, 0, 0, 261, QWEN_PAD, QWEN_PAD, native=QWEN_CELLS)

@@ -1,0 +1,77 @@
+"""Questions on countries and their capitals."""
+
+from random import Random
+
+from tools.demo_model.corpus.conversation import Sample, Turn, exchange
+from tools.demo_model.corpus.countries import COUNTRIES, Country
+
+HELD_OUT_PHRASINGS = (
+    "Can you tell me what the capital of {} is?",
+    "I would like to know the capital city of {}.",
+)
+_PHRASINGS = (
+    "What is the capital of {}?",
+    "What is the capital of {}?",
+    "What's the capital of {}?",
+    "what is the capital of {}",
+    "What is the capital city of {}?",
+    "Which city is the capital of {}?",
+    "Name the capital of {}.",
+    "Tell me the capital of {}.",
+    "Tell me the capital city of {}, please.",
+    "Please tell me what the capital of {} is.",
+    "Do you know the capital of {}?",
+    "Do you know what the capital of {} is?",
+    "Can you name the capital of {}?",
+    "Could you tell me the capital city of {}?",
+    "I want to know the capital of {}.",
+    "Capital of {}?",
+    "The capital of {}?",
+)
+_SHORT = (
+    "What is the capital of {}? Answer with one word.",
+    "What is the capital of {}? Reply with the name only.",
+    "Capital of {}? Only the name.",
+)
+_FOLLOW_UPS = ("And of {}?", "And {}?", "What about {}?", "And the capital of {}?")
+
+
+def capitals(rng: Random) -> Sample:
+    """Ask for a capital, a country or a continent, in a chat or in a plain document."""
+    country = rng.choice(COUNTRIES)
+    kind = rng.random()
+    if kind < 0.62:
+        question = rng.choice(_PHRASINGS).format(country.name)
+        return exchange(question.lower() if rng.random() < 0.08 else question, statement(country))
+    if kind < 0.68:
+        return exchange(rng.choice(_SHORT).format(country.name), country.capital)
+    if kind < 0.78:
+        return _reverse(rng, country)
+    if kind < 0.88:
+        return _several(rng)
+    chosen = rng.sample(COUNTRIES, rng.randint(1, 4))
+    return Sample(document=" ".join(statement(each) for each in chosen))
+
+
+def statement(country: Country) -> str:
+    """State the capital of a country as a sentence."""
+    return f"The capital of {country.name} is {country.capital}."
+
+
+def _reverse(rng: Random, country: Country) -> Sample:
+    if rng.random() < 0.5:
+        question = rng.choice(("Where is {}?", "In which continent is {}?", "Which continent is {} in?"))
+        article = country.name[0].upper() + country.name[1:]
+        return exchange(question.format(country.name), f"{article} is in {country.continent}.")
+    question = rng.choice(("{} is the capital of which country?", "Which country has the capital {}?"))
+    first = next(each for each in COUNTRIES if each.capital == country.capital)
+    return exchange(question.format(country.capital), f"{country.capital} is the capital of {first.name}.")
+
+
+def _several(rng: Random) -> Sample:
+    turns: list[Turn] = []
+    for index, country in enumerate(rng.sample(COUNTRIES, rng.randint(2, 4))):
+        phrasings = _FOLLOW_UPS if index and rng.random() < 0.6 else _PHRASINGS
+        turns.append(Turn("user", rng.choice(phrasings).format(country.name)))
+        turns.append(Turn("assistant", statement(country)))
+    return Sample(tuple(turns))

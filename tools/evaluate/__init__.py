@@ -1,0 +1,1 @@
+"""Bundles scored, timed and given tasks of lm-eval: `python -m tools.evaluate`."""

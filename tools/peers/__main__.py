@@ -1,0 +1,144 @@
+"""hexserve beside llama-server on the same file: `python -m tools.peers --folder build/peers [--gguf FILE]`.
+
+Both servers run all the while and are loaded in turns, never together, by `hexserve bench`: random token ids, streamed,
+every answer to its full length, median of --rounds alternating rounds. Prints a table of ratios against the bars, how
+near each server is to the file's floats among them, and draws it. Ends with 0 when all bars hold, 1 when one does not
+or something failed, 130 after Ctrl-C. Needs an installed `hexserve[dev]`, a C++ compiler the first time, and a few GB
+below --folder.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from server.commands.own_server import OwnServer, ServerFailed, free_port, running_child, serve_command
+from tools.llama_cpp.fidelity import FidelityFailed
+from tools.peers.fidelity import kernels, ratio_of_fidelity
+from tools.peers.memory import MemoryWatch
+from tools.peers.report import PeerRatio, drawing, ratios_of_load, ratios_of_memory, ratios_of_prefix, table
+from tools.peers.setup import VERSION, PeersFolder, SetupFailed
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder
+
+ANSWER_TOKENS, PREFIX_TOKENS = 64, 1000
+LOADS = ((128, (1, 4, 8, 16)), (1024, (1, 4)))
+SLOTS = 16
+CONTEXT = SLOTS * (1024 + 2 * ANSWER_TOKENS)  # llama-server divides it among its slots
+VOCABULARY = 151_000  # below the special tokens
+FAILED, INTERRUPTED = 1, 130
+IDLE_LOAD = 0.5
+PUBLISHED = "qwen-coder"
+
+
+def main() -> int:
+    """Set up, measure, report."""
+    options, console = parse(), Console()
+    try:
+        found, caption = compare(options, console)
+    except (SetupFailed, ServerFailed, FidelityFailed, FetchFailed) as error:
+        console.print(f"error: {error}", markup=False, style="red")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    console.print(f"{caption}\n\n{table(found)}", markup=False, highlight=False, soft_wrap=True)
+    options.svg.write_text(drawing(found, caption), encoding="utf-8")
+    (options.folder / "table.md").write_text(f"{caption}\n\n{table(found)}", encoding="utf-8")
+    console.print(f"drawn in {options.svg}; the table is in {options.folder / 'table.md'}", highlight=False)
+    return int(any(each.holds is False for each in found))
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("build/peers"))
+    parser.add_argument("--bundle", default="", help="a bundle of the same file, instead of compiling one")
+    parser.add_argument("--gguf", type=Path, help="a GGUF file, instead of Qwen2.5-Coder 0.5B")
+    parser.add_argument("--compile", default="", help="options of hexserve compile")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
+    parser.add_argument("--svg", type=Path, default=Path("docs/benchmarks/peers.svg"))
+    parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
+    return parser.parse_args()
+
+
+def compare(options: argparse.Namespace, console: Console) -> tuple[list[PeerRatio], str]:
+    """Every ratio, and under what they were measured."""
+    busy = load_before()  # before our own compiler adds to it
+    if busy > IDLE_LOAD:
+        console.print(f"the machine is busy (load {busy:.1f}): these figures will say little", style="red")
+    folder = PeersFolder(options.folder, console)
+    program, gguf = folder.program("llama-server"), options.gguf or RealModels(default_folder()).fetch(PUBLISHED)
+    bundle = Path(options.bundle) if options.bundle else folder.bundle(gguf, options.compile)
+    if options.setup_only:
+        sys.exit(0)
+    say = partial(console.print, markup=False, highlight=False)
+    fidelity = [ratio_of_fidelity(gguf, folder.llama, folder.scratch, say)]
+    with ExitStack() as stack:
+        other = stack.enter_context(llama_server(program, gguf, options.threads))
+        own = stack.enter_context(hexserve(bundle, options.threads))
+        watch = stack.enter_context(MemoryWatch((other.pid, own.pid)))
+        found = measure((other, own), options)
+    peaks = [watch.peaks[server.pid] for server in (own, other)]
+    found += ratios_of_memory(*((peak.rss, peak.pss) for peak in peaks))
+    caption = (
+        f"{options.threads} threads on {platform.machine()}, {gguf.name} and {bundle.name} (llama.cpp of {VERSION}), "
+        f"median of {options.rounds} alternating rounds, load {busy:.1f} before. {kernels(folder.llama, gguf)}"
+    )
+    return fidelity + found, caption
+
+
+def load_before() -> float:
+    """Processes that wanted to run in the last minute, 0 where the system does not count them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def llama_server(program: Path, gguf: Path, threads: int) -> Any:
+    """It keeps no prompts outside its slots, which would count as its memory."""
+    port = free_port()
+    command = [str(program), "-m", str(gguf), "-t", str(threads), "-np", str(SLOTS), "-c", str(CONTEXT)]
+    return running_child(
+        [*command, "--cache-ram", "0", "--no-ui", "--host", "127.0.0.1", "--port", str(port)], port, "health"
+    )
+
+
+def hexserve(bundle: Path, threads: int) -> Any:
+    """With its defaults."""
+    port = free_port()
+    return running_child([*serve_command(str(bundle), port), "--threads", str(threads)], port)
+
+
+def measure(servers: tuple[OwnServer, OwnServer], options: argparse.Namespace) -> list[PeerRatio]:
+    """All loads, one after the other."""
+    found: list[PeerRatio] = []
+    for prompt_tokens, clients in LOADS:
+        load = ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
+        found += ratios_of_load(prompt_tokens, bench(servers, load, options, f"{prompt_tokens}"))
+    prefix = ["--shared-prefix", str(PREFIX_TOKENS), "--clients", "1", "--prompt-tokens", "16"]
+    return found + ratios_of_prefix(PREFIX_TOKENS, bench(servers, prefix, options, "prefix"))
+
+
+def bench(
+    servers: tuple[OwnServer, OwnServer], load: list[str], options: argparse.Namespace, name: str
+) -> dict[str, Any]:
+    """Run `hexserve bench` over both; its figures."""
+    figures = options.folder / f"figures-{name}.json"
+    command = [sys.executable, "-m", "server", "bench", *(server.address for server in servers), *load]
+    command += ["--token-ids", str(VOCABULARY), "--max-tokens", str(ANSWER_TOKENS), "--rounds", str(options.rounds)]
+    command += ["--requests-per-client", str(options.requests), "--json", str(figures)]
+    if subprocess.run(command, check=False).returncode:
+        raise SetupFailed("hexserve bench failed")
+    read: dict[str, Any] = json.loads(figures.read_text(encoding="utf-8"))
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

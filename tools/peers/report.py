@@ -1,0 +1,126 @@
+"""Ratios of hexserve to llama-server against the bars, as text, Markdown and a drawing. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement
+
+from tools.drawing import add_text, document, headed
+
+PLOT, LEFT, ROW = 300, 300, 22
+MOST = 2.5  # the right end of the plot
+GOOD, POOR = "#2f6fde", "#d9a441"
+SPEED_BARS = {(128, 1): 1.4, (128, 4): 1.35, (128, 8): 1.5, (128, 16): 1.5, (1024, 1): 1.3, (1024, 4): 1.4}
+FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.6, 1.5, 2.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRatio:
+    """One figure of hexserve over llama-server's. bar: None = none is set; is_least: the bar is a least, not a most."""
+
+    load: str
+    name: str
+    value: float | None
+    bar: float | None = None
+    is_least: bool = False
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the bar holds; None without one or without a figure."""
+        if self.bar is None or self.value is None:
+            return None
+        return self.value >= self.bar if self.is_least else self.value <= self.bar
+
+
+def ratios_of_load(prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
+    """From what `hexserve bench --json` wrote about one length of prompt, llama-server being the first server."""
+    found = []
+    for each in figures["comparisons"]:
+        clients = each["clients"]
+        load = f"{prompt_tokens} in, {figures['load']['max_tokens']} out, {clients} client{'s' * (clients > 1)}"
+        speed_bar = SPEED_BARS.get((prompt_tokens, clients))
+        found += [
+            PeerRatio(load, "output tok/s", each["tokens_per_second"], speed_bar, is_least=True),
+            PeerRatio(load, "first token", each["first_token_p50"], FIRST_TOKEN_BAR),
+            PeerRatio(load, "median gap", each["gap_p50"]),
+            PeerRatio(load, "p95 gap", each["gap_p95"], GAP_P95_BAR),
+        ]
+    return found
+
+
+def ratios_of_prefix(tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
+    """What a prefix that was sent before saves: hexserve's own first token warm over cold, and against the other."""
+    effects = {each["server"]: each for each in figures["shared_prefix"]}
+    other, own = effects[0], effects[1]
+    load = f"shared prefix of {tokens}"
+    return [
+        PeerRatio(load, "warm / cold, hexserve", own["warm_over_cold"], WARM_BAR),
+        PeerRatio(load, "warm / cold, llama-server", other["warm_over_cold"]),
+        PeerRatio(load, "first token, warm", _over(own["warm_s"], other["warm_s"])),
+    ]
+
+
+def ratios_of_memory(own: tuple[int, int], other: tuple[int, int]) -> list[PeerRatio]:
+    """Peaks as (rss, pss) in bytes; no figure where there is no pss."""
+    return [
+        PeerRatio(
+            f"peak memory, {own[0] / 1e9:.2f} / {other[0] / 1e9:.2f} GB", "RSS", _over(own[0], other[0]), MEMORY_BAR
+        ),
+        PeerRatio(
+            f"peak memory, {own[1] / 1e9:.2f} / {other[1] / 1e9:.2f} GB", "PSS", _over(own[1], other[1]), MEMORY_BAR
+        ),
+    ]
+
+
+def table(found: Sequence[PeerRatio]) -> str:
+    """Markdown, one row for each ratio."""
+    lines = ["| load | hexserve / llama-server | ratio | bar | holds |", "|---|---|---|---|---|"]
+    for each in found:
+        lines.append(f"| {each.load} | {each.name} | {_number(each.value)} | {_bar(each)} | {_holds(each)} |")
+    return "\n".join(lines) + "\n"
+
+
+def drawing(found: Sequence[PeerRatio], caption: str) -> str:
+    """An SVG document: a bar for each ratio, a line at 1 and a mark at its bar."""
+    note = "Output tok/s: longer is better; all others: shorter. Red mark: the bar. Yellow: it is missed."
+    root, head = headed("hexserve / llama-server", caption, note, ROW * len(found))
+    for index, each in enumerate(found):
+        _draw_ratio(root, head + ROW * index, each, is_first=index == 0 or found[index - 1].load != each.load)
+    SubElement(
+        root, "path", d=f"M{_x(1.0):.1f} {head - 4}V{head + ROW * len(found) + 8}", stroke="#52606d", fill="none"
+    )
+    return document(root)
+
+
+def _draw_ratio(root: Element, top: int, each: PeerRatio, is_first: bool) -> None:
+    if is_first:
+        add_text(root, 20, top + 13, each.load, size=11)
+    add_text(root, LEFT - 8, top + 13, each.name, size=11, anchor="end")
+    if each.value is not None:
+        colour = POOR if each.holds is False else GOOD
+        place = {"x": str(LEFT), "y": str(top + 3), "height": str(ROW - 8), "fill": colour}
+        SubElement(root, "rect", {**place, "width": f"{_x(each.value) - LEFT:.1f}"})
+    add_text(root, LEFT + PLOT + 70, top + 13, f"{_number(each.value)}  {_bar(each)}", size=11)
+    if each.bar is not None:
+        x = f"{_x(each.bar):.1f}"
+        SubElement(root, "line", {"x1": x, "x2": x, "y1": str(top), "y2": str(top + ROW - 3), "stroke": "#c0392b"})
+
+
+def _x(value: float) -> float:
+    return LEFT + PLOT * min(value, MOST) / MOST
+
+
+def _over(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part and whole else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _bar(each: PeerRatio) -> str:
+    return "" if each.bar is None else f"{'≥' if each.is_least else '≤'} {each.bar:g}"
+
+
+def _holds(each: PeerRatio) -> str:
+    return {None: "", True: "yes", False: "no"}[each.holds]

@@ -1,0 +1,57 @@
+"""What a comparison with llama.cpp needs, in one folder: its programs, and a bundle of the same file."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
+from tools.real_models.fetch import FetchFailed, RealModels, default_folder
+from tools.real_models.packages import pinned
+
+LLAMA_CPP = "llama-cpp"
+SOURCE, VERSION = (getattr(pinned()[LLAMA_CPP].packages[0], field) for field in ("name", "version"))
+
+
+class SetupFailed(Exception):
+    """A step did not succeed; the message names it."""
+
+
+class PeersFolder:
+    """The folder that holds the builds and the bundle, with a method for each thing in it."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self._folder = folder.absolute()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._say = partial(console.print, highlight=False)
+
+    @property
+    def scratch(self) -> Path:
+        """A place for gigabytes that nobody needs afterwards."""
+        return self._folder / "scratch"
+
+    @property
+    def llama(self) -> LlamaCpp:
+        """llama.cpp's programs and sources; the sources are fetched the first time. SetupFailed."""
+        try:
+            return LlamaCpp(RealModels(default_folder()).fetch(LLAMA_CPP), self._folder / "build", self._say)
+        except FetchFailed as error:
+            raise SetupFailed(str(error)) from None
+
+    def program(self, name: str) -> Path:
+        """An executable, such as llama-server; the first one is built, which takes 10 minutes or more. SetupFailed."""
+        try:
+            return self.llama.program(name)
+        except BuildFailed as error:
+            raise SetupFailed(str(error)) from None
+
+    def bundle(self, source: Path, options: str) -> Path:
+        """A GGUF file as a bundle, compiled anew with `options`: it follows the compiler. SetupFailed."""
+        folder = self._folder / f"{source.stem}-bundle"
+        command = [sys.executable, "-m", "server", "compile", str(source), "-o", str(folder), "--force"]
+        try:
+            run_step("compile the bundle", [*command, *options.split()], self._folder / "log.txt", self._say)
+        except BuildFailed as error:
+            raise SetupFailed(str(error)) from None
+        return folder

@@ -1,0 +1,1 @@
+"""Proofs on real machines: the image, a Ray cluster, a Snapdragon laptop, Qualcomm's Genie on the same binaries."""

@@ -1,0 +1,189 @@
+"""Checkpoints, their bundles and figures in one folder, made by the commands that users have."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from engine.compile.sources.source import open_source
+from engine.demo.location import CALIBRATION, HELD_OUT, demo_folder, shipped_texts
+from engine.models.family import read_network
+from tools.quality.keys import checkpoint_key, key_of, sources_key, text_key
+from tools.quality.report import QualityRow
+from tools.quality.steps import QualitySteps
+from tools.real_models.fetch import RealModels
+from tools.real_models.held_out import held_out_text as held_out_text_of
+
+HERE = Path(__file__).resolve().parent
+ENGINE = HERE.parents[1] / "engine"
+SCORERS = (ENGINE / "evaluation",)
+COMPILERS = (ENGINE / "compile", HERE / "floats.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How weights are stored.
+
+    options: of `hexserve compile`, none where codes alone are scored. bits: of a weight with its part of the scale.
+    head_bits: of one of the LM head.
+    """
+
+    options: tuple[str, ...]
+    bits: float
+    head_bits: float
+    takes_calibration: bool = False
+
+
+FORMS = {
+    "w4": Form((), 4 + 16 / 32, 8 + 16 / 32),
+    "int4": Form(("--quant", "int4"), 4 + 32 / 32, 4 + 32 / 32),
+    "w4a16": Form(("--quant", "w4a16", "--rows", "64", "--context", "576"), 4 + 8 / 32, 8.0, takes_calibration=True),
+    "w8a16": Form(("--quant", "w8a16", "--rows", "64", "--context", "576"), 8.0, 8.0, takes_calibration=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A checkpoint, a folder or a GGUF file, with text that it was not trained on, and other text to calibrate on.
+
+    calibration: None = what the compiler takes by itself.
+    """
+
+    name: str
+    folder: Path
+    held_out: Path
+    calibration: Path | None
+
+    @property
+    def calibration_options(self) -> tuple[str, ...]:
+        """Of `hexserve compile`."""
+        return () if self.calibration is None else ("--calibration", str(self.calibration))
+
+
+class QualityFolder:
+    """The folder that holds everything, with a method for each thing in it."""
+
+    def __init__(self, folder: Path, steps: QualitySteps, tokens: int) -> None:
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._steps = steps
+        self._tokens = tokens
+        self._references: set[Path] = set()
+
+    def demo(self) -> Subject:
+        """The embedded model and its texts."""
+        held_out = self.folder / "demo-held-out.txt"
+        held_out.write_text("".join(shipped_texts(HELD_OUT)), encoding="utf-8")
+        return Subject("demo", demo_folder(), held_out, CALIBRATION)
+
+    def published(self, name: str, models: RealModels, quantise: Path) -> Subject:
+        """The floats of a published file, which is fetched the first time; scored on text that nobody tunes on.
+
+        quantise: llama-quantize. Codes of the file would be kept, so every form begins with 16-bit floats of them.
+        """
+        held_out, floats = self.folder / "held-out.txt", self.folder / f"{name}-f16.gguf"
+        held_out.write_text(held_out_text_of(models.fetch("llama-cpp")), encoding="utf-8")
+        if not floats.is_file():
+            draft = floats.with_suffix(".draft")
+            command = [str(quantise), "--allow-requantize", str(models.fetch(name)), str(draft), "F16"]
+            self._steps.run(f"{name}: floats", command)
+            draft.replace(floats)
+        return Subject(name, floats, held_out, None)
+
+    def kept(
+        self, subject: Subject, place: tuple[str, str, str], made_by: str, measured: Callable[[], QualityRow]
+    ) -> QualityRow:
+        """A row as an earlier run measured it, else measured now.
+
+        Measured anew when the checkpoint, a text, the scoring or made_by is another: what tells the state of the
+        software that quantises.
+        """
+        texts = text_key(*filter(None, (subject.held_out, subject.calibration)))
+        key = key_of(checkpoint_key(subject.folder), texts, str(self._tokens), sources_key(*SCORERS), made_by)
+        path = self.folder / "rows" / _file_name(*place, key, ".json")
+        row = msgspec.json.decode(path.read_bytes(), type=QualityRow) if path.is_file() else None
+        if row is None:
+            row = measured()
+            path.parent.mkdir(exist_ok=True)
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(msgspec.json.encode(row))
+            draft.replace(path)
+        return row
+
+    @staticmethod
+    def made_here() -> str:
+        """Tells the state of this compiler, as `kept` wants it."""
+        return sources_key(*COMPILERS)
+
+    def row(self, subject: Subject, name: str, way: str) -> QualityRow:
+        """One checkpoint in one form, its codes chosen in one way."""
+        form = FORMS[name]
+        place = (subject.name, name, way)
+        if form.options:
+            used = subject.calibration_options if form.takes_calibration or way != "fast" else ()
+            return self.scored(
+                subject, place, bits_of(subject.folder, form), subject.folder, (*form.options, *used), way
+            )
+        floats = self.folder / "floats"
+        shutil.rmtree(floats, ignore_errors=True)
+        command = [sys.executable, str(HERE / "floats.py"), str(subject.folder), "-o", str(floats)]
+        command += ["--quality", way]
+        began = time.monotonic()
+        self._steps.run(f"{' '.join(place)}: choose codes", [*command, *subject.calibration_options])
+        return self.scored_floats(subject, place, bits_of(subject.folder, form), floats, time.monotonic() - began)
+
+    def scored_floats(
+        self, subject: Subject, place: tuple[str, str, str], bits: float, source: Path, seconds: float
+    ) -> QualityRow:
+        """What a folder or GGUF file holds, in float arithmetic."""
+        return replace(self.scored(subject, place, bits, source, ("--quant", "fp32"), ""), seconds=seconds)
+
+    def scored(
+        self,
+        subject: Subject,
+        place: tuple[str, str, str],
+        bits: float,
+        source: Path,
+        options: tuple[str, ...],
+        quality: str,
+    ) -> QualityRow:
+        """Compile and score. quality: of --quality, '' where there is nothing to choose."""
+        bundle, figures = self.folder / "bundle", self.folder / "figures" / _file_name(*place, ".json")
+        hexserve = [sys.executable, "-m", "server"]
+        command = [*hexserve, "compile", str(source), "-o", str(bundle), "--force", *options]
+        began = time.monotonic()
+        self._steps.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
+        seconds = time.monotonic() - began
+        figures.parent.mkdir(exist_ok=True)
+        judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]
+        judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures)]
+        self._steps.run(f"{' '.join(place)}: score", judged)
+        written = json.loads(figures.read_text(encoding="utf-8"))["models"][0]["quality"]
+        return QualityRow.of(place, bits, seconds, written)
+
+    def _reference(self, subject: Subject) -> Path:
+        """The float checkpoint as a bundle, compiled once a run: much faster than its definition, and checked by it."""
+        bundle = self.folder / _file_name(subject.name, checkpoint_key(subject.folder), "fp32")
+        if bundle not in self._references:
+            compile_it = [sys.executable, "-m", "server", "compile", str(subject.folder), "-o", str(bundle), "--force"]
+            self._steps.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
+            self._references.add(bundle)
+        return bundle
+
+
+def bits_of(folder: Path, form: Form) -> float:
+    """Bits a weight of the linear layers and the head of a checkpoint take on average."""
+    network = read_network(open_source(folder).config)
+    spec = network.spec
+    head = spec.vocab * spec.hidden
+    layers = spec.layers * spec.hidden * (2 * network.query_width + 2 * network.key_width + 3 * spec.ffn)
+    return float((layers * form.bits + head * form.head_bits) / (layers + head))
+
+
+def _file_name(*words: str) -> str:
+    return "-".join(words).replace(" ", "-").replace("-.", ".")

@@ -1,0 +1,112 @@
+"""The figures as a table, bars and JSON."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from server.commands.bench.report import bar
+from tools.simulate.drawing import drawing
+from tools.simulate.figures import Figures
+from tools.simulate.scenario import Device, Scenario
+
+BAR_CELLS = 40
+LATENCY = ("output\ntok/s", "of\nserial", "first token\nmean s", "first token\np95 s", "gap\np99 s", "longest\ngap s")
+STEPS = ("steps", "useful rows\nper step", "tokens\nper step", "longest gap\nsteps", "KV slots\ngiven back")
+
+
+def print_device(console: Console, device: Device, found: Sequence[Figures]) -> None:
+    """The tables of one model and a bar for every ratio."""
+    shapes = device.prices.milliseconds
+    steps = ", ".join(f"{shape} {shapes[shape]:.1f} ms" for shape in sorted(shapes))
+    console.print(f"{device.name} ({device.source}): {steps}", highlight=False, markup=False, soft_wrap=True)
+    console.print(_table("Throughput and latency", LATENCY, [(each, _latency_cells(each)) for each in found]))
+    console.print(_table("Steps", STEPS, [(each, _step_cells(each)) for each in found]))
+    console.print(_bars(console, found), highlight=False, markup=False)
+
+
+def _table(title: str, titles: Sequence[str], rows: Sequence[tuple[Figures, tuple[str, ...]]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("clients", justify="right", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for each in titles:
+        table.add_column(each, justify="right", no_wrap=True)
+    for place, cells in rows:
+        table.add_row(str(place.clients), place.policy, *cells)
+    return table
+
+
+def _latency_cells(each: Figures) -> tuple[str, ...]:
+    times = (each.first_token_mean_s, each.first_token_p95_s, each.gap_p99_s, each.gap_longest_s)
+    return (f"{each.tokens_per_second:.1f}", _times(each.of_serial), *(_seconds(value) for value in times))
+
+
+def _step_cells(each: Figures) -> tuple[str, ...]:
+    gap = "-" if each.gap_longest_steps is None else str(each.gap_longest_steps)
+    return str(each.steps), f"{each.rows_per_step:.1f}", f"{each.tokens_per_step:.2f}", gap, str(each.preemptions)
+
+
+def _bars(console: Console, found: Sequence[Figures]) -> str:
+    highest = max(each.of_serial or 0.0 for each in found)
+    is_plain = not console.encoding.lower().startswith("utf")
+    width = max(len(each.policy) for each in found)
+    lines = ["output tokens/s, as a multiple of serial"]
+    for each in found:
+        value = each.of_serial or 0.0
+        drawn = bar(value, highest, BAR_CELLS, is_plain)
+        lines.append(f"{each.clients:>7} {each.policy:<{width}} {drawn} {_times(value)}")
+    return "\n".join(lines)
+
+
+def print_assumptions(console: Console, sentences: Sequence[str]) -> None:
+    """Every one of them, below the figures."""
+    console.print("\nAssumed:")
+    for sentence in sentences:
+        console.print(f"- {sentence}", highlight=False, markup=False)
+
+
+def write_json(
+    path: Path, scenario: Scenario, played: Sequence[tuple[Device, Sequence[Figures]]], sentences: Sequence[str]
+) -> None:
+    """All figures, what they were made from and what was assumed. ValueError when the file cannot be written."""
+    document: dict[str, Any] = {
+        "scenario": dataclasses.asdict(scenario),
+        "devices": [_device_object(device, found) for device, found in played],
+        "assumptions": list(sentences),
+    }
+    _write("--json", path, json.dumps(document, indent=1) + "\n")
+
+
+def write_svg(path: Path, played: Sequence[tuple[Device, Sequence[Figures]]]) -> None:
+    """The rates as bars. ValueError when the file cannot be written."""
+    _write("--svg", path, drawing([(device.name, device.source, found) for device, found in played]))
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{option} {path} cannot be written: {error.strerror or error}") from None
+
+
+def _device_object(device: Device, found: Sequence[Figures]) -> dict[str, Any]:
+    times = sorted(device.prices.milliseconds.items())
+    return {
+        "name": device.name,
+        "source": device.source,
+        "steps": [{"rows": s.rows, "past": s.past, "milliseconds": milliseconds} for s, milliseconds in times],
+        "figures": [dataclasses.asdict(each) for each in found],
+    }
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"

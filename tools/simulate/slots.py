@@ -1,0 +1,50 @@
+"""Fused graphs with decode slots under the server's own scheduler: which shapes there are and what a step costs."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.bundle.specs import SPARE_COLUMNS
+from engine.bundle.variant import StepShape, slot_table
+from engine.config import EngineConfig
+from tools.simulate.continuous import Continuous
+from tools.simulate.prices import Prices
+
+
+def slot_prices(prices: Prices, slots: int) -> Prices:
+    """The variants as fused graphs of `slots` slots: those with rows for a prompt, all slots without one, one decode.
+
+    All have the narrowest past. A graph reads all its caches, used or not: each beyond the first costs `slot_ms`.
+    ValueError when no variant has rows for a prompt.
+    """
+    by_rows: dict[int, float] = {}
+    for shape, milliseconds in sorted(prices.milliseconds.items()):
+        by_rows.setdefault(shape.rows, milliseconds)
+    past = min(shape.past for shape in prices.shapes.fixed)
+    rows = {1, slots, *(count for count in by_rows if count > slots)}
+    if max(rows) == slots:
+        raise ValueError(f"--slots {slots} leave no rows for a prompt: the widest variant has {max(by_rows)}")
+    times = {}
+    for count in sorted(rows):
+        caches = min(count, slots) + (count > slots)
+        times[StepShape(count, past)] = _at(by_rows, count) + prices.slot_ms * (caches - 1)
+    return replace(prices, shapes=slot_table(rows, past, slots), milliseconds=times)
+
+
+def slot_policy(prices: Prices, slots: int, config: EngineConfig) -> Continuous:
+    """One prompt and up to `slots` decodes a step, in turns. Every running request has a cache of all KV slots."""
+    priced = slot_prices(prices, slots)
+    cache = priced.shapes.max_past - SPARE_COLUMNS
+    return Continuous(priced, replace(config, pools=1, kv_slots=config.max_running * cache))
+
+
+def _at(by_rows: Mapping[int, float], rows: int) -> float:
+    """Linear between the variants that have a price; as the nearest one outside."""
+    known = sorted(by_rows)
+    right = bisect_left(known, rows)
+    if right == len(known):
+        return by_rows[known[-1]]
+    if known[right] == rows or right == 0:
+        return by_rows[known[right]]
+    low, high = known[right - 1], known[right]
+    return by_rows[low] + (by_rows[high] - by_rows[low]) * (rows - low) / (high - low)
