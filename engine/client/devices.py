@@ -253,18 +253,18 @@ class DeviceGroup:
                 self._forget(event.id)
             elif event.token_ids:
                 is_first, placed.reads = placed.reads, False
-                self._consider(index, event.id, placed, is_first)
+                self._consider(index, event.id, placed, is_first, len(event.token_ids))
         self._deliver(event)
 
-    def _consider(self, index: int, request_id: str, placed: PlacedRequest, is_first: bool) -> None:
-        """Behind the first token, and at borders of blocks: whether the next ones come cheaper elsewhere."""
+    def _consider(self, index: int, request_id: str, placed: PlacedRequest, is_first: bool, new: int) -> None:
+        """Behind the first token, and where the new ones fill a block: whether the next ones come cheaper elsewhere."""
         device = self._devices[index]
         pending = device.supervisor.progress(request_id)
         if not placed.may_move or placed.target is not None or pending is None:
             return
         context = len(pending.request.prompt_ids) + len(pending.emitted)
         serving = [number for number, other in enumerate(self._devices) if other.serves]
-        if (not is_first and context % BLOCK_SIZE) or len(serving) < 2 or index not in serving:
+        if (not is_first and context % BLOCK_SIZE >= new) or len(serving) < 2 or index not in serving:
             return
         loads = self._loads(serving)
         left = pending.request.params.max_tokens - len(pending.emitted)

@@ -79,7 +79,7 @@ async def test_tokens_are_those_of_one_device(layouts: tuple[str, str], bundles:
     async with opened(bundles, *layouts) as engine:
         assert await texts(engine, 6) == alone
         group = group_of(engine)
-        assert engine.stats.hand_overs == group.moves >= 6 * 2  # behind the first token, and at borders of blocks
+        assert engine.stats.hand_overs == group.moves > 6  # all behind their first token, some at borders of blocks too
         assert list(group._folder.iterdir()) == [] and not group._placed
         assert engine.info.device == "CPU and CPU"
         assert {"1 CPU: graph", "2 CPU: graph"} <= engine.stats.stages.keys()

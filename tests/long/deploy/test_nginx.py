@@ -65,12 +65,12 @@ def test_what_begins_alike_goes_to_one_machine_and_others_elsewhere(balanced: Ba
 
 
 def test_a_stream_is_passed_on_as_it_comes(balanced: Balanced) -> None:
-    body = {"model": "demo", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    body = {"model": "demo", "prompt": "Once", "max_tokens": 400, "n": 32, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{balanced.url}/v1/completions", json=body, timeout=60) as answer:
         pieces = answer.iter_raw()
         first = next(pieces)
         running = [server.metric("vllm:num_requests_running") for server in balanced.servers]
-        assert first.startswith(b"data: ") and sum(running) == 1
+        assert first.startswith(b"data: ") and sum(running) > 0  # 12,800 tokens are not written that soon
         assert b"".join(pieces).endswith(b"data: [DONE]\n\n")
 
 
