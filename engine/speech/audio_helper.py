@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 2 << 30
 CHUNK_SAMPLES = 512  # that the detector reads at once
+# Containers that are lists of other files and addresses: opening them would read what the client cannot.
+LISTS = frozenset(
+    ["concat", "dash", "hls", "image2", "imf", "lavfi", "rtp", "rtsp", "sap", "sdp", "webm_dash_manifest"]
+)
+NO_PROTOCOL = "none"  # a name that FFmpeg does not know: nothing but the bytes at hand is opened
 
 
 class Undecodable(ValueError):
@@ -60,7 +65,9 @@ def decoded(data: bytes, most_seconds: float) -> bytes:
 
     most, size, pieces = int(most_seconds * SAMPLE_RATE) * SAMPLE_BYTES, 0, []
     try:
-        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore") as container:
+        allowed = ",".join(sorted(av.formats_available - LISTS))
+        options = {"format_whitelist": allowed, "protocol_whitelist": NO_PROTOCOL}
+        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore", options=options) as container:
             if not container.streams.audio:
                 raise Undecodable("it holds no sound")
             resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
