@@ -28,6 +28,7 @@ from engine.bundle.specs import (
     QualitySpec,
     RerankSpec,
     Rows,
+    SampleSpec,
     Scale,
     SpeechSpec,
     TableSpec,
@@ -166,7 +167,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     quality: of 4-bit codes that were chosen, None where they are rounded to nearest. embedding: the embeddings of
     tokens where graphs take them in place of ids; layer_embedding: what each layer gets of a token besides. window: how
     far back the rows of window caches see, 0 = there are none.
-    sample_ids: a prompt that a foreign bundle came with, to try it with. vision: None for a model that reads no images.
+    sample: what is tried at load, None where nothing is. vision: None for a model that reads no images.
     head_basis: the file of the factors and turns that keys and values are stored with, "" where there are none.
     """
 
@@ -202,7 +203,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     embedding: TableSpec | None = None
     layer_embedding: TableSpec | None = None
     window: UnknownSize = 0
-    sample_ids: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+    sample: SampleSpec | None = None
     vision: VisionSpec | None = None
     head_basis: Text = ""
 

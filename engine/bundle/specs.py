@@ -36,6 +36,15 @@ class ModelTask(StrEnum):
     TRANSCRIBE = "transcribe"  # texts of speech
 
 
+class SampleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A text that a bundle is tried with when it is loaded. losses: what each token but the first cost in nats where
+    the compiler ran the graphs, () where nobody says. problems: sentences about what else contradicts the graphs."""
+
+    ids: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+    losses: Annotated[tuple[float, ...], Meta(max_length=256)] = ()
+    problems: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
+
+
 class Capability(StrEnum):
     """What requests may ask of a model, by what its files say."""
 

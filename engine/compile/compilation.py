@@ -17,7 +17,7 @@ from engine.bundle.manifest import (
     kv_text,
     parity_text,
 )
-from engine.bundle.specs import ModelTask, PoolingSpec, QualitySpec, RerankSpec, TableSpec
+from engine.bundle.specs import ModelTask, PoolingSpec, QualitySpec, RerankSpec, SampleSpec, TableSpec
 from engine.bundle.tensors import Encoding
 from engine.bundle.variant import StepShape
 from engine.bundle.vision import VisionSpec
@@ -81,6 +81,7 @@ class Compilation:
     files: dict[str, FileEntry] = field(default_factory=dict)
     text: TextSpec | None = None
     parity: dict[str, float] = field(default_factory=dict)
+    sample: SampleSpec | None = None
     npu: NpuSpec | None = None
     onnx_graphs: tuple[GraphSpec, ...] = ()
     encodings: dict[str, Encoding] = field(default_factory=dict)
@@ -134,6 +135,7 @@ def describe(work: Compilation) -> Manifest:
         files=work.files,
         versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
         parity=work.parity,
+        sample=work.sample,
         source=model_name(arguments.source),
         npu=work.npu,
         fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,

@@ -23,6 +23,7 @@ from engine.runtime.qnn.ep_context import write_wrapper
 from engine.runtime.qnn.reader import describe_binary, runtime_version
 
 SPARE_BYTES = 64 * 1024 * 1024
+CONVERTERS = ("genie", "runtime/qnn")  # folders of `engine` whose code makes a bundle of a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def conversion_key(folder: Path) -> str:
     """Names one conversion: the folder's files and the code that converts."""
     package = Path(__file__).resolve().parents[1]
     facts = [FORMAT_VERSION, str(folder.resolve()), _stamps(folder)]
-    facts += [_stamps(package / name) for name in ("genie", "qnn")]
+    facts += [_stamps(package / name) for name in CONVERTERS]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

@@ -22,7 +22,7 @@ from engine.genie.parts import Part, Slot, read_part
 from engine.genie.roles import Role
 from engine.genie.tables import read_embedding, read_layer_embedding
 from engine.genie.text import GenieText, read_genie_text, read_metadata
-from engine.genie.told import sample_ids, tell_contradictions
+from engine.genie.told import sample_of
 from engine.genie.variants import Variant, cache_inputs, find_variants
 from engine.genie.windows import read_window, tell_images
 from engine.runtime.qnn.binary import BinaryInfo
@@ -86,7 +86,6 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
     window, local_rope = read_window(config, model, first)
     shape = msgspec.structs.replace(shape, local_rope=local_rope)
     tell_images(folder)
-    tell_contradictions(folder, infos)
     embedding = read_embedding(folder, config.embedding) if _takes(parts, Role.EMBEDS) else None
     layers = read_layer_embedding(folder, config.layer_embedding) if _takes(parts, Role.LAYER_EMBEDS) else None
     manifest = Manifest(
@@ -110,7 +109,7 @@ def read_genie(folder: Path, describe: Callable[[Path], BinaryInfo], runtime: st
         embedding=embedding.spec if embedding is not None else None,
         layer_embedding=layers.spec if layers is not None else None,
         window=window,
-        sample_ids=tuple(token for token in sample_ids(folder, text.spec) if token < shape.vocab),
+        sample=sample_of(folder, text.spec, infos, shape.vocab),
     )
     files = {manifest.head_weight: extras.lm_head_weight} if extras.lm_head_weight else {}
     files |= {table.spec.file: table.path for table in (embedding, layers) if table is not None}

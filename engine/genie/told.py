@@ -1,18 +1,16 @@
 """What a folder tells of itself beside its graphs: a sample prompt to try it with, and tensors to compare."""
 
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from engine.bundle.manifest import TextSpec
+from engine.bundle.specs import SampleSpec
 from engine.files import TEMPLATE_BYTES, confined, is_regular, read_text
 from engine.genie.config import Fields
 from engine.genie.text import TOKENIZER_FILE, read_metadata
 from engine.runtime.qnn.binary import BinaryInfo, BinaryTensor
 from engine.text.tokenizer import Tokenizer
-
-log = logging.getLogger("hexserve.genie")
 
 SAMPLE_TOKENS = 24  # enough to tell sense from noise, few enough for a start
 SAMPLE_FILE = "sample_prompt.txt"
@@ -42,12 +40,13 @@ def _sample_files(metadata: Fields) -> Iterator[str]:
     yield SAMPLE_FILE
 
 
-def tell_contradictions(folder: Path, infos: Mapping[str, BinaryInfo]) -> None:
-    """One line in the log where metadata.json says otherwise of tensors than the binaries, which are served."""
+def sample_of(folder: Path, text: TextSpec, infos: Mapping[str, BinaryInfo], vocabulary: int) -> SampleSpec | None:
+    """What to try the folder with, and a sentence where metadata.json says otherwise of tensors than the binaries."""
     found = list(contradictions(read_metadata(folder), infos))
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        log.warning("%s: metadata.json does not fit its binaries: %s%s", folder.name, found[0], more)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    problems = (f"metadata.json does not fit its binaries: {found[0]}{more}",) if found else ()
+    sample = SampleSpec(tuple(token for token in sample_ids(folder, text) if token < vocabulary), problems=problems)
+    return sample if sample != SampleSpec() else None
 
 
 def contradictions(metadata: Fields, infos: Mapping[str, BinaryInfo]) -> Iterator[str]:

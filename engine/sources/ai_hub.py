@@ -11,8 +11,8 @@ from typing import Any
 from engine.processes import install_command
 from engine.sources.names import AiHubName, FetchFailed
 
-# What Qualcomm AI Hub calls the chip, and the forms of weights that it has bundles in, the first one first.
-X_ELITE = "qualcomm-snapdragon-x-elite"
+# What Qualcomm AI Hub calls the chips, and the forms of weights that it has bundles in, the first one first.
+X_ELITE, X2_ELITE = "qualcomm-snapdragon-x-elite", "qualcomm-snapdragon-x2-elite"
 PRECISIONS = ("w4a16", "w4")
 RUNTIMES = ("geniex_qairt", "genie")  # folders of one shape; Qualcomm withdraws the second
 PACKAGE = "qai_hub_models_cli"
@@ -21,7 +21,17 @@ _LONGEST_REASON = 300
 
 def bundle_address(name: AiHubName) -> str:
     """URL of the zip that a name stands for. FetchFailed."""
-    return find_bundle(name.model, name.chipset or X_ELITE, (name.precision,) if name.precision else PRECISIONS)
+    from engine.doctor.machine import chip_name  # noqa: PLC0415  # loads onnxruntime
+
+    chipset = name.chipset or chipset_of(chip_name())
+    return find_bundle(name.model, chipset, (name.precision,) if name.precision else PRECISIONS)
+
+
+def chipset_of(chip: str) -> str:
+    """AI Hub's name of a processor. X Plus runs what is made for X Elite, and elsewhere the emulator does."""
+    from engine.doctor import machine_checks  # noqa: PLC0415  # as above
+
+    return X2_ELITE if machine_checks.chip_of(chip) == machine_checks.X2_ELITE else X_ELITE
 
 
 def find_bundle(name: str, chipset: str = X_ELITE, precisions: Sequence[str] = PRECISIONS) -> str:

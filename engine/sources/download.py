@@ -26,12 +26,14 @@ Advance = Callable[[int], None]
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
-    """A file of a repository or at an address. size: in bytes, 0 where nobody says. sha256: hexadecimal digits."""
+    """A file of a repository or at an address. size: in bytes, 0 where nobody says. sha256: hexadecimal digits.
+    blob: git's name of the content, which small files have instead."""
 
     name: str
     size: int = 0
     sha256: str | None = None
     url: str = ""
+    blob: str = ""
 
 
 class PartState(msgspec.Struct):
@@ -173,6 +175,12 @@ def digest(path: Path, kind: str = "sha256") -> str:
     """In hexadecimal digits. OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
+def git_blob(path: Path) -> str:
+    """The name that git gives the content: the SHA-1 of a header with the size, and of it. OSError."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _discard(part: Path) -> None:

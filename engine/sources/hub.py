@@ -24,6 +24,7 @@ from engine.sources.download import (
     check_status,
     counted,
     digest,
+    git_blob,
     megabytes,
     part_of,
     unreachable,
@@ -34,7 +35,7 @@ from engine.sources.retention import exclusive
 LIBRARY = "huggingface_hub"
 Tell = Callable[[str], None]
 _NOTHING_THERE = 416  # of a range behind the end of a file
-_SHA256 = re.compile("[0-9a-f]{64}")
+_SHA1, _SHA256 = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def newest(name: RepositoryName) -> Snapshot:
         name,
         found.sha or "",
         [
-            RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None)
+            RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, blob=file.blob_id or "")
             for file in found.siblings or ()
         ],
     )
@@ -198,15 +199,17 @@ def _removed_if_useless(part: Path) -> Iterator[None]:
 def _verify(name: RepositoryName, folder: Path, new: Sequence[RemoteFile]) -> None:
     """Compare what the library has fetched with the hub's hashes; it compares sizes alone. What differs is removed."""
     for file in new:
-        if file.sha256 is not None:
-            _check(name, file, folder / file.name)
+        _check(name, file, folder / file.name)
 
 
 def _check(name: RepositoryName, file: RemoteFile, path: Path) -> None:
-    if digest(path) != file.sha256:
+    """By the SHA-256 where there is one, else by git's name of the content, where the hub tells it as git does."""
+    kind = "SHA-256" if file.sha256 else "SHA-1"
+    wanted = file.sha256 or (file.blob if _SHA1.fullmatch(file.blob) else "")
+    if wanted and wanted != (digest(path) if file.sha256 else git_blob(path)):
         path.resolve().unlink()
         path.unlink(missing_ok=True)
-        raise FetchFailed(f"{file.name} of {name.text} came with another SHA-256 than the hub's; try again")
+        raise FetchFailed(f"{file.name} of {name.text} came with another {kind} than the hub's; try again")
 
 
 def _cached(name: RepositoryName, reason: str) -> Path:

@@ -268,15 +268,19 @@ def _open_draft(
 
 
 def _tell_self_check(manifest: Manifest, runtime: Runtime) -> None:
-    """A line in the log for what a foreign bundle gets wrong of its own sample prompt."""
+    """A line in the log for what a bundle gets wrong of its own sample, and for what contradicts its graphs."""
+    for problem in manifest.sample.problems if manifest.sample else ():
+        log.warning("%s: %s", manifest.name, problem)
     try:
         found = self_check(manifest, runtime)
     except StepFailed as error:
         log.warning("%s could not read its own sample prompt: %s", manifest.name, error)
         return
-    if found is not None and not found.warnings():
-        log.info("%s predicts its own sample prompt with %.2f nats a token", manifest.name, found.loss)
-    for sentence in found.warnings() if found is not None else ():
+    if found is None:
+        return
+    if not found.warnings():
+        log.info("%s reads its own sample as it should: %s", manifest.name, found)
+    for sentence in found.warnings():
         log.warning("%s may answer wrongly: %s", manifest.name, sentence)
 
 

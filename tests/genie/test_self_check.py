@@ -31,7 +31,8 @@ def made_of(checkpoint: Path, folder: Path, recipe: Recipe = PLAIN) -> Generated
 def warned(made: Generated, cache: Path, caplog: pytest.LogCaptureFixture) -> str:
     """What is said of a folder when it is loaded."""
     folder = convert_to_twin(made, cache)
-    assert len(load_manifest(folder).sample_ids) >= 4
+    sample = load_manifest(folder).sample
+    assert sample is not None and len(sample.ids) >= 4
     with caplog.at_level(logging.WARNING):
         served(folder, {"a": [5, 6, 7]}, 2)
     return "\n".join(record.getMessage() for record in caplog.records if "answer wrongly" in record.getMessage())
@@ -61,6 +62,8 @@ def test_a_bundle_whose_graphs_disagree(tmp_path: Path, caplog: pytest.LogCaptur
         (SelfCheck(2.0, None, 384), []),
         (SelfCheck(6.0, 0.99, 384), ["no better than chance (6.0 nats a token, chance has 6.0)"]),
         (SelfCheck(float("nan"), float("nan"), 384), ["no better than chance (nan", "correlate by nan"]),
+        (SelfCheck(6.0, 0.99, 384, drift=0.19), []),
+        (SelfCheck(6.0, 0.99, 384, drift=2.5), ["a token of its sample costs 2.50 nats more or less, 0.2 is the most"]),
         (SelfCheck(2.0, 0.2, 384), ["logits of many rows and of one correlate by 0.20, 0.9 is the least"]),
     ],
 )
@@ -70,7 +73,7 @@ def test_what_is_said(check: SelfCheck, said: list[str]) -> None:
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
 
 
-def test_metadata_that_says_otherwise(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_metadata_that_says_otherwise(checkpoint: Path, tmp_path: Path) -> None:
     """The binaries are served, but that one of the two is wrong is worth a line."""
     made = generate(checkpoint, tmp_path / "bundle", Recipe(parts=1, table="float32"))
     (info,) = made.infos.values()
@@ -89,8 +92,9 @@ def test_metadata_that_says_otherwise(checkpoint: Path, tmp_path: Path, caplog: 
             told["token_ar1_cl64_1_of_1"]["inputs"]["position_ids_cos"]["quantization_parameters"]["scale"] = 1.0
             told["prompt_ar8_cl64_1_of_1"]["inputs"]["position_ids_sin"]["shape"] = [1, 1, 8, 32]
         path.write_text(json.dumps({"model_files": told}))
-        with caplog.at_level(logging.WARNING):
-            convert_folder(made.folder, tmp_path / "cache", tools)
-    (line,) = (record.getMessage() for record in caplog.records if "metadata.json does not fit" in record.getMessage())
+        sample = load_manifest(convert_folder(made.folder, tmp_path / "cache", tools)).sample
+        assert is_true == (sample is None)
+    assert sample is not None
+    (line,) = sample.problems
     assert "position_ids_cos of token_ar1_cl64_1_of_1 is said to have the scale 1 and the zero point 32768, it" in line
     assert line.endswith("(and 1 more)")

@@ -10,6 +10,7 @@ import msgspec
 from onnx import NodeProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
+from engine.bundle.specs import SampleSpec
 from engine.bundle.tensors import EMBEDS
 from engine.compile.arguments import DEFAULT_PART_MB, CompileArguments, Quant, Split, Target
 from engine.compile.check.baseline import baseline_figures
@@ -25,6 +26,7 @@ from engine.genie.write import write_genie_files
 from engine.isolation.memory import usable_memory
 from engine.models.network import Network
 from engine.runtime.qnn.provider import EMULATOR, HtpTarget, device_name, is_device, open_session, run_options
+from engine.runtime.self_check import token_losses
 
 # SoC numbers and Hexagon versions as Qualcomm's tools list them; the laptops' are X Elite, X Plus and X2 Elite.
 NPU_TARGETS = {
@@ -37,6 +39,7 @@ NPU_TARGETS = {
     Target.GEN8_ELITE_5: HtpTarget(87, 81),
 }
 MEGABYTE = 1_000_000
+SAMPLE_TOKENS = 24  # that a bundle is tried with when it is loaded
 COMPILER_FACTOR = 10  # the compiler of two variants takes so many times the memory of a part's weights
 MEMORY_SHARE = 0.8  # of the machine, for one compiler; the rest of the system has the other part
 
@@ -143,6 +146,8 @@ def measure_quality(work: Compilation) -> None:
     work.progress.advance(len(expected))
     work.parity = parity_figures(work, compare_logits(expected, found))
     work.parity |= baseline_figures(work, texts, expected)
+    ids = texts[0][:SAMPLE_TOKENS]
+    work.sample = SampleSpec(tuple(ids), tuple(round(float(loss), 3) for loss in token_losses(found, ids)))
 
 
 def choose_way(parameters: int, shared: bool, device: bool) -> str:

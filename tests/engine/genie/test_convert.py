@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+import engine
 from engine.errors import BundleError
-from engine.genie.convert import place_binaries
+from engine.genie.convert import CONVERTERS, conversion_key, place_binaries
 
 
 @pytest.fixture
@@ -42,3 +43,14 @@ def test_no_room_for_a_copy(source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(BundleError, match=r"part1\.bin .* must be copied .*: choose a cache on the file system of"):
         place_binaries({"part1.bin": source}, tmp_path, no_link)
+
+
+def test_what_a_conversion_is_named_by_is_there() -> None:
+    package = Path(engine.__file__).parent
+    assert [name for name in CONVERTERS if not list((package / name).glob("*.py"))] == []
+
+
+def test_another_file_is_another_conversion(tmp_path: Path) -> None:
+    before = conversion_key(tmp_path)
+    (tmp_path / "part1.bin").write_bytes(b"graphs")
+    assert before != conversion_key(tmp_path)

@@ -61,13 +61,18 @@ def is_large(name: str) -> bool:
     return name.endswith((".safetensors", ".gguf"))
 
 
+def blob(content: bytes) -> str:
+    """What git calls it."""
+    return sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
 def pointer(content: bytes, key: str) -> dict[str, object]:
     return {key: sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
 
 
 def info(hub: FakeHub, repository: str) -> dict[str, object]:
     siblings = [
-        {"rfilename": name, "size": len(content) + hub.longer.get(name, 0), "blobId": sha1(content).hexdigest()}
+        {"rfilename": name, "size": len(content) + hub.longer.get(name, 0), "blobId": blob(content)}
         | ({"lfs": pointer(content, "sha256")} if is_large(name) else {})
         for name, content in hub.repositories[repository].items()
     ]
@@ -76,7 +81,7 @@ def info(hub: FakeHub, repository: str) -> dict[str, object]:
 
 def tree(hub: FakeHub, repository: str) -> list[dict[str, object]]:
     return [
-        {"type": "file", "path": name, "size": len(content), "oid": sha1(content).hexdigest()}
+        {"type": "file", "path": name, "size": len(content), "oid": blob(content)}
         | ({"lfs": pointer(content, "oid")} if is_large(name) else {})
         for name, content in hub.repositories[repository].items()
     ]
@@ -122,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _file(self, repository: str, name: str, has_body: bool, is_stored: bool = False) -> None:
         content = self.hub.repositories[repository][name]
-        etag = (sha256 if is_large(name) else sha1)(content).hexdigest()
+        etag = sha256(content).hexdigest() if is_large(name) else blob(content)
         said = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         if name in self.hub.longer:
             said["X-Linked-Size"] = str(len(content) + self.hub.longer[name])

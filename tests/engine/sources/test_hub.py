@@ -74,12 +74,14 @@ def test_a_connection_that_is_cut_is_taken_up_where_it_ended(hub: FakeHub, monke
     assert hub.fetched == [("m.F16.gguf", None), ("m.F16.gguf", "bytes=1000-"), ("m.F16.gguf", "bytes=3000-")]
 
 
-def test_another_hash_is_refused_and_removed(hub: FakeHub) -> None:
+@pytest.mark.parametrize(("file", "kind"), [("model.safetensors", "SHA-256"), ("tokenizer.json", "SHA-1")])
+def test_another_hash_is_refused_and_removed(hub: FakeHub, file: str, kind: str) -> None:
+    """Git names a small file by its SHA-1."""
     hub.repositories[REPOSITORY] = dict(FILES)
-    hub.wrong = {"model.safetensors"}
-    assert refused() == "model.safetensors of org/tiny came with another SHA-256 than the hub's; try again"
+    hub.wrong = {file}
+    assert refused() == f"{file} of org/tiny came with another {kind} than the hub's; try again"
     hub.wrong.clear()
-    assert (fetch()[0] / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert (fetch()[0] / file).read_bytes() == FILES[file]
 
 
 def test_another_size_is_refused_and_nothing_of_it_stays(hub: FakeHub, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def npu_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
     def make(layout: str) -> Path:
         output = folder / layout
         if not output.exists():
-            fields = {"source": demo_folder(), "output": output, "name": "demo", "parity_tokens": 16, **LAYOUTS[layout]}
+            fields = {"source": demo_folder(), "output": output, "name": "demo", "parity_tokens": 32, **LAYOUTS[layout]}
             compile_bundle(CompileArguments(**fields), SilentProgress())  # type: ignore[arg-type]
         return output
 

@@ -1,5 +1,6 @@
 """`hexserve serve` on Snapdragon X Elite bundles, in the HTP emulator: same answers as on the CPU, and it says so."""
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,9 +9,15 @@ import httpx
 import msgspec
 import pytest
 from openai import OpenAI
+from safetensors.numpy import load_file, save_file
 
 from engine.bundle.manifest import describe_file, load_manifest, save_manifest
+from engine.compile.arguments import CompileArguments
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from engine.demo.location import demo_folder
 from tests.live import LiveServer, serving
+from tests.long.npu.layouts import LAYOUTS
 
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
@@ -60,6 +67,25 @@ def test_clients_share_steps(npu_bundle: Callable[[str], Path], tmp_path: Path) 
             together = list(clients.map(lambda _: ask(server), range(4)))
         assert together == [alone] * 4
         assert server.metric("hexserve:steps_total") - passes < 3 * passes
+
+
+def test_graphs_of_other_weights_are_warned_of_at_every_load(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
+    """A layer's keys are lost, as a fault of a driver might have it: answers are fluent noise."""
+    checkpoint, folder = tmp_path / "checkpoint", tmp_path / "bundle"
+    shutil.copytree(demo_folder(), checkpoint)
+    tensors = load_file(checkpoint / "model.safetensors")
+    tensors["model.layers.2.self_attn.k_proj.weight"] *= 0
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+    fields = {"source": checkpoint, "output": folder, "name": "demo", "parity_tokens": 32, **LAYOUTS["w8a16"]}
+    compile_bundle(CompileArguments(**fields), SilentProgress())  # type: ignore[arg-type]
+    sound = npu_bundle("w8a16")
+    wrong = msgspec.structs.replace(load_manifest(folder), sample=load_manifest(sound).sample)
+    save_manifest(folder, wrong)
+    warning = "may answer wrongly: its graphs do not compute what they did for the compiler"
+    for path, is_warned in ((sound, False), (folder, True), (folder, True)):
+        with serving(str(path), cache=tmp_path / "cache") as server:
+            log = "".join(server.lines)
+            assert (warning in log, "reads its own sample as it should" in log) == (is_warned, not is_warned)
 
 
 def test_a_shared_binary_ends_with_a_sentence_not_a_crash(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
