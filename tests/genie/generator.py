@@ -73,7 +73,7 @@ class Recipe:
     kv_only_rows: the variants of so many rows end with keys and values.
     head_weight: the lone head takes its weights as an input, in the type of the graphs; "" in hexserve.json = not told.
     order: of the parts, as hexserve.json says it. table: the type of a table that the host looks tokens up in, for
-    graphs that take `inputs_embeds`, "" = part 1 does that. beside: windows, states, images or layers, in one part.
+    graphs that take `inputs_embeds`, "" = part 1 does that. beside: windows, states, images, layers or "windows layers", in one part.
     one_graph_per_binary: what the emulator can load.
     """
 
@@ -209,9 +209,9 @@ def generate(checkpoint: Path, folder: Path, recipe: Recipe) -> Generated:
     write_texts(checkpoint, folder, recipe, source.network, tuple(made.models))
     if recipe.table:
         add_embedding(folder, recipe.table, table)
-    if recipe.beside == "windows":
+    if "windows" in recipe.beside:
         tell_windows(folder)
-    if recipe.beside == "layers":
+    if "layers" in recipe.beside:
         add_layer_table(folder, layer_table(len(table), layers, table.shape[1]))
     return made
 
@@ -250,14 +250,14 @@ def _model(
         model = split_heads(model, recipe.heads)
     model = encode_edges(model, encodings)
     hidden = source.network.spec.hidden
-    if recipe.beside == "windows":
+    if "windows" in recipe.beside:
         narrow = StepShape(shape.rows, min(WINDOW, shape.past))
         model = with_windows(model, part_model(source, number, narrow, inner, name))
-    if recipe.beside == "states":
+    if "states" in recipe.beside:
         model = with_states(model, shape.rows, hidden)
-    if recipe.beside == "images":
+    if "images" in recipe.beside:
         model = with_images(model, shape.rows, hidden)
-    if recipe.beside == "layers":
+    if "layers" in recipe.beside:
         model = with_layer_inputs(model, shape.rows, source.network.spec.layers, hidden)
     if recipe.scatter:
         model = scatter_edges(model, shape, recipe.index)

@@ -114,17 +114,21 @@ def test_a_sequence_up_to_the_last_column(checkpoint: Path, tmp_path: Path) -> N
     assert served(folder, {"a": prompt}, COUNT)["a"] == expected
 
 
-def test_inputs_of_every_layer(checkpoint: Path, tmp_path: Path) -> None:
-    """They are added to a token here, so the network is one with another table."""
-    made = made_of(checkpoint, tmp_path, "layers")
+@pytest.mark.parametrize("windows", ["", "windows"])
+def test_inputs_of_every_layer(checkpoint: Path, tmp_path: Path, windows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are added to a token here, so the network is one with another table; with windows it is as Gemma 4's."""
+    made = made_of(checkpoint, tmp_path, f"{windows} layers".strip())
     folder = convert_to_twin(made, tmp_path / "cache")
     manifest = load_manifest(folder)
     check_contract(manifest)
-    assert manifest.layer_embedding is not None and not manifest.is_serial
+    assert manifest.layer_embedding is not None and manifest.is_serial == bool(windows)
     table = embedding_table(checkpoint)
     beside = layer_table(len(table), 3, table.shape[1]).reshape(len(table), 3, -1).mean(axis=1)
-    plain = made_of(checkpoint, tmp_path / "plain", "")
-    expected = {name: greedy(plain, manifest, table + beside, prompt, wide=False) for name, prompt in PROMPTS.items()}
+    monkeypatch.setattr("tests.genie.generator.WINDOW", 63)
+    plain = made_of(checkpoint, tmp_path / "plain", windows)
+    expected = {
+        name: greedy(plain, manifest, table + beside, prompt, wide=bool(windows)) for name, prompt in PROMPTS.items()
+    }
     assert served(folder, PROMPTS, COUNT) == expected
 
 

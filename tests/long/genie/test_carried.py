@@ -32,7 +32,7 @@ def test_the_emulator_serves_windows(checkpoint: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.skipif(not EMULATOR, reason="needs the emulator of onnxruntime-qnn, for x86-64 Linux only")
-@pytest.mark.parametrize("beside", ["states", "layers"])
+@pytest.mark.parametrize("beside", ["states", "layers", "windows layers"])
 def test_the_emulator_serves_states_and_inputs_of_layers(checkpoint: Path, tmp_path: Path, beside: str) -> None:
     """Context binaries give the tokens that the same graphs give on the CPU, whose own test has the definition."""
     recipe = Recipe(parts=1, precision="twin", table="float32", beside=beside, shapes=(StepShape(8, 56),))
