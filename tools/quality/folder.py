@@ -13,6 +13,7 @@ import msgspec
 from engine.compile.sources.source import open_source
 from engine.demo.location import CALIBRATION, HELD_OUT, demo_folder, shipped_texts
 from engine.models.family import read_network
+from engine.processes import module_command
 from tools.quality.keys import checkpoint_key, key_of, sources_key, text_key
 from tools.quality.report import QualityRow
 from tools.quality.steps import QualitySteps
@@ -131,7 +132,7 @@ class QualityFolder:
             )
         floats = self.folder / "floats"
         shutil.rmtree(floats, ignore_errors=True)
-        command = [sys.executable, str(HERE / "floats.py"), str(subject.folder), "-o", str(floats)]
+        command = module_command("tools.quality.floats", str(subject.folder), "-o", str(floats))
         command += ["--quality", way]
         began = time.monotonic()
         self._steps.run(f"{' '.join(place)}: choose codes", [*command, *subject.calibration_options])

@@ -4,6 +4,7 @@ import subprocess
 
 from rich.console import Console
 
+from engine.processes import child_environment
 from tools.peers.setup import SetupFailed
 
 
@@ -16,7 +17,9 @@ class QualitySteps:
     def run(self, step: str, command: list[str]) -> str:
         """Run a command; what it printed. SetupFailed with the last of it when it does not succeed."""
         self._console.print(f"{step} ...", markup=False, highlight=False)
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=child_environment()
+        )
         if done.returncode:
             raise SetupFailed(f"{step} failed: {' '.join((done.stdout + done.stderr).split()[-60:])}")
         return done.stdout + done.stderr
