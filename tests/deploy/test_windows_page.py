@@ -25,7 +25,7 @@ ELSEWHERE = {
     "hexserve run smollm2": "tests/real/test_run.py",
     "hexserve serve smollm2": "tests/real/test_run.py",
     "hexserve doctor": "tests/server/commands/test_doctor.py",
-    "hexserve compile demo --target x-elite --rows 1,32 --context 512 -o demo-npu": "tests/test_readme.py",
+    "hexserve compile demo --target x-elite --rows 1,32 --context 512 -o demo-npu": "tests/long/test_readme.py",
     "hexserve serve demo-npu": "tests/long/npu/test_server.py",
 }
 MACHINE = 'python -c "import platform; print(platform.machine())"'

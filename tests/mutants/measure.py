@@ -35,7 +35,7 @@ ELSEWHERE = {
         "tests/engine/grammar/test_masks.py",
         "tests/engine/grammar/test_loop_with_grammars.py",
     ),
-    "engine/text/template_pool.py": ("tests/engine/client/test_templates.py",),
+    "engine/text/template_pool.py": ("tests/long/engine/client/test_templates.py",),
     "server/api/openai/chat.py": (f"{ROUTES}/test_chat.py",),
     "server/api/openai/completion_writer.py": (f"{ROUTES}/test_completions.py",),
     "server/generation/answers.py": (f"{ROUTES}/test_completions.py", f"{ROUTES}/test_chat.py"),

@@ -12,7 +12,7 @@ import pytest
 
 from server.commands.own_server import running_server
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.tiny_encoder import write_encoder
 from tests.tiny_whisper import write_ctranslate2, write_wav
 from tools.random_checkpoint import SHAPES, write_checkpoint
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 BASE = "http://127.0.0.1:8000"

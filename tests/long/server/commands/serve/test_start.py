@@ -14,7 +14,7 @@ import pytest
 
 from engine.demo.location import demo_folder
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 PATIENCE_S = 60
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="signals to a process group are POSIX here"),
