@@ -8,13 +8,14 @@ from pathlib import Path
 
 from engine.client.recovery import PendingRequest
 from engine.client.supervisor import Supervisor
-from engine.errors import HexserveError
+from engine.errors import EngineFailure, HexserveError
 from engine.request import Request, SamplingParams, TokenEvent
 
 MOST_LOSS = 1.0  # nats: codes of 4 bits cost a fraction of it, keys of another basis many times as much
 MOST_LOGPROBS = 20
 LEAST = 1e-9  # probability
-ENDLESS = 256  # tokens: nothing of it ends before it is handed over
+ENDLESS = 4096  # tokens: little of it ends before it is handed over
+TRIES = 8  # a fast worker may be at its end before this process, which others keep busy, has asked for it
 
 Answer = TokenEvent | PendingRequest
 
@@ -32,10 +33,7 @@ class HandOverCheck:
         """
         params = SamplingParams(ENDLESS, temperature=0.0, logprobs=MOST_LOGPROBS, min_tokens=ENDLESS)
         asked = Request(f"check {path.name}", prompt, params, cache_salt=path.name.encode()[:64])
-        await self._asked(giver, PendingRequest(asked))
-        giver.hand_over(asked.id, str(path))
-        handed = await self._answer(asked.id, True)
-        assert isinstance(handed, PendingRequest)
+        handed = await self._handed(giver, asked, path)
         tops: list[dict[int, float]] = []
         for caches, salt in ((handed.caches, asked.cache_salt), ("", b"own")):
             again = replace(asked, id=f"{asked.id} {len(tops)}", cache_salt=salt)
@@ -43,6 +41,20 @@ class HandOverCheck:
             tops.append(dict(event.logprobs[0].top))
             taker.abort(again.id)
         return top_kl(tops[1], tops[0])
+
+    async def _handed(self, giver: Supervisor, asked: Request, path: Path) -> PendingRequest:
+        """The request behind its first token, with what the giver has computed of it."""
+        for number in range(TRIES):
+            once = replace(asked, id=f"{asked.id} try {number}")
+            handed = self._answer(once.id, True)  # its end may come together with its first token
+            try:
+                await self._asked(giver, PendingRequest(once))
+                giver.hand_over(once.id, str(path))
+                if isinstance(found := await handed, PendingRequest):
+                    return found
+            finally:
+                handed.cancel()
+        raise EngineFailure(f"devices: {TRIES} prompts ended before one device could hand them to another")
 
     def settle(self, request_id: str, answer: Answer | HexserveError) -> bool:
         """Whether a check has asked for it; then it is no one else's."""
@@ -55,7 +67,7 @@ class HandOverCheck:
                 continue
             if isinstance(answer, HexserveError):
                 future.set_exception(answer)
-            elif key[1] == isinstance(answer, PendingRequest):
+            elif key[1] == isinstance(answer, PendingRequest) or _has_ended(answer):
                 self._awaited.pop(key).set_result(answer)
         return True
 
@@ -70,6 +82,10 @@ class HandOverCheck:
         key = request_id, is_handed
         self._awaited[key] = asyncio.get_running_loop().create_future()
         return self._awaited[key]
+
+
+def _has_ended(answer: Answer) -> bool:
+    return isinstance(answer, TokenEvent) and answer.finish is not None
 
 
 def top_kl(own: Mapping[int, float], other: Mapping[int, float]) -> float:

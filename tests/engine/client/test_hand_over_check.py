@@ -1,10 +1,15 @@
 """How far two devices are apart, of the likeliest tokens alone."""
 
 import math
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from engine.client.hand_over_check import top_kl
+from engine.client.hand_over_check import TRIES, HandOverCheck, top_kl
+from engine.client.recovery import PendingRequest
+from engine.errors import EngineFailure
+from engine.request import FinishReason, TokenEvent, TokenLogprob
 
 
 def test_equal_ones_are_not_apart() -> None:
@@ -19,3 +24,38 @@ def test_it_is_the_divergence_with_all_others_as_one() -> None:
 
 def test_a_token_that_the_other_lacks_is_as_its_last_one() -> None:
     assert top_kl({7: math.log(0.9)}, {1: math.log(0.6), 2: math.log(1e-4)}) > 5
+
+
+@dataclass
+class FastWorker:
+    """A supervisor whose first requests are at their end before anybody has asked for them."""
+
+    check: HandOverCheck
+    ends: int = 0
+    pending: dict[str, PendingRequest] = field(default_factory=dict)
+
+    def adopt(self, pending: PendingRequest) -> None:
+        name, logprob = pending.request.id, TokenLogprob(1, -0.1, ((1, -0.1), (2, -3.0)))
+        self.pending[name] = pending
+        self.check.settle(name, TokenEvent(name, (1,), (logprob,)))
+        if self.ends:
+            self.ends -= 1
+            del self.pending[name]
+            self.check.settle(name, TokenEvent(name, (1,), (logprob,), FinishReason.LENGTH))
+
+    def hand_over(self, request_id: str, caches: str) -> None:
+        if request_id in self.pending:
+            self.check.settle(request_id, self.pending[request_id])
+
+    def abort(self, request_id: str) -> None:
+        del self.pending[request_id]
+
+
+async def test_a_prompt_that_ended_before_it_was_handed_over_is_tried_again() -> None:
+    check = HandOverCheck()
+    for ends in (0, 1, TRIES - 1):
+        giver, taker = FastWorker(check, ends), FastWorker(check)
+        assert await check.loss(giver, taker, (1, 2, 3), Path("check 0.caches")) == pytest.approx(0.0)  # type: ignore[arg-type]
+        assert giver.ends == 0 and taker.pending == {}
+    with pytest.raises(EngineFailure, match="8 prompts ended before one device could hand them to another"):
+        await check.loss(FastWorker(check, TRIES), FastWorker(check), (1, 2, 3), Path("check 0.caches"))  # type: ignore[arg-type]
