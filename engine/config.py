@@ -37,7 +37,7 @@ class EngineConfig:
     bundle: Annotated[
         str,
         MinLen(1),
-        "What to serve: 'demo', 'demo-diffusion', a bundle folder, a Hugging Face folder or a GGUF file.",
+        "What to serve: 'demo', 'demo-diffusion', 'demo-vision', a bundle, a Hugging Face folder or a GGUF file.",
     ]
     threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
     spin: str = "auto"

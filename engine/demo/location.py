@@ -8,6 +8,7 @@ from types import MappingProxyType
 # What stands for a shipped model where a path may stand.
 DEMO = "demo"
 DIFFUSION = "demo-diffusion"
+VISION = "demo-vision"
 # Written by `python -m tools.demo_model.texts`: samples of what they were trained on, and questions left out of that.
 CALIBRATION, HELD_OUT = (
     Path(__file__).resolve().parent / "texts" / f"{name}.jsonl" for name in ("calibration", "held_out")
@@ -24,7 +25,14 @@ def diffusion_folder() -> Path:
     return Path(__file__).resolve().parent / "diffusion_model"
 
 
-SHIPPED: Mapping[str, Callable[[], Path]] = MappingProxyType({DEMO: demo_folder, DIFFUSION: diffusion_folder})
+def vision_folder() -> Path:
+    """Return the folder of the same model beside an encoder of images."""
+    return Path(__file__).resolve().parent / "vision_model"
+
+
+SHIPPED: Mapping[str, Callable[[], Path]] = MappingProxyType(
+    {DEMO: demo_folder, DIFFUSION: diffusion_folder, VISION: vision_folder}
+)
 
 
 def is_shipped(source: Path) -> bool:

@@ -11,7 +11,8 @@ from server.settings import SettingsError
 
 def inspect(
     bundle: Annotated[
-        str, typer.Argument(help="'demo', 'demo-diffusion', a bundle folder, a Hugging Face folder or a GGUF file.")
+        str,
+        typer.Argument(help="An embedded model, a bundle, a Hugging Face folder, a GGUF file or a name."),
     ],
     graph: Annotated[str | None, typer.Option(help="Draw the tensors of this graph as well.")] = None,
     check_hashes: Annotated[

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent / "static"
 SCRIPTS = (
     *("early", "main", "api", "sse", "keys", "theme", "elements"),
     *("markdown", "inline", "render", "answer", "conversation", "store", "chat"),
-    *("sidebar", "message", "thread", "composer", "dialogs", "step_history", "step_picture", "step_panel"),
+    *("sidebar", "message", "thread", "composer", "pictures", "dialogs", "step_history", "step_picture", "step_panel"),
 )
 # Path on the server -> file and media type.
 LISTED: Mapping[str, tuple[str, str]] = MappingProxyType(

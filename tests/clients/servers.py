@@ -25,7 +25,11 @@ OBEDIENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
     **{kind: (kind, ("--prepare-timeout-s", "60")) for kind in KINDS if kind != "hermes"},
 }
 # The embedded model, and twice on one server, where models come and go.
-DEMO: Mapping[str, tuple[str, ...]] = {"demo": ("--bundle", "demo"), "several": ("demo", "second=demo")}
+DEMO: Mapping[str, tuple[str, ...]] = {
+    "demo": ("--bundle", "demo"),
+    "several": ("demo", "second=demo"),
+    "sees": ("--bundle", "demo-vision"),
+}
 
 
 class Servers:

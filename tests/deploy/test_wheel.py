@@ -17,7 +17,7 @@ def test_it_has_the_two_packages_with_their_models_and_nothing_else(wheel: Path)
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == set(tracked("server", "engine"))
-    for model in ("model", "diffusion_model"):
+    for model in ("model", "diffusion_model", "vision_model"):
         assert {
             f"engine/demo/{model}/{file}" for file in ("config.json", "model.safetensors", "tokenizer.json")
         } <= names

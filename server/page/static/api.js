@@ -12,10 +12,11 @@ export class ApiError extends Error {
   }
 }
 
-/** Names of the models that can chat, each with its adapters behind it; what is not known yet counts as one. */
-export async function modelNames(signal) {
+/** The models that can chat, as {name, sees}, each with its adapters behind it; what is not known yet counts as one. */
+export async function chatModels(signal) {
   const answer = await ask('v1/models', { signal })
-  return (await answer.json()).data.filter((model) => model.meta.generates !== false).map((model) => model.id)
+  const listed = (await answer.json()).data.filter((model) => model.meta.generates !== false)
+  return listed.map(({ id, meta }) => ({ name: id, sees: Boolean(meta.capabilities?.includes('vision')) }))
 }
 
 /** The chunks of an answer; throws ApiError, also in the middle. */

@@ -2,10 +2,10 @@
 
 const HIGHEST = 240 // pixels, then it scrolls
 
-/** Calls `send(text)` on Enter and on the button, `stop()` on the other button. */
+/** Calls `send(text)` on Enter and on the button, `stop()` on the other button. `extras()` counts what goes with it. */
 export class Composer {
-  constructor({ form, field, sendButton, stopButton, send, stop }) {
-    Object.assign(this, { form, field, sendButton, stopButton, send })
+  constructor({ form, field, sendButton, stopButton, send, stop, extras }) {
+    Object.assign(this, { form, field, sendButton, stopButton, send, extras })
     form.addEventListener('submit', (event) => {
       event.preventDefault()
       this.submit()
@@ -26,7 +26,7 @@ export class Composer {
 
   submit() {
     const text = this.field.value
-    if (this.isBusy || !text.trim()) return
+    if (this.isBusy || !(text.trim() || this.extras())) return
     this.field.value = ''
     this.#fit()
     this.send(text)
@@ -42,9 +42,14 @@ export class Composer {
     this.#fit()
   }
 
+  /** What goes with the text has changed. */
+  refresh() {
+    this.#fit()
+  }
+
   #fit() {
     this.field.style.height = 'auto'
     this.field.style.height = `${Math.min(HIGHEST, this.field.scrollHeight)}px`
-    this.sendButton.disabled = !this.field.value.trim()
+    this.sendButton.disabled = !(this.field.value.trim() || this.extras())
   }
 }

@@ -71,7 +71,12 @@ function asSent(message) {
     }))
     return { role: 'assistant', content: message.content || null, tool_calls: calls }
   }
-  return { role: message.role, content: message.content }
+  return { role: message.role, content: message.images?.length ? withImages(message) : message.content }
+}
+
+function withImages({ images, content }) {
+  const parts = images.map((url) => ({ type: 'image_url', image_url: { url } }))
+  return content ? [...parts, { type: 'text', text: content }] : parts
 }
 
 /** What is asked of the server for an answer to the message of `lastId`. */

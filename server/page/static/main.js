@@ -1,12 +1,13 @@
 // The page: wires storage, runs, the thread and the panel together.
 
-import { ApiError, modelNames } from './api.js'
+import { ApiError, chatModels } from './api.js'
 import { Runs, newId } from './chat.js'
 import { Composer } from './composer.js'
 import { append, asMarkdown, chooseVersion, newConversation, path } from './conversation.js'
 import { askDelete, askFormat, askKey, askName, askSettings, showShortcuts } from './dialogs.js'
 import { byId, drawIcons, el } from './elements.js'
 import { keepKey } from './keys.js'
+import { Pictures } from './pictures.js'
 import { StepPanel } from './step_panel.js'
 import { Sidebar } from './sidebar.js'
 import { Store } from './store.js'
@@ -31,7 +32,7 @@ class Page {
     })
     this.sidebar = new Sidebar(byId('chats'), (id) => this.open(this.store.get(id)))
     const does = {
-      edit: (message, text) => this.say(text, message.parent),
+      edit: (message, text) => this.say(text, message.parent, message.images ?? []),
       retry: (message) => this.runs.start(this.current, message.parent),
       version: (message, step) => this.#version(message, step),
       results: (message, given) => this.#giveResults(message, given),
@@ -47,6 +48,16 @@ class Page {
       stopButton: byId('stop'),
       send: (text) => this.say(text),
       stop: () => this.runs.stop(this.current.id),
+      extras: () => this.pictures?.count ?? 0,
+    })
+    this.pictures = new Pictures({
+      list: byId('pictures'),
+      button: byId('add-picture'),
+      input: byId('picture-file'),
+      field: byId('prompt'),
+      area: byId('frame'),
+      changed: () => this.composer.refresh(),
+      failed: (text) => this.#say(text),
     })
     const close = () => this.showSteps(false)
     this.panel = new StepPanel(byId('steps'), { model: () => this.current.model, isDark, closed: close })
@@ -81,11 +92,13 @@ class Page {
   }
 
   /** Say something: at the end, or behind `parent`, which branches the conversation when something is there already. */
-  say(text, parent = path(this.current).at(-1)?.id ?? '') {
+  say(text, parent = path(this.current).at(-1)?.id ?? '', images = null) {
     const { current } = this
     if (this.runs.isRunning(current.id)) return
     if (!current.model) return this.#tell('There is no model to ask.')
-    const asked = append(current, parent, { id: newId(), role: 'user', content: text }, Date.now())
+    const shown = images ?? this.pictures.take()
+    const message = { id: newId(), role: 'user', content: text, ...(shown.length ? { images: shown } : {}) }
+    const asked = append(current, parent, message, Date.now())
     this.#answer(current, asked.id)
   }
 
@@ -95,7 +108,9 @@ class Page {
 
   async loadModels() {
     try {
-      this.models = await modelNames()
+      const found = await chatModels()
+      this.models = found.map(({ name }) => name)
+      this.seeing = new Set(found.filter(({ sees }) => sees).map(({ name }) => name))
       this.#tell(this.models.length ? '' : 'No model of this server can chat.')
       this.#showModels()
     } catch (error) {
@@ -175,6 +190,7 @@ class Page {
     if (!this.models.includes(this.current.model)) this.current.model = this.models[0] ?? ''
     select.replaceChildren(...this.models.map((name) => el('option', { value: name, text: name })))
     select.value = this.current.model
+    this.pictures.offer(this.seeing.has(this.current.model))
   }
 
   #list() {
@@ -236,6 +252,7 @@ class Page {
     on('veil', () => this.#toggleSidebar(false))
     byId('model').addEventListener('change', (event) => {
       this.current.model = event.target.value
+      this.pictures.offer(this.seeing.has(this.current.model))
       if (this.current.messages.length) this.store.save(this.current)
       this.panel.restart()
     })

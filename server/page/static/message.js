@@ -2,6 +2,7 @@
 
 import { facts, thinkingTime } from './answer.js'
 import { el, icon, iconButton, wordButton } from './elements.js'
+import { picture } from './pictures.js'
 import { copyButton, Markdown, renderCode } from './render.js'
 
 const SAID_BY = { user: 'You', assistant: 'Model', tool: 'Result of a tool' }
@@ -35,8 +36,15 @@ export class MessageView {
   update({ versions, place, open, isBusy }) {
     if (this.message.role === 'assistant') this.#updateAnswer(open, isBusy)
     else if (this.message.role === 'tool') this.#updateResult()
-    else if (!this.#isEdited) this.body.replaceChildren(el('div', { class: 'said', text: this.message.content }))
+    else if (!this.#isEdited) this.body.replaceChildren(...this.#said())
     if (!this.#isEdited) this.foot.replaceChildren(...this.#actions(versions, place, isBusy))
+  }
+
+  #said() {
+    const { images, content } = this.message
+    const pictures = (images ?? []).map((url, place) => picture(url, place))
+    const shown = pictures.length ? [el('div', { class: 'pictures' }, ...pictures)] : []
+    return content ? [...shown, el('div', { class: 'said', text: content })] : shown
   }
 
   #updateAnswer(open, isBusy) {

@@ -1,6 +1,6 @@
 """The chat page in a real browser, against live servers: what a user sees, and that nothing else happens."""
 
-# servers: limited thinks embeds
+# servers: limited thinks embeds sees
 
 import json
 import re
@@ -123,6 +123,62 @@ def an_edit_branches_the_conversation() -> None:
         it.button("Edit").click()
         it.page.keyboard.press("Escape")
         expect(it.page.locator(".said")).to_have_text("say: other")
+
+
+PAINTED = """async (kind) => {
+  const canvas = new OffscreenCanvas(2400, 2400)
+  const pencil = canvas.getContext('2d')
+  pencil.fillStyle = 'white'
+  pencil.fillRect(0, 0, 2400, 2400)
+  pencil.fillStyle = 'rgb(215, 30, 35)'
+  pencil.beginPath()
+  pencil.arc(1200, 1200, 360, 0, 7)
+  pencil.fill()
+  const files = new DataTransfer()
+  files.items.add(new File([await canvas.convertToBlob()], 'circle.png', { type: 'image/png' }))
+  if (kind === 'paste') {
+    const event = new ClipboardEvent('paste', { clipboardData: files, bubbles: true, cancelable: true })
+    document.getElementById('prompt').dispatchEvent(event)
+  } else {
+    const event = new DragEvent('drop', { dataTransfer: files, bubbles: true, cancelable: true })
+    document.getElementById('thread').dispatchEvent(event)
+  }
+}"""
+
+
+@check
+def images_are_dropped_pasted_and_chosen() -> None:
+    with tab("sees", has_key=False) as it:
+        it.ready()
+        waiting = it.page.get_by_role("list", name="Images of the next message").get_by_role("img")
+        for count, way in enumerate(("drop", "paste"), 1):
+            it.page.evaluate(PAINTED, way)
+            expect(waiting).to_have_count(count)
+        it.button("Remove image 1").click()
+        expect(waiting).to_have_count(1)
+        it.ask("What do you see?")
+        expect(it.answered()).to_contain_text("circle")
+        sent = it.page.locator("article.user").last
+        expect(sent.get_by_role("img")).to_have_count(1)
+        expect(waiting).to_have_count(0)
+        file = {"name": "circle.txt", "mimeType": "text/plain", "buffer": b"no image"}
+        it.page.locator("#picture-file").set_input_files([file])
+        expect(it.page.locator("#said")).to_have_text("circle.txt is no PNG, JPEG, WebP or GIF image.")
+        it.page.locator("#picture-file").set_input_files([{**file, "name": "circle.png", "mimeType": "image/png"}])
+        expect(it.page.locator("#said")).to_have_text("circle.png is not an image that can be read.")
+        it.page.reload()
+        it.ready()
+        expect(it.page.locator("article.user").get_by_role("img")).to_have_count(1)
+        with it.page.expect_file_chooser():
+            it.button("Add images").click()
+
+
+@check
+def a_model_that_sees_nothing_is_offered_no_images() -> None:
+    with tab() as it:
+        it.page.evaluate(PAINTED, "paste")
+        expect(it.button("Add images")).to_be_hidden()
+        expect(it.page.get_by_role("list", name="Images of the next message")).to_be_hidden()
 
 
 @check

@@ -108,6 +108,7 @@ def test_the_names_of_shipped_models_are_those_of_their_folders() -> None:
     assert {name: folder().name for name, folder in SHIPPED.items()} == {
         "demo": "model",
         "demo-diffusion": "diffusion_model",
+        "demo-vision": "vision_model",
     }
 
 
@@ -168,7 +169,7 @@ def test_other_sources_are_refused(make: str, message: str, tmp_path: Path) -> N
         path.mkdir()
     with pytest.raises(BundleError, match=message) as caught:
         resolve_bundle(str(path), tmp_path / "cache")
-    assert make == "folder" or str(caught.value).endswith(", 'demo' or 'demo-diffusion'")
+    assert make == "folder" or str(caught.value).endswith(", 'demo' or 'demo-diffusion' or 'demo-vision'")
 
 
 def test_the_key_follows_the_files(tiny_checkpoint: Path, tmp_path: Path) -> None:
