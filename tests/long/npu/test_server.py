@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from safetensors.numpy import load_file, save_file
 
-from engine.bundle.manifest import describe_file, load_manifest, save_manifest
+from engine.bundle.manifest import ModelTask, describe_file, load_manifest, save_manifest
 from engine.compile.arguments import CompileArguments
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
@@ -86,6 +86,13 @@ def test_graphs_of_other_weights_are_warned_of_at_every_load(npu_bundle: Callabl
         with serving(str(path), cache=tmp_path / "cache") as server:
             log = "".join(server.lines)
             assert (warning in log, "reads its own sample as it should" in log) == (is_warned, not is_warned)
+
+
+def test_vectors_are_no_sample(tmp_path: Path) -> None:
+    """The rows of an embedder are no logits, so nothing is kept to compare them with."""
+    fields = {"source": demo_folder(), "output": tmp_path / "bundle", "name": "demo", "task": ModelTask.EMBED}
+    made = compile_bundle(CompileArguments(**fields, parity_tokens=16, **LAYOUTS["w4"]), SilentProgress())  # type: ignore[arg-type]
+    assert made.sample is None and made.parity["cosine"] > 0.9
 
 
 def test_a_shared_binary_ends_with_a_sentence_not_a_crash(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
