@@ -19,12 +19,17 @@ PACKAGE = "qai_hub_models_cli"
 _LONGEST_REASON = 300
 
 
-def bundle_address(name: AiHubName) -> str:
-    """URL of the zip that a name stands for. FetchFailed."""
+def bundle_address(name: AiHubName, chipset: str = X_ELITE) -> str:
+    """URL of the zip that a name stands for. chipset: unless it names one. FetchFailed."""
+    precisions = (name.precision,) if name.precision else PRECISIONS
+    return find_bundle(name.model, name.chipset or chipset, precisions)
+
+
+def machine_chipset() -> str:
+    """AI Hub's name of this machine's processor."""
     from engine.doctor.machine import chip_name  # noqa: PLC0415  # loads onnxruntime
 
-    chipset = name.chipset or chipset_of(chip_name())
-    return find_bundle(name.model, chipset, (name.precision,) if name.precision else PRECISIONS)
+    return chipset_of(chip_name())
 
 
 def chipset_of(chip: str) -> str:

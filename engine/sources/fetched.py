@@ -206,7 +206,9 @@ def _listed(name: RepositoryName | AiHubName | Address) -> tuple[RemoteFile, ...
         raise ServerSilent(OFFLINE)
     if isinstance(name, RepositoryName):
         return modelscope.files_of(name)
-    return _at_address(ai_hub.bundle_address(name) if isinstance(name, AiHubName) else name.text)
+    return _at_address(
+        ai_hub.bundle_address(name, ai_hub.machine_chipset()) if isinstance(name, AiHubName) else name.text
+    )
 
 
 def _at_address(url: str) -> tuple[RemoteFile, ...]:
