@@ -332,6 +332,8 @@ def _check_model(path: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{path}: diffusion.mask_token ({manifest.diffusion.mask_token}) is not among {manifest.model.vocab} tokens"
         )
+    if manifest.sample is not None and (fault := manifest.sample.fault(manifest.model.vocab)):
+        raise BundleError(f"{path}: {fault}")
     for graph in manifest.graphs:
         if graph.rows is not None and graph.context is not None and graph.context < graph.rows:
             raise BundleError(f"{path}: graph {graph.name} has a context of {graph.context} for {graph.rows} rows")

@@ -44,6 +44,14 @@ class SampleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     losses: Annotated[tuple[float, ...], Meta(max_length=256)] = ()
     problems: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
 
+    def fault(self, vocabulary: int) -> str:
+        """What is wrong with it, "" = nothing."""
+        if any(token >= vocabulary for token in self.ids):
+            return f"sample.ids holds {max(self.ids)}, which is not among {vocabulary} tokens"
+        if self.losses and len(self.losses) != len(self.ids) - 1:
+            return f"sample.losses must hold {len(self.ids) - 1} numbers, one for each of sample.ids but the first"
+        return ""
+
 
 class Capability(StrEnum):
     """What requests may ask of a model, by what its files say."""

@@ -20,7 +20,7 @@ OWNER = "self-check"
 LEAST_TOKENS = 4
 # Codes of 16 bits and caches of 8 leave graphs of one network this alike at least; a wrong cache does not.
 LEAST_CORRELATION = 0.9
-MOST_DRIFT = 0.2  # nats a token: CPU, emulator and NPU round alike within some hundredths
+MOST_DRIFT = 0.2  # nats a token; from CPU to emulator it is 0.00 to 0.03 (the embedded model, fp16 to w4a16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,9 @@ class Mutant:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """The file that mirrors it, what tests it elsewhere, then its whole folder."""
-        mirror = f"tests/{self.folder}/test_{self.path.rsplit('/', 1)[1]}"
-        found = [mirror] if Path(mirror).exists() else []
+        """The files that mirror it, what tests it elsewhere, then its whole folder of quick tests."""
+        mirror = f"{self.folder}/test_{self.path.rsplit('/', 1)[1]}"
+        found = [f"{tier}/{mirror}" for tier in ("tests", "tests/long") if Path(tier, mirror).exists()]
         found += ELSEWHERE.get(self.path, ())
         return tuple(found) if self.path.endswith("masks.py") else (*found, f"tests/{self.folder}")
 

@@ -120,6 +120,7 @@ export function asMarkdown(conversation) {
   for (const message of path(conversation)) {
     parts.push(`## ${names[message.role]}`)
     if (message.reasoning) parts.push(message.reasoning.trim().replace(/^/gm, '> '))
+    if (message.images) parts.push(`*Images: ${message.images.length}*`)
     if (message.content) parts.push(message.content.trim())
     for (const call of message.calls ?? []) parts.push(`\`\`\`json\n${call.name} ${call.arguments}\n\`\`\``)
   }

@@ -57,7 +57,7 @@ class Page {
       field: byId('prompt'),
       area: byId('frame'),
       changed: () => this.composer.refresh(),
-      failed: (text) => this.#say(text),
+      failed: (text) => this.#tell(text),
     })
     const close = () => this.showSteps(false)
     this.panel = new StepPanel(byId('steps'), { model: () => this.current.model, isDark, closed: close })

@@ -7,7 +7,7 @@ const MOST = 8
 const LONGEST = 1024 // pixels of a side; conversations are kept in the browser's storage
 const KEPT_BYTES = 200_000 // a small file is sent as it is
 
-/** Calls `changed()` when one comes or goes, `failed(text)` for what cannot be read. */
+/** Calls `changed()` when one comes or goes, `failed(text)` for what cannot be read, '' before the next ones. */
 export class Pictures {
   #urls = []
 
@@ -52,6 +52,7 @@ export class Pictures {
   }
 
   async #take(files) {
+    this.failed('')
     for (const file of files) {
       if (!KINDS.includes(file.type)) this.failed(`${file.name} is no PNG, JPEG, WebP or GIF image.`)
       else if (this.count >= MOST) this.failed(`A message takes ${MOST} images at most.`)

@@ -163,9 +163,9 @@ def images_are_dropped_pasted_and_chosen() -> None:
         expect(waiting).to_have_count(0)
         file = {"name": "circle.txt", "mimeType": "text/plain", "buffer": b"no image"}
         it.page.locator("#picture-file").set_input_files([file])
-        expect(it.page.locator("#said")).to_have_text("circle.txt is no PNG, JPEG, WebP or GIF image.")
+        expect(it.page.get_by_role("alert")).to_have_text("circle.txt is no PNG, JPEG, WebP or GIF image.")
         it.page.locator("#picture-file").set_input_files([{**file, "name": "circle.png", "mimeType": "image/png"}])
-        expect(it.page.locator("#said")).to_have_text("circle.png is not an image that can be read.")
+        expect(it.page.get_by_role("alert")).to_have_text("circle.png is not an image that can be read.")
         it.page.reload()
         it.ready()
         expect(it.page.locator("article.user").get_by_role("img")).to_have_count(1)

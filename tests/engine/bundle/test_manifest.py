@@ -27,6 +27,12 @@ from tests.engine.tiny_bundle import write_bundle
         ("model.rope.inverse_frequencies", [1.0], r"must hold 4 numbers, half of rotary_dim, it holds 1"),
         ("model.rope.factor", 0, r"> 0.* at `\$\.model\.rope\.factor`"),
         ("kv_dtype", "float128", "kv_dtype must be one of float32"),
+        ("sample", {"ids": [1, 2, 10**6]}, r"sample\.ids holds 1000000, which is not among \d+ tokens"),
+        (
+            "sample",
+            {"ids": [1, 2, 3], "losses": [0.5]},
+            r"sample\.losses must hold 2 numbers, one for each",
+        ),
         ("text.stop_ids", [-1], r">= 0 - at `\$\.text\.stop_ids"),
         ("text.tokenizer", "../tokenizer.json", "outside the bundle: the name '../tokenizer.json' does not stay"),
         ("text.chat_template", "/etc/passwd", "outside the bundle: the name '/etc/passwd' does not stay"),

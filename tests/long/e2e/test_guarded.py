@@ -8,14 +8,14 @@ import httpx
 import openai
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import settings as examples
+from hypothesis import given
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 from transformers import AutoTokenizer
 
 from engine.demo.location import demo_folder
+from tests.asked_by_schema import made_up
 from tests.live import LiveServer, serving
 
 KEY = "sk-e2e-0123456789"
@@ -56,14 +56,7 @@ def test_only_a_key_opens_it(server: LiveServer) -> None:
 def test_no_5xx(server: LiveServer, path: str, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json", headers=HEADERS)
 
-    @examples(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @made_up(EXAMPLES)
     @given(case=schema[path]["POST"].as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
         if isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import settings as examples
+from hypothesis import given
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -16,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.asked_by_schema import made_up
 from tests.server.served import Served, served
 
 CHECKS = [
@@ -96,14 +96,7 @@ def test_no_5xx_and_nothing_undocumented(schema: schemathesis.BaseSchema, label:
     method, path = label.split()
     strategy = schema[path][method].as_strategy(generation_mode=mode)
 
-    @examples(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @made_up(EXAMPLES)
     @given(case=strategy)
     def ask(case: schemathesis.Case) -> None:
         answer = case.call(headers=KEY)
