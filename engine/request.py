@@ -269,13 +269,14 @@ class RequestTimings:
         acceptance = self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
         return (
             f"prompt:{self.prompt_ms:.1f}ms generate:{self.generate_ms:.1f}ms "
-            f"tps:prompt={_rate(computed, self.prompt_ms):.1f} "
-            f"generate={_rate(self.generated_tokens - 1, self.generate_ms):.1f} "
+            f"tps:prompt={rate(computed, self.prompt_ms):.1f} "
+            f"generate={rate(self.generated_tokens - 1, self.generate_ms):.1f} "
             f"rows/step={self.step_rows / self.steps if self.steps else 0.0:.1f} acceptance={acceptance:.2f}"
         )
 
 
-def _rate(tokens: int, milliseconds: float) -> float:
+def rate(tokens: int, milliseconds: float) -> float:
+    """Tokens per second; 0 where nothing was timed."""
     return 1000.0 * tokens / milliseconds if milliseconds > 0 and tokens > 0 else 0.0
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from engine.request import Delta, FinishReason, TextLogprob
+from engine.request import Delta, FinishReason, RequestTimings, TextLogprob, rate
 from server.generation.chat_request import StreamOptions
 from server.http.fields import Answer
 
@@ -34,6 +34,44 @@ class Usage(Answer):
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails
+
+
+class Timings(Answer):
+    """How long a request took, beside its usage; the names are those of llama-server's `timings`, and `queue_ms`.
+
+    *_n: tokens of all choices, cached: found, prompt: computed, draft: guessed. *_ms: milliseconds of the slowest one.
+    """
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
+    queue_ms: float
+
+    @classmethod
+    def of(cls, found: Sequence[RequestTimings], prompts: Sequence[RequestTimings]) -> "Timings":
+        """Those of all choices. prompts: of the choices whose prompt counts."""
+        cached = sum(each.cached_tokens for each in prompts)
+        computed = sum(each.prompt_tokens for each in prompts) - cached
+        prompt_ms, predicted_ms = (max(each.prompt_ms for each in found), max(each.generate_ms for each in found))
+        generated = sum(each.generated_tokens for each in found)
+        return cls(
+            cached,
+            computed,
+            round(prompt_ms, 3),
+            round(rate(computed, prompt_ms), 3),
+            generated,
+            round(predicted_ms, 3),
+            round(rate(generated - len(found), predicted_ms), 3),
+            sum(each.drafted_tokens for each in found),
+            sum(each.accepted_tokens for each in found),
+            round(max(each.queue_ms for each in found), 3),
+        )
 
 
 # A stop string ends a request by aborting it; nobody reads the answer of a client that left.
@@ -68,7 +106,8 @@ class Envelope:
 class Identified(Answer, kw_only=True):
     """The fields of a completion and of each of its chunks, whose class says `object` and what a choice is.
 
-    `service_tier` is there when the request named one. `usage` of a chunk, when stream_options.include_usage was asked.
+    `service_tier` is there when the request named one. `usage` of a chunk, when stream_options.include_usage was asked;
+    `timings` stand beside the last one.
     """
 
     id: str
@@ -79,6 +118,7 @@ class Identified(Answer, kw_only=True):
     choices: list[Any]
     service_tier: Literal["default"] | UnsetType = UNSET
     usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 Whole = TypeVar("Whole", bound=Identified)
@@ -100,8 +140,7 @@ class StreamUsage:
 
     def last(self, chunk: Whole) -> list[Whole]:
         """The chunk after all choices have finished, if usage was asked for."""
-        chunk.usage = self._count.usage()
-        return [chunk] if self._is_asked else []
+        return [self._count.on(chunk)] if self._is_asked else []
 
 
 class TokenCount:
@@ -119,6 +158,8 @@ class TokenCount:
         self._has_prediction = has_prediction
         self._predicted = self._predicted_right = 0
         self._unfinished = len(prompt_tokens)
+        self._timings: list[RequestTimings] = []
+        self._prompt_timings: list[RequestTimings] = []
 
     @property
     def finished(self) -> bool:
@@ -131,15 +172,25 @@ class TokenCount:
         if delta.finish is None:
             return
         self._unfinished -= 1
-        if delta.timings is not None:
-            self._predicted += delta.timings.predicted_tokens
-            self._predicted_right += delta.timings.accepted_predicted_tokens
-        if delta.timings is not None and choice % self._per_prompt == 0:
+        if delta.timings is None:
+            return
+        self._timings.append(delta.timings)
+        self._predicted += delta.timings.predicted_tokens
+        self._predicted_right += delta.timings.accepted_predicted_tokens
+        if choice % self._per_prompt == 0:
+            self._prompt_timings.append(delta.timings)
             self._cached += delta.timings.cached_tokens
 
     def add_reasoning(self, tokens: int) -> None:
         """Say how many of the counted tokens were spent on reasoning."""
         self._reasoning += tokens
+
+    def on(self, whole: Whole) -> Whole:
+        """An answer, or the last chunk of a stream, with what was used and how long it took."""
+        whole.usage = self.usage()
+        if self._timings:
+            whole.timings = Timings.of(self._timings, self._prompt_timings)
+        return whole
 
     def usage(self) -> Usage:
         """OpenAI's usage object."""

@@ -141,9 +141,7 @@ class ChatWriter(PlainEnding):
             ChatChoice(number, choice.message(), self._take_logprobs(choice), choice.finish or "stop")
             for number, choice in enumerate(self._choices)
         ]
-        whole = self._envelope.around(ChatCompletion, choices)
-        whole.usage = self._count.usage()
-        return whole
+        return self._count.on(self._envelope.around(ChatCompletion, choices))
 
     def _take_logprobs(self, choice: ParsedChoice, only_if_any: bool = False) -> ChatLogprobs | None:
         if self._alternatives is None or (only_if_any and not choice.logprobs):

@@ -218,6 +218,4 @@ class CompletionWriter(PlainEnding):
 
     def answer(self) -> Completion:
         choices = [choice.answer(number) for number, choice in enumerate(self._best.of(self._choices))]
-        whole = self._envelope.around(Completion, choices)
-        whole.usage = self._count.usage()
-        return whole
+        return self._count.on(self._envelope.around(Completion, choices))

@@ -116,7 +116,7 @@ async def test_one_framing_keeps_the_connection(address: tuple[str, int]) -> Non
         writer.write(sized(chat()))
         async with asyncio.timeout(10):
             head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readuntil(b"}}}")
+            await reader.readuntil(b'"queue_ms":1.0}}')
         assert b"connection: close" not in head.lower()
     writer.close()
 
@@ -137,7 +137,7 @@ async def test_who_closes_its_side_after_the_request_gets_the_answer(
         engine.release(100)
         answer += await reader.read()
     writer.close()
-    ending = b"data: [DONE]\n\n" if stream else b"}}}"
+    ending = b"data: [DONE]\n\n" if stream else b"}}"
     assert b"HTTP/1.1 200 " in answer and ending in answer and engine.aborted == []
 
 
