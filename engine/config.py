@@ -104,9 +104,9 @@ class EngineConfig:
     ] = ""
     qnn_options: Annotated[
         str,
-        "NPU: more options of its provider, key=value,...; among them op_packages=type:path:interface[:target];...",
+        "NPU: more options of its provider, key=value,...; among them op_packages=type:path:interface[:target];... and "
+        "libraries=FOLDER, the QNN libraries instead of those of onnxruntime-qnn.",
     ] = ""
-    qnn_library_dir: Annotated[str, "NPU: folder of the QNN libraries; empty = those of onnxruntime-qnn."] = ""
 
     @property
     def kv_file_mb(self) -> int:

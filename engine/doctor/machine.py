@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import BundleError
-from engine.runtime.qnn.environment import FOLDER_VARIABLE, library_folder
-from engine.runtime.qnn.environment import VARIABLES as QNN_VARIABLES
+from engine.runtime.qnn.environment import LIBRARIES, OPTIONS_VARIABLE, configured_folder, library_folder
 
 
 class DeviceNode(msgspec.Struct, frozen=True):
@@ -57,7 +56,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
 
 
 PACKAGES = ("hexserve", "onnxruntime", "onnxruntime-qnn", "numpy", "tokenizers", "onnx")
-VARIABLES = ("ADSP_LIBRARY_PATH", *QNN_VARIABLES, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")
+VARIABLES = ("ADSP_LIBRARY_PATH", OPTIONS_VARIABLE, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")
 # Windows' device class "ComputeAccelerator", which NPU drivers belong to.
 ACCELERATORS = r"SYSTEM\CurrentControlSet\Control\Class\{f01a9d53-3ff6-48d2-9f97-c8a7004be10c}"
 PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
@@ -103,8 +102,9 @@ def machine_facts() -> MachineFacts:
     machine = platform.machine()
     try:
         folder: Path | None = library_folder()
+        is_configured = configured_folder(os.environ) is not None
     except BundleError:  # the check of the libraries says so
-        folder = None
+        folder, is_configured = None, False
     return MachineFacts(
         system=sys.platform,
         machine=machine,
@@ -115,7 +115,7 @@ def machine_facts() -> MachineFacts:
         accelerators=tuple(_accelerators()) if sys.platform == "win32" else (),
         library_folder=str(folder or ""),
         library_files=_file_names([folder] if folder else []),
-        library_variable=FOLDER_VARIABLE if os.environ.get(FOLDER_VARIABLE) else "",
+        library_variable=f"{LIBRARIES} of {OPTIONS_VARIABLE}" if is_configured else "",
         adsp_files=_file_names(part for part in _adsp_folders() if part != folder),
     )
 

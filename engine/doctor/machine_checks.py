@@ -191,9 +191,8 @@ def skel_checks(facts: MachineFacts) -> Iterator[Check]:
         return
     skel, catalogue = f"libQnnHtpV{chip.htp_arch}Skel.so", f"libqnnhtpv{chip.htp_arch}.cat"
     there = {name.lower() for name in facts.library_files}
-    mend = (
-        f"unset {facts.library_variable}" if facts.library_variable else "pip install --force-reinstall onnxruntime-qnn"
-    )
+    set_by = facts.library_variable
+    mend = f"take out {set_by}" if set_by else "pip install --force-reinstall onnxruntime-qnn"
     if skel.lower() not in there:
         if facts.library_variable:  # the driver's own, or the SDK's in another folder
             return

@@ -1,7 +1,7 @@
-"""QNN settings as environment variables: the folder of libraries, op packages, provider options.
+"""QNN settings as an environment variable: provider options, op packages, the folder of libraries.
 
-Several kinds of processes load the libraries, and all of them inherit environment variables. The server's settings of
-the same names become these variables in its worker.
+Several kinds of processes load the libraries, and all of them inherit the environment. The server's setting of the same
+name becomes this variable in its worker.
 """
 
 import importlib.metadata
@@ -18,14 +18,13 @@ from engine.errors import BundleError
 from engine.processes import install_command
 
 OPTIONS_VARIABLE = "HEXSERVE_QNN_OPTIONS"
-FOLDER_VARIABLE = "HEXSERVE_QNN_LIBRARY_DIR"
-VARIABLES = (OPTIONS_VARIABLE, FOLDER_VARIABLE)
 OP_PACKAGES = "op_packages"  # an option of the provider
+LIBRARIES = "libraries"  # ours: a folder
 
 
 def as_variables(config: EngineConfig) -> dict[str, str]:
-    """The settings as variables; an empty one is there too, so that it wins over an inherited one."""
-    return {OPTIONS_VARIABLE: config.qnn_options, FOLDER_VARIABLE: config.qnn_library_dir}
+    """The setting as a variable; an empty one is there too, so that it wins over an inherited one."""
+    return {OPTIONS_VARIABLE: config.qnn_options}
 
 
 def library_name(stem: str, platform: str = sys.platform) -> str:
@@ -35,26 +34,31 @@ def library_name(stem: str, platform: str = sys.platform) -> str:
 
 def configured_folder(environment: Mapping[str, str]) -> Path | None:
     """The folder to take QNN libraries from, None = the package's. BundleError when it lacks QnnHtp."""
-    text = environment.get(FOLDER_VARIABLE, "")
+    text = _given(environment.get(OPTIONS_VARIABLE, "")).get(LIBRARIES, "")
     if not text:
         return None
     folder, needed = Path(text).expanduser(), library_name("QnnHtp")
     if not (folder / needed).is_file():
-        raise BundleError(f"{FOLDER_VARIABLE}: there is no {needed} in {folder}")
+        raise BundleError(f"{OPTIONS_VARIABLE}: {LIBRARIES}: there is no {needed} in {folder}")
     return folder.absolute()
 
 
 def configured_options(text: str) -> dict[str, str]:
-    """'a=1,b=2' as a dictionary. BundleError for anything else, or when a path leads to nothing."""
-    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
-    for key, equals, _ in pairs:
-        if not equals or not key.strip():
-            raise BundleError(f"{OPTIONS_VARIABLE} must look like key=value,key=value, it is {text!r}")
-    options = {key.strip(): value.strip() for key, _, value in pairs}
+    """What the provider is given of 'a=1,b=2'. BundleError for anything else, or when a path leads to nothing."""
+    options = _given(text)
+    options.pop(LIBRARIES, None)
     _check_path(f"{OPTIONS_VARIABLE}: backend_path", options.get("backend_path", ""))
     if OP_PACKAGES in options:
         options[OP_PACKAGES] = _op_packages(options[OP_PACKAGES])
     return options
+
+
+def _given(text: str) -> dict[str, str]:
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    for key, equals, _ in pairs:
+        if not equals or not key.strip():
+            raise BundleError(f"{OPTIONS_VARIABLE} must look like key=value,key=value, it is {text!r}")
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _op_packages(text: str) -> str:

@@ -16,7 +16,7 @@ from engine.files import MANIFEST_BYTES, open_regular, read_bytes, shown
 from engine.processes import child_environment, module_command
 from engine.runtime.qnn.binary import BinaryInfo
 from engine.runtime.qnn.describe import REFUSED
-from engine.runtime.qnn.environment import FOLDER_VARIABLE, library_folder, package_version
+from engine.runtime.qnn.environment import configured_folder, library_folder, package_version
 
 TIMEOUT_S = 300.0
 CACHE_FOLDER = "binaries"
@@ -36,7 +36,7 @@ def describe_binary(path: Path, cache: Path, command: Sequence[str] = (), timeou
         raise BundleError(f"{path} cannot be read: {shown(error)}") from error
     if not status.st_size:
         raise BundleError(f"{path.name} is empty")
-    reader = (package_version(), os.environ.get(FOLDER_VARIABLE, ""))
+    reader = (package_version(), str(configured_folder(os.environ) or ""))
     facts = (FORMAT, str(path.resolve()), status.st_size, status.st_mtime_ns, reader)
     key = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]
     cached = cache / CACHE_FOLDER / f"{key}.json"

@@ -26,7 +26,7 @@ from engine.errors import BundleError
 from engine.processes import child_environment, module_command
 from engine.runtime.onnx_library import ort
 from engine.runtime.qnn.binary import BinaryGraph, BinaryInfo, BinaryTensor
-from engine.runtime.qnn.environment import VARIABLES, explain, package_version
+from engine.runtime.qnn.environment import OPTIONS_VARIABLE, explain, package_version
 from engine.runtime.qnn.ep_context import as_bound
 from engine.runtime.qnn.provider import check_machine, device_name, qnn_provider
 from engine.runtime.qnn.reader import check_age, describe_binary, runtime_version
@@ -207,7 +207,7 @@ def trial_key(folder: Path, manifest: Manifest) -> str:
     names = sorted({*manifest.npu.binaries, *(graph.file for graph in manifest.graphs)})
     stamps = [(name, (folder / name).stat().st_size, (folder / name).stat().st_mtime_ns) for name in names]
     hashes = [manifest.files[name].sha256 for name in names]
-    settings = [os.environ.get(name, "") for name in VARIABLES]
+    settings = os.environ.get(OPTIONS_VARIABLE, "")
     runtime = (ort.__version__, package_version(), device_name(), settings)
     facts = (str(folder.resolve()), stamps, hashes, runtime)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:24]

@@ -80,12 +80,12 @@ BROKEN: dict[str, tuple[MachineFacts, str, str, str]] = {
         replace(
             WINDOWS,
             library_folder=r"C:\qairt\lib",
-            library_variable="HEXSERVE_QNN_LIBRARY_DIR",
+            library_variable="libraries of HEXSERVE_QNN_OPTIONS",
             library_files=("QnnHtp.dll", "libQnnHtpV73Skel.so"),
         ),
         "skel",
         r"libQnnHtpV73Skel.so in C:\qairt\lib is unsigned (libqnnhtpv73.cat is missing)",
-        "unset HEXSERVE_QNN_LIBRARY_DIR",
+        "take out libraries of HEXSERVE_QNN_OPTIONS",
     ),
     "a package whose catalogue is gone": (
         replace(WINDOWS, chip=X2_ELITE, library_files=tuple(set(FILES) - {"libqnnhtpv81.cat"})),
@@ -161,7 +161,7 @@ WELL: dict[str, MachineFacts] = {
     "Linux on X Plus": replace(LINUX, chip="ASUS Zenbook A14, asus,zenbook-a14-ux3407qa qcom,x1p42100"),
     "a node of two is ours": with_nodes(replace(NODES[2], path="/dev/fastrpc-cdsp-secure", may_open=False), NODES[2]),
     "a folder of one's own that leaves the skel to the driver": replace(
-        WINDOWS, library_variable="HEXSERVE_QNN_LIBRARY_DIR", library_files=("QnnHtp.dll",)
+        WINDOWS, library_variable="libraries of HEXSERVE_QNN_OPTIONS", library_files=("QnnHtp.dll",)
     ),
     "a server": SERVER,
     "WSL on x64, where there is no NPU anyway": replace(SERVER, kernel="5.15.167.4-microsoft-standard-WSL2"),

@@ -20,7 +20,7 @@ def test_without_the_extra_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
 
 def test_a_folder_without_libraries_is_a_failed_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.doctor.examination.package_version", lambda: "2.7.0")
-    monkeypatch.setenv("HEXSERVE_QNN_LIBRARY_DIR", str(tmp_path))
+    monkeypatch.setenv("HEXSERVE_QNN_OPTIONS", f"libraries={tmp_path}")
     checks = list(examine(None, scripted_probe((STEPS[0], True, "fine"))))
     (failed,) = [check for check in checks if check.status is CheckStatus.FAIL]
     assert failed.name == "QNN libraries" and f"in {tmp_path}" in failed.text

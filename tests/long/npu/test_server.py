@@ -106,8 +106,8 @@ def test_a_shared_binary_ends_with_a_sentence_not_a_crash(npu_bundle: Callable[[
 
 def test_a_folder_without_qnn_libraries_ends_with_a_sentence(npu_bundle: Callable[[str], Path], tmp_path: Path) -> None:
     with (
-        pytest.raises(AssertionError, match=r"error: .*HEXSERVE_QNN_LIBRARY_DIR: there is no \S*QnnHtp\S* in"),
-        serving(str(npu_bundle("fp16")), "--qnn-library-dir", str(tmp_path), cache=tmp_path / "cache"),
+        pytest.raises(AssertionError, match=r"error: .*HEXSERVE_QNN_OPTIONS: libraries: there is no \S*QnnHtp\S* in"),
+        serving(str(npu_bundle("fp16")), "--qnn-options", f"libraries={tmp_path}", cache=tmp_path / "cache"),
     ):
         pass
 

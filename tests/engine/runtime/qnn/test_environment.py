@@ -11,7 +11,6 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import BundleError
 from engine.runtime.qnn.environment import (
-    FOLDER_VARIABLE,
     OPTIONS_VARIABLE,
     as_variables,
     configured_folder,
@@ -38,12 +37,12 @@ print(*(line.split()[-1] for line in open("/proc/self/maps") if "libQnnHtp.so" i
 
 
 def test_settings_become_variables_and_win_over_inherited_ones() -> None:
-    config = EngineConfig("x", qnn_options="a=1", qnn_library_dir="/sdk/lib")
-    assert {OPTIONS_VARIABLE: "b=2"} | as_variables(config) == {OPTIONS_VARIABLE: "a=1", FOLDER_VARIABLE: "/sdk/lib"}
+    config = EngineConfig("x", qnn_options="a=1")
+    assert {OPTIONS_VARIABLE: "b=2"} | as_variables(config) == {OPTIONS_VARIABLE: "a=1"}
 
 
 def test_options_are_read_and_a_path_to_nothing_is_named() -> None:
-    assert configured_options("a=1, b=2=3") == {"a": "1", "b": "2=3"}
+    assert configured_options("a=1, b=2=3, libraries=/sdk/lib") == {"a": "1", "b": "2=3"}
     assert configured_options("backend_path=libQnnHtp.so") == {
         "backend_path": "libQnnHtp.so"
     }  # the loader looks for it
@@ -60,10 +59,10 @@ def test_library_names() -> None:
 
 def test_a_folder_is_the_one_with_qnnhtp(tmp_path: Path) -> None:
     assert configured_folder({}) is None
-    with pytest.raises(BundleError, match=rf"HEXSERVE_QNN_LIBRARY_DIR: there is no {library_name('QnnHtp')} in"):
-        configured_folder({FOLDER_VARIABLE: str(tmp_path)})
+    with pytest.raises(BundleError, match=rf"HEXSERVE_QNN_OPTIONS: libraries: there is no {library_name('QnnHtp')} in"):
+        configured_folder({OPTIONS_VARIABLE: f"libraries={tmp_path}"})
     (tmp_path / library_name("QnnHtp")).touch()
-    assert configured_folder({FOLDER_VARIABLE: str(tmp_path)}) == tmp_path
+    assert configured_folder({OPTIONS_VARIABLE: f"libraries={tmp_path}"}) == tmp_path
 
 
 def test_op_packages_reach_the_provider_and_wrong_ones_are_named(
@@ -100,13 +99,13 @@ def test_the_libraries_come_from_the_configured_folder(tmp_path: Path, monkeypat
         shutil.copyfile(package / name, folder / name)
     needed = f"{package.name}.libs"  # the wheel's own C++ library, which QnnHtp looks for beside its folder
     (tmp_path / needed).symlink_to(package.with_name(needed))
-    usual, other = load(tmp_path), load(tmp_path, **{FOLDER_VARIABLE: str(folder)})
+    usual, other = load(tmp_path), load(tmp_path, **{OPTIONS_VARIABLE: f"libraries={folder}"})
     bare = f"backend_path={library_name('QnnHtp')}"
     found = load(tmp_path, **{OPTIONS_VARIABLE: bare, "LD_LIBRARY_PATH": str(folder)})
     for done, loaded in ((usual, package), (other, folder.resolve()), (found, folder.resolve())):
         assert done.returncode == 0, done.stderr
         assert set(done.stdout.splitlines()[-1].split()) == {str(loaded / library_name("QnnHtp"))}
-    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(OPTIONS_VARIABLE, f"libraries={folder}")
     assert library_folder() == folder
     assert compile_options(X_ELITE)["backend_path"] == str(folder / library_name("QnnHtp"))
     assert library_path("QnnSystem").parent == folder

@@ -19,7 +19,7 @@ from engine.runtime.qnn.environment import explain
         ("/lib/libc.so.6: version `GLIBC_2.35' not found", "glibc 2.35"),
         ("EPContext node x is not compatible with any execution provider", "no provider took"),
         ("cannot open /dev/fastrpc-cdsp: permission denied", "fastrpc"),
-        ("Unable to load backend, error: /x/libQnnHtp.so: cannot open shared object", "HEXSERVE_QNN_LIBRARY_DIR"),
+        ("Unable to load backend, error: /x/libQnnHtp.so: cannot open shared object", "libraries of HEXSERVE_QNN"),
         ("Failed to register op package to backend. QNN_BACKEND_ERROR_NOT_SUPPORTED", "op_packages"),
         ("No module named 'onnxruntime_qnn'", '-m pip install "hexserve[qnn]"'),
     ],
