@@ -23,6 +23,8 @@ from server.generation.stream import InputSlots
 from server.http.error_formats import encoded_error
 from server.http.errors import ClientLeft, Refusal, WireError, bounded, from_engine, from_validation
 from server.http.in_flight import HeldUntilAnswered, InFlight
+from server.media.fetch import MediaFetcher
+from server.media.sources import MediaSources
 from server.middleware.access_log import CLIENT_LEFT_STATUS, WRITERS, AccessLog
 from server.middleware.auth import KeyRing
 from server.middleware.checks import OPEN_PATHS, Guard, HeadChecks
@@ -60,7 +62,8 @@ def create_app(
     metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
-    app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots)
+    media = MediaFetcher(MediaSources.of(settings.media))
+    app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, media)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     app.state.stored = stored
     routers += [anthropic.router, ollama_generation.router, ollama_models.router]

@@ -16,6 +16,7 @@ from annotated_types import Ge, Interval, MinLen
 from engine.adapters.named import named_adapters
 from engine.config import EngineConfig, Trait
 from engine.files import brief
+from server.media.sources import MediaSources
 from server.middleware.auth import read_text_file
 from server.middleware.origins import host_name, is_origin
 
@@ -84,6 +85,11 @@ class Settings:
         str, "API keys, comma-separated: key, name:key or name:sha256:digest. Empty = no keys.", Trait.SECRET
     ] = dataclasses.field(default="", repr=False)
     api_key_file: Annotated[str, "File with one API key per line: key, name:key or name:sha256:digest."] = ""
+    media: Annotated[
+        str,
+        "Where images may come from besides data URLs: host names (* = any public one) and absolute folders, "
+        "comma-separated.",
+    ] = ""
     allowed_hosts: Annotated[str, "Host names served besides loopback ones, comma-separated; * = any."] = ""
     cors_origins: Annotated[str, "Web origins that may call from a browser, comma-separated; * = any."] = ""
     trusted_proxies: Annotated[str, "Addresses whose X-Forwarded-For is believed, comma-separated."] = ""
@@ -118,6 +124,10 @@ class Settings:
             raise SettingsError(
                 "kv_file and isolate_prefix_cache exclude each other: salts of callers end with a process"
             )
+        try:
+            MediaSources.of(self.media)
+        except ValueError as error:
+            raise SettingsError(f"media: {error}") from None
         for origin in listed(self.cors_origins):
             if not is_origin(origin):
                 raise SettingsError(f"cors_origins: '{origin}' is no origin such as https://example.org")

@@ -27,8 +27,8 @@ class GivenImage:
         head = DATA_URL.match(self.url)
         if head is None:
             raise InvalidRequest(
-                f"'{self.param}' must be a data URL with an image in base64; this server fetches no URLs and opens no "
-                "files.",
+                f"'{self.param}' must be a data URL with an image in base64; this server takes none from "
+                "elsewhere (setting `media`).",
                 self.param,
             )
         most = LIMITS.most_bytes

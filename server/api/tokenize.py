@@ -12,7 +12,7 @@ from server.api.body import BoundedRoute
 from server.api.openapi import answers
 from server.generation.chat_request import Message, Tool
 from server.generation.chat_template import template_messages
-from server.generation.launch import take_model, until_left, written
+from server.generation.launch import Service, take_model, until_left, written
 from server.http.fields import MAX_MESSAGES, MAX_TOOLS, Answer, Body, Name, NotYet, TokenId
 
 MAX_CHARACTERS = 2**20
@@ -98,7 +98,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     if isinstance(body, TokenizeChat):
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
         options = {"add_generation_prompt": body.add_generation_prompt is not False}
-        work = _chat_tokens(service.engine, template_messages(body.messages), tools, options)
+        work = _chat_tokens(service, template_messages(body.messages), tools, options)
     else:
         work = _text_tokens(service.engine, body.prompt, body.add_special_tokens is not False)
     ids = await until_left(request, work)
@@ -108,9 +108,9 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 
 
 async def _chat_tokens(
-    engine: Engine, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, options: dict[str, Any]
+    service: Service, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, options: dict[str, Any]
 ) -> tuple[int, ...]:
-    return ids_of(await engine.chat_prompt(messages, tools, options))
+    return ids_of(await service.chat_prompt(messages, tools, options))
 
 
 async def _text_tokens(engine: Engine, text: str, add_special: bool) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, cast
@@ -19,7 +19,7 @@ from engine.errors import ContextLengthExceeded
 from engine.request import ImagePrompt, Pooling, PromptEmbeds, SamplingParams
 from engine.request import Request as EngineRequest
 from server.generation.answers import Envelope
-from server.generation.chat_template import Thinking
+from server.generation.chat_template import Thinking, check_no_images
 from server.generation.framing import EVENTS, ChunkWriter, Framing, deltas_within, stream_response
 from server.generation.params import GenerationParams, out_of_order
 from server.generation.resumption import Resumption
@@ -28,6 +28,7 @@ from server.generation.structured_output import AnswerForm, placed
 from server.http.errors import ClientLeft, RequestTimeout, refuse
 from server.http.fields import Answer
 from server.http.in_flight import InFlight, hold_until_answered
+from server.media.fetch import MediaFetcher
 from server.middleware.auth import Caller
 from server.models.models import Models, find
 from server.models.served_model import ServedModel
@@ -60,6 +61,7 @@ class Server:
     in_flight: InFlight
     metrics: Metrics
     slots: InputSlots
+    media: MediaFetcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,23 @@ class Service:
         if self.resumption is not None:
             number, created = self.resumption.id, self.resumption.created
         return Envelope(f"{prefix}-{number}", created, self.model, self.engine.info.fingerprint)
+
+    async def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        keep: int | None = None,
+    ) -> tuple[int, ...] | ImagePrompt:
+        """As `Engine.chat_prompt`, with the images that the messages name by URL. Raises what it and `fetched` raise.
+
+        Refusal naming the first image for a model that reads text only, before anything is fetched for it.
+        """
+        if self.engine.info.manifest.vision is None:
+            check_no_images(messages)
+        else:
+            messages = await self.server.media.fetched(messages)
+        return await self.engine.chat_prompt(messages, tools, options, keep)
 
     async def constrained(
         self, params: GenerationParams, form: AnswerForm | None, thinking: Thinking | None = None

@@ -11,7 +11,7 @@ from engine.bundle.answer_format import AnswerFormat
 from engine.errors import CallerError
 from engine.request import ImagePrompt, ids_of
 from server.generation.chat_request import ChatRequest
-from server.generation.chat_template import Thinking, chat_tools, check_no_images, thinking_after, thinking_budget
+from server.generation.chat_template import Thinking, chat_tools, thinking_after, thinking_budget
 from server.generation.launch import Service, until_left
 from server.generation.params import GenerationParams, chat_params, predicted_tokens
 from server.generation.parsing import CallSplitter, ParsedChoice, reasoning_splitter
@@ -76,9 +76,7 @@ async def prepared_chat(
     messages, options: what the chat template reads. Raises CallerError and Refusal naming a field, ClientLeft.
     """
     engine, params = service.engine, checked.params
-    if engine.info.manifest.vision is None:
-        check_no_images(messages)
-    prompt = await until_left(request, engine.chat_prompt(messages, checked.tools, options, params.keep))
+    prompt = await until_left(request, service.chat_prompt(messages, checked.tools, options, params.keep))
     prediction = await until_left(request, predicted_tokens(body.prediction, engine))
     thinking = thinking_after(ids_of(prompt), engine)
     budget = thinking_budget(body.thinking_token_budget, thinking, engine)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from server.generation.chat_request import MAX_URL_CHARACTERS, StopTexts
+from server.generation.chat_request import MAX_URL_CHARACTERS, ImageText, StopTexts
 from server.http.fields import MAX_MESSAGES, MAX_TOKENS, Body, Name, NotYet, Probability, Temperature, text_or_list
 
 
@@ -167,11 +167,18 @@ class ImageSource(Body):
     data: Annotated[str, StringConstraints(max_length=MAX_URL_CHARACTERS)]
 
 
+class ImageAddress(Body):
+    """Where an image lies, for a server that fetches it."""
+
+    type: Literal["url"]
+    url: ImageText
+
+
 class ImageBlock(Body):
     """An image of the user's."""
 
     type: Literal["image"]
-    source: ImageSource
+    source: Annotated[ImageSource | ImageAddress, Field(discriminator="type")]
     cache_control: CacheControl | None = None
 
 

@@ -71,7 +71,7 @@ async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
     service = await take_model(request, body.model, check_generates)
     with _own_words():
         tools = chat_tools(conversation_chat(body), service.writes)
-        work = service.engine.chat_prompt(template_turns(body), tools, thinking_options(body))
+        work = service.chat_prompt(template_turns(body), tools, thinking_options(body))
         return written(TokenCountAnswer(len(await until_left(request, work))))
 
 

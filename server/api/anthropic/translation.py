@@ -12,7 +12,9 @@ from server.api.anthropic.request import (
     AutoChoice,
     ConversationBody,
     DeclaredTool,
+    ImageAddress,
     ImageBlock,
+    ImageSource,
     MessagesRequest,
     NoChoice,
     OneChoice,
@@ -255,10 +257,15 @@ def _add_user(messages: list[dict[str, Any]], turn: UserTurn, path: str) -> None
         if isinstance(block, TextBlock):
             _say(messages, block.text)
         elif isinstance(block, ImageBlock):
-            url = f"data:{block.source.media_type};base64,{block.source.data}"
-            _show(messages, image_part(url, f"{path}[{index}].source"))
+            _show(messages, image_part(_url(block.source), f"{path}[{index}].source"))
         else:
             messages.append({"role": "tool", "content": _result(block), "tool_call_id": block.tool_use_id})
+
+
+def _url(source: ImageSource | ImageAddress) -> str:
+    if isinstance(source, ImageAddress):
+        return source.url
+    return f"data:{source.media_type};base64,{source.data}"
 
 
 def _result(block: ToolResultBlock) -> str:

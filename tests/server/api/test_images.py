@@ -1,10 +1,15 @@
 """Images in every format: what the engine is shown, and what is refused by name."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from engine.config import EngineConfig
+from server.middleware.auth import KeyRing
+from server.settings import Settings
+from tests.server.one_model import create_app
 from tests.server.scripted_engine import NAME, ScriptedEngine
 from tests.vision_facts import IDEFICS
 
@@ -68,6 +73,29 @@ async def test_a_model_of_text_refuses_it_by_name(
     assert f"'{param}'" in answer.text
     assert "reads text only" in answer.text
     assert not engine.chats
+
+
+async def test_images_by_url_are_fetched_before_the_engine_sees_them(
+    client: httpx.AsyncClient, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    """Where the setting allows a folder; without it the URL stays, and is refused where images are read."""
+    engine.see(IDEFICS)
+    (tmp_path / "a.png").write_bytes(b"hi")
+    url = (tmp_path / "a.png").as_uri()
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"messages": user({"type": "image_url", "image_url": {"url": url}})}),
+        ("/v1/responses", {"input": user({"type": "input_image", "image_url": url})}),
+        ("/v1/messages", {"max_tokens": 9, "messages": user({"type": "image", "source": {"type": "url", "url": url}})}),
+    ]
+    for path, body in bodies:
+        answer = await client.post(path, json={"model": NAME} | body)
+        assert answer.status_code == 200, answer.text
+        assert engine.chats[-1][-1]["content"][0]["url"] == url
+        app = create_app(Settings(EngineConfig("unused"), media=str(tmp_path)), engine, KeyRing())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as allowed:
+            answer = await allowed.post(path, json={"model": NAME} | body)
+        assert answer.status_code == 200, answer.text
+        assert engine.chats[-1][-1]["content"][0]["url"].endswith(f";base64,{DATA}")
 
 
 async def test_only_a_user_shows_images(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
