@@ -197,8 +197,9 @@ class TokenEvent:
     A stop token ends the sequence and is the last of `token_ids`; `stopped_by` then holds it.
     `cached_tokens` is the number of prompt tokens taken from the prefix cache. `prompt_logprobs`, if asked for, come
     whole with the first event: one entry for each prompt token but the first, which nothing precedes.
-    `guesses` are those of the step, None if it had none. `vector` is what a request with `pooling` wanted, float32,
-    little-endian, neither cut nor normalised; it comes with the only event.
+    `device`, "" from the second event on, is where the worker runs its graphs, and `queue_ms` how long the request
+    waited there. `guesses` are those of the step, None if it had none. `vector` is what a request with `pooling`
+    wanted, float32, little-endian, neither cut nor normalised; it comes with the only event.
     """
 
     id: str
@@ -208,6 +209,8 @@ class TokenEvent:
     stopped_by: int | None = None
     timings: "RequestTimings | None" = None
     cached_tokens: int = 0
+    device: str = ""
+    queue_ms: float = 0.0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     guesses: "GuessCounts | None" = None
     vector: bytes = b""
@@ -247,6 +250,7 @@ class RequestTimings:
 
     drafted_tokens, accepted_tokens: guesses and those that were right; predicted: those of the caller's prediction.
     steps: how many it took part in. step_rows: useful rows of those steps, its own and its neighbours'.
+    first_token_ms: since it was submitted, 0 = it had none. devices: that computed it, in order.
     """
 
     queue_ms: float
@@ -262,14 +266,20 @@ class RequestTimings:
     preemptions: int = 0
     steps: int = 0
     step_rows: int = 0
+    first_token_ms: float = 0.0
+    devices: tuple[str, ...] = ()
+
+    @property
+    def computed_tokens(self) -> int:
+        """Those of the prompt that were not found in the prefix cache."""
+        return self.prompt_tokens - self.cached_tokens
 
     def line(self) -> str:
         """One line in the classic form: times, rates, acceptance."""
-        computed = self.prompt_tokens - self.cached_tokens
         acceptance = self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
         return (
             f"prompt:{self.prompt_ms:.1f}ms generate:{self.generate_ms:.1f}ms "
-            f"tps:prompt={rate(computed, self.prompt_ms):.1f} "
+            f"tps:prompt={rate(self.computed_tokens, self.prompt_ms):.1f} "
             f"generate={rate(self.generated_tokens - 1, self.generate_ms):.1f} "
             f"rows/step={self.step_rows / self.steps if self.steps else 0.0:.1f} acceptance={acceptance:.2f}"
         )

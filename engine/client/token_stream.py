@@ -60,7 +60,7 @@ class TimingsRecord:
         return TimingsSummary(
             prompt_ms=_measure([one.prompt_ms for one in kept]),
             generate_ms=_measure([one.generate_ms for one in kept]),
-            prompt_tps=_measure([_rate(one.prompt_tokens - one.cached_tokens, one.prompt_ms) for one in kept]),
+            prompt_tps=_measure([_rate(one.computed_tokens, one.prompt_ms) for one in kept]),
             generate_tps=_measure([_rate(one.generated_tokens - 1, one.generate_ms) for one in kept]),
             rows_per_step=_measure([one.step_rows / one.steps if one.steps else None for one in kept]),
             acceptance=_measure(
@@ -109,6 +109,8 @@ class TokenStream:
         self._first_token_at: float | None = None
         self._generated_tokens = 0
         self._cached_tokens = 0
+        self._queue_ms = 0.0
+        self._devices: dict[str, None] = {}  # in order
         self._guesses = GuessCounts()
 
     def __aiter__(self) -> "TokenStream":
@@ -153,10 +155,12 @@ class TokenStream:
     def _take(self, event: TokenEvent, delta: Delta) -> None:
         self._cached_tokens = self._cached_tokens or event.cached_tokens
         self._generated_tokens += len(delta.token_ids)
+        if event.device:
+            self._devices[event.device] = None
         if event.guesses is not None:
             self._guesses = self._guesses.plus(event.guesses)
         if self._first_token_at is None and delta.token_ids:
-            self._first_token_at = time.perf_counter()
+            self._first_token_at, self._queue_ms = time.perf_counter(), event.queue_ms
         if delta.finish is not None:
             delta = replace(delta, timings=self._timings(event.timings))
         self._deltas.append(delta)
@@ -186,20 +190,26 @@ class TokenStream:
     def _timings(self, measured: RequestTimings | None) -> RequestTimings:
         """The worker's timings with our counts; without them (a stop string, a restart) what our own clock says."""
         predicted, accepted = self._guesses.predicted, self._guesses.predicted_accepted
-        if measured is not None:
-            measured = replace(measured, prompt_tokens=self.prompt_tokens, generated_tokens=self._generated_tokens)
-            return replace(measured, predicted_tokens=predicted, accepted_predicted_tokens=accepted)
         now = time.perf_counter()
         first = self._first_token_at if self._first_token_at is not None else now
-        return RequestTimings(
-            queue_ms=0.0,
-            prompt_ms=1000.0 * (first - self._submitted_at),
-            generate_ms=1000.0 * (now - first),
+        first_ms = 1000.0 * (first - self._submitted_at)
+        if measured is None:
+            measured = RequestTimings(
+                queue_ms=self._queue_ms,
+                prompt_ms=max(0.0, first_ms - self._queue_ms),
+                generate_ms=1000.0 * (now - first),
+                prompt_tokens=self.prompt_tokens,
+                cached_tokens=self._cached_tokens,
+                generated_tokens=self._generated_tokens,
+                drafted_tokens=self._guesses.drafted,
+                accepted_tokens=self._guesses.accepted,
+            )
+        return replace(
+            measured,
             prompt_tokens=self.prompt_tokens,
-            cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
-            drafted_tokens=self._guesses.drafted,
-            accepted_tokens=self._guesses.accepted,
             predicted_tokens=predicted,
             accepted_predicted_tokens=accepted,
+            first_token_ms=first_ms if self._first_token_at is not None else 0.0,
+            devices=tuple(self._devices),
         )

@@ -16,10 +16,10 @@ from engine.sampling.sample_step import StepSamples
 class StepBook:
     """Counts steps and writes down what they were. `clock` returns seconds, monotonic."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], device: str = "") -> None:
         self.counters = Counters()  # of steps, rows, tokens and times; the others are the planner's
         self.longest_ms = 0.0
-        self._clock = clock
+        self._clock, self._device = clock, device
         self._last_shape: StepShape | None = None
         self._watched_s: float | None = None  # since when
 
@@ -79,14 +79,17 @@ class StepBook:
         self.counters.generated_tokens += len(update.new_tokens)
         self.counters.finished += sequence.finish is not None
         tokens = samples.tokens.get(sequence.id, ())[: len(update.new_tokens)]
+        timings = _timings(sequence, now_s) if is_first or sequence.finish is not None else None
         event = TokenEvent(
             sequence.id,
             update.new_tokens,
             update.logprobs or tuple(token.logprob for token in tokens if token.logprob is not None),
             sequence.finish,
             stopped_by=update.new_tokens[-1] if sequence.finish is FinishReason.STOP else None,
-            timings=_timings(sequence, now_s) if sequence.finish is not None else None,
+            timings=timings if sequence.finish is not None else None,
             cached_tokens=sequence.cached_tokens,
+            device=self._device if is_first else "",
+            queue_ms=timings.queue_ms if timings is not None and is_first else 0.0,
             prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
             guesses=_guesses(update) if update.drafted else None,
         )

@@ -62,7 +62,7 @@ class EngineLoop:
         self._salts = salts
         self._drafter = drafter or Drafter()
         self._images = images
-        self._book = StepBook(clock)
+        self._book = StepBook(clock, runtime.device)
 
     @property
     def has_work(self) -> bool:

@@ -37,9 +37,10 @@ class Usage(Answer):
 
 
 class Timings(Answer):
-    """How long a request took, beside its usage; the names are those of llama-server's `timings`, and `queue_ms`.
+    """How long a request took, beside its usage; the names up to `draft_n_accepted` are llama-server's.
 
-    *_n: tokens of all choices, cached: found, prompt: computed, draft: guessed. *_ms: milliseconds of the slowest one.
+    *_n: tokens of all choices, cached: found, prompt: computed, draft: guessed. *_ms: milliseconds of the slowest one,
+    first_token_ms of the first. devices: that computed it, in order.
     """
 
     cache_n: int
@@ -52,16 +53,17 @@ class Timings(Answer):
     draft_n: int
     draft_n_accepted: int
     queue_ms: float
+    first_token_ms: float
+    devices: list[str]
 
     @classmethod
     def of(cls, found: Sequence[RequestTimings], prompts: Sequence[RequestTimings]) -> "Timings":
         """Those of all choices. prompts: of the choices whose prompt counts."""
-        cached = sum(each.cached_tokens for each in prompts)
-        computed = sum(each.prompt_tokens for each in prompts) - cached
+        computed = sum(each.computed_tokens for each in prompts)
         prompt_ms, predicted_ms = (max(each.prompt_ms for each in found), max(each.generate_ms for each in found))
         generated = sum(each.generated_tokens for each in found)
         return cls(
-            cached,
+            sum(each.cached_tokens for each in prompts),
             computed,
             round(prompt_ms, 3),
             round(rate(computed, prompt_ms), 3),
@@ -71,6 +73,8 @@ class Timings(Answer):
             sum(each.drafted_tokens for each in found),
             sum(each.accepted_tokens for each in found),
             round(max(each.queue_ms for each in found), 3),
+            round(min(each.first_token_ms for each in found), 3),
+            list(dict.fromkeys(device for each in found for device in each.devices)),
         )
 
 

@@ -98,10 +98,9 @@ def _used(timings: tuple[RequestTimings, ...]) -> dict[str, Attribute]:
 
 def phases(timings: RequestTimings) -> tuple[tuple[str, float, Mapping[str, Attribute]], ...]:
     """The spans of one choice, one after the other: name, milliseconds, attributes."""
-    computed = timings.prompt_tokens - timings.cached_tokens
     return (
         ("queue", timings.queue_ms, {}),
-        ("prefill", timings.prompt_ms, {"hexserve.computed_tokens": computed}),
+        ("prefill", timings.prompt_ms, {"hexserve.computed_tokens": timings.computed_tokens}),
         (
             "decode",
             timings.generate_ms,

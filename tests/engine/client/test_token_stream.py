@@ -49,6 +49,22 @@ async def test_without_the_workers_timings_our_own_clock_tells_them(
     assert [delta.timings for delta in deltas[:-1]] == [None, None]
 
 
+async def test_the_wait_and_the_devices_come_with_first_tokens(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that moved: two workers told it; the wait is that of the first, and no time of the prompt."""
+    now = [100.0]
+    monkeypatch.setattr("engine.client.token_stream.time.perf_counter", lambda: now[0])
+    stream, _ = stream_of(tokenizer)
+    first, second = replace(token("a"), device="NPU", queue_ms=500.0), replace(token("b"), device="CPU", queue_ms=9.0)
+    for event in (first, token("c"), second, token("d", FinishReason.LENGTH)):
+        now[0] += 2.0
+        stream.feed(event)
+    timings = [delta async for delta in stream][-1].timings
+    assert timings is not None and timings.devices == ("NPU", "CPU")
+    assert (timings.queue_ms, timings.prompt_ms, timings.first_token_ms) == (500.0, 1500.0, 2000.0)
+
+
 async def test_a_reader_may_be_as_far_behind_as_the_bound_and_no_further(tokenizer: Tokenizer) -> None:
     stream, ends = stream_of(tokenizer, buffer_deltas=4)
     for character in "abcd":

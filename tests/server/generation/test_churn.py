@@ -62,7 +62,7 @@ async def come_and_go(port: int, number: int) -> None:
     if way >= 4:
         await reader.readuntil(b"\r\n\r\n")
     if way == 6:
-        await reader.readuntil(b'"queue_ms":1.0}}')
+        await reader.readuntil(b'"devices":[]}}')
         writer.close()
         await writer.wait_closed()
         return

@@ -1,5 +1,7 @@
 """The chunks of a chat, without a route."""
 
+from dataclasses import replace
+
 import msgspec
 from msgspec import UNSET
 
@@ -30,6 +32,7 @@ def test_how_long_it_took_stands_beside_the_usage() -> None:
     count = TokenCount((5, 5), 2)
     for choice, (generate_ms, tokens, guessed) in enumerate(((100.0, (7, 8, 9), 2), (200.0, (7,), 3))):
         timings = RequestTimings(3.0 + choice, 10.0, generate_ms, 5, 1, len(tokens), guessed, 1)
+        timings = replace(timings, first_token_ms=13.0 + choice, devices=("NPU", "CPU"))
         count.add(choice, Delta("a", tokens, finish=FinishReason.STOP, timings=timings))
     whole = Envelope("id", 1, NAME, "f").around(ChatChunk, [])
     assert msgspec.to_builtins(count.on(whole))["timings"] == {
@@ -43,6 +46,8 @@ def test_how_long_it_took_stands_beside_the_usage() -> None:
         "draft_n": 5,
         "draft_n_accepted": 2,
         "queue_ms": 4.0,
+        "first_token_ms": 13.0,
+        "devices": ["NPU", "CPU"],
     }
 
 
