@@ -191,7 +191,7 @@ check('models', async () => {
 
 check('error_400', async () => {
   const image = { type: 'image', source: { type: 'url', url: 'http://x/y.png' } };
-  await rejects(ask([image]), Anthropic.BadRequestError, 400, 'invalid_request_error', 'messages[0].content[0].source.type');
+  await rejects(ask([image]), Anthropic.BadRequestError, 400, 'invalid_request_error', 'messages[0].content[0].source');
   await rejects(ask('word '.repeat(40_000)), Anthropic.BadRequestError, 400, 'invalid_request_error', 'prompt is too long');
 });
 
