@@ -62,7 +62,7 @@ def create_app(
     metrics = Metrics(models, [ResidenceCollector(models)])
     app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
-    media = MediaFetcher(MediaSources.of(settings.media))
+    media = MediaFetcher(MediaSources.of(settings.media), settings.body_limit_bytes)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, media)
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     app.state.stored = stored

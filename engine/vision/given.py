@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,20 @@ def images_of(messages: Sequence[Mapping[str, Any]]) -> list[GivenImage]:
     return found
 
 
+Part = Mapping[str, Any]
+
+
 def without_pixels(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages as a template reads them: it is told that there is an image, and nothing of it."""
-    return [dict(message) | {"content": _bare(message.get("content"))} for message in messages]
+    return with_images(messages, lambda _: {"type": "image"})
 
 
-def _bare(content: Any) -> Any:
+def with_images(messages: Sequence[Mapping[str, Any]], changed: Callable[[Part], Part]) -> list[dict[str, Any]]:
+    """The messages with another part for each image."""
+    return [dict(message) | {"content": _changed(message.get("content"), changed)} for message in messages]
+
+
+def _changed(content: Any, changed: Callable[[Part], Part]) -> Any:
     if isinstance(content, str) or not isinstance(content, Sequence):
         return content
-    is_image = [isinstance(part, Mapping) and part.get("type") == "image" for part in content]
-    return [{"type": "image"} if bare else part for bare, part in zip(is_image, content, strict=True)]
+    return [changed(part) if isinstance(part, Mapping) and part.get("type") == "image" else part for part in content]

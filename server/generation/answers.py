@@ -73,7 +73,7 @@ class Timings(Answer):
             sum(each.drafted_tokens for each in found),
             sum(each.accepted_tokens for each in found),
             round(max(each.queue_ms for each in found), 3),
-            round(min(each.first_token_ms for each in found), 3),
+            round(min((each.first_token_ms for each in found if each.first_token_ms), default=0.0), 3),
             list(dict.fromkeys(device for each in found for device in each.devices)),
         )
 
@@ -157,10 +157,8 @@ class TokenCount:
         self._prompt = sum(prompt_tokens[::choices_per_prompt])
         self._per_prompt = choices_per_prompt
         self._completion = 0
-        self._cached = 0
         self._reasoning = 0
         self._has_prediction = has_prediction
-        self._predicted = self._predicted_right = 0
         self._unfinished = len(prompt_tokens)
         self._timings: list[RequestTimings] = []
         self._prompt_timings: list[RequestTimings] = []
@@ -176,14 +174,10 @@ class TokenCount:
         if delta.finish is None:
             return
         self._unfinished -= 1
-        if delta.timings is None:
-            return
-        self._timings.append(delta.timings)
-        self._predicted += delta.timings.predicted_tokens
-        self._predicted_right += delta.timings.accepted_predicted_tokens
-        if choice % self._per_prompt == 0:
-            self._prompt_timings.append(delta.timings)
-            self._cached += delta.timings.cached_tokens
+        if delta.timings is not None:
+            self._timings.append(delta.timings)
+            if choice % self._per_prompt == 0:
+                self._prompt_timings.append(delta.timings)
 
     def add_reasoning(self, tokens: int) -> None:
         """Say how many of the counted tokens were spent on reasoning."""
@@ -200,10 +194,12 @@ class TokenCount:
         """OpenAI's usage object."""
         spent = CompletionDetails(self._reasoning)
         if self._has_prediction:
-            spent.accepted_prediction_tokens = self._predicted_right
-            spent.rejected_prediction_tokens = self._predicted - self._predicted_right
+            right = sum(each.accepted_predicted_tokens for each in self._timings)
+            spent.accepted_prediction_tokens = right
+            spent.rejected_prediction_tokens = sum(each.predicted_tokens for each in self._timings) - right
         total = self._prompt + self._completion
-        return Usage(self._prompt, self._completion, total, PromptDetails(self._cached), spent)
+        cached = sum(each.cached_tokens for each in self._prompt_timings)
+        return Usage(self._prompt, self._completion, total, PromptDetails(cached), spent)
 
 
 UNLIKELY = -9999.0  # what OpenAI sends instead of minus infinity

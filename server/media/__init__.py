@@ -1,1 +1,1 @@
-"""Media that a request names instead of bringing them along."""
+"""Images that a request names instead of bringing them along."""

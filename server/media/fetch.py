@@ -6,6 +6,7 @@ leads elsewhere a moment later changes nothing. Every redirect is checked like t
 
 import asyncio
 import base64
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +19,13 @@ import httpx
 
 from engine.errors import InvalidRequest
 from engine.files import FileRefused, read_bytes
-from engine.vision.given import images_of
+from engine.vision.given import images_of, with_images
 from engine.vision.question import LIMITS
 from server.media.sources import MediaSources
 
-FETCH_S = 10.0  # of one image, redirects included
+FETCH_S = 10.0  # of one image, with its redirects and the wait for a place
 REDIRECTS = 3
-AT_ONCE = 8  # of all requests
+AT_ONCE = 32  # of all requests
 SCHEMES = ("http", "https")
 TYPES = ("image/", "application/octet-stream", "binary/octet-stream")
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -41,78 +42,84 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 
 class MediaFetcher:
-    """Fetches for all requests of a server; one event loop."""
+    """Fetches for all requests of a server; one event loop. most_bytes: of all images of a request that it fetches."""
 
-    def __init__(self, sources: MediaSources, resolve: Resolve = addresses_of) -> None:
+    def __init__(self, sources: MediaSources, most_bytes: int, resolve: Resolve = addresses_of) -> None:
         self._sources = sources
+        self._most_bytes = most_bytes
         self._resolve = resolve
         self._places = asyncio.Semaphore(AT_ONCE)
         self._context: ssl.SSLContext | None = None
 
-    async def fetched(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages with data URLs instead of those that can be fetched. InvalidRequest naming the image's field.
+    async def fetched(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The messages with data URLs instead of those that can be fetched. InvalidRequest naming an image's field.
 
         URLs of a kind that is not allowed stay, and are refused where the images are read.
         """
-        wanted = {
-            image.url: image.param for image in images_of(messages) if not image.url[:5].lower().startswith("data:")
-        }
-        wanted = {url: param for url, param in wanted.items() if self._takes(url)}
+        wanted = {image.url: image.param for image in images_of(messages) if self._takes(image.url)}
         if not wanted:
-            return [dict(message) for message in messages]
-        async with asyncio.TaskGroup() as group:
-            tasks = {url: group.create_task(self._outcome(url)) for url in wanted}
-        found: dict[str, str] = {}
-        for url, task in tasks.items():
-            content = task.result()
-            if isinstance(content, NotFetched):
-                raise InvalidRequest(f"'{wanted[url]}' cannot be fetched: {content}.", wanted[url])
-            found[url] = f"data:image/any;base64,{base64.b64encode(content).decode('ascii')}"
-        return [dict(message) | {"content": _replaced(message.get("content"), found)} for message in messages]
+            return messages
+        budget = Budget(self._most_bytes)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {url: group.create_task(self._data_url(url, wanted[url], budget)) for url in wanted}
+        except ExceptionGroup as failed:  # the first one ended the others
+            raise failed.exceptions[0] from None
+        found = {url: task.result() for url, task in tasks.items()}
+        return with_images(messages, lambda part: {**part, "url": found.get(part["url"], part["url"])})
 
     def _takes(self, url: str) -> bool:
         scheme = url.partition(":")[0].lower()
         return bool(self._sources.folders if scheme == "file" else scheme in SCHEMES and self._sources.hosts)
 
-    async def _outcome(self, url: str) -> bytes | NotFetched:
+    async def _data_url(self, url: str, param: str, budget: "Budget") -> str:
         try:
-            async with self._places:
+            async with asyncio.timeout(FETCH_S), self._places:
                 if url[:5].lower() == "file:":
-                    return await asyncio.get_running_loop().run_in_executor(None, self._read, url)
-                async with asyncio.timeout(FETCH_S):
-                    return await self._follow(url)
+                    content = await asyncio.get_running_loop().run_in_executor(None, self._read, url)
+                    budget.spend(len(content))
+                else:
+                    content = await self._follow(url, budget)
         except NotFetched as error:
-            return error
+            reason = str(error)
         except TimeoutError:
-            return NotFetched(f"it took longer than {FETCH_S:.0f} s")
+            reason = f"it took longer than {FETCH_S:.0f} s"
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
-            return NotFetched("its server gave no answer")
+            reason = "its server gave no answer"
+        else:
+            return f"data:image/any;base64,{base64.b64encode(content).decode('ascii')}"
+        raise InvalidRequest(f"'{param}' cannot be fetched: {reason}.", param)
 
     def _read(self, url: str) -> bytes:
-        parts, folders = urlsplit(url), [folder.resolve() for folder in self._sources.folders]
+        """A file that lies in a folder by its name, and still does once links are followed.
+
+        By its name first: on Windows a look at //host/share would already talk to that host.
+        """
+        parts = urlsplit(url)
         with suppress(OSError, ValueError):
-            path = Path(url2pathname(parts.path)).resolve(strict=True)
-            if parts.netloc in ("", "localhost") and any(path.is_relative_to(folder) for folder in folders):
-                try:
-                    return read_bytes(path, LIMITS.most_bytes)
-                except FileRefused as error:
-                    raise NotFetched(str(error)) from None
+            named = Path(os.path.normpath(url2pathname(parts.path)))
+            for folder in self._sources.folders if parts.netloc in ("", "localhost") else ():
+                if named.is_relative_to(folder) and named.resolve(strict=True).is_relative_to(folder.resolve()):
+                    try:
+                        return read_bytes(named, LIMITS.most_bytes)
+                    except FileRefused as error:
+                        raise NotFetched(str(error)) from None
         raise NotFetched("there is no such file in a folder that this server takes images from")
 
-    async def _follow(self, url: str) -> bytes:
+    async def _follow(self, url: str, budget: "Budget") -> bytes:
         if self._context is None:
             self._context = await asyncio.get_running_loop().run_in_executor(None, ssl.create_default_context)
         place = httpx.URL(url)
         options: dict[str, Any] = {"verify": self._context, "trust_env": False, "timeout": FETCH_S}
         async with httpx.AsyncClient(**options) as client:
             for _ in range(1 + REDIRECTS):
-                found = await self._get(client, place)
+                found = await self._get(client, place, budget)
                 if isinstance(found, bytes):
                     return found
                 place = place.join(found)
         raise NotFetched(f"it is redirected more than {REDIRECTS} times")
 
-    async def _get(self, client: httpx.AsyncClient, place: httpx.URL) -> bytes | str:
+    async def _get(self, client: httpx.AsyncClient, place: httpx.URL, budget: "Budget") -> bytes | str:
         """The content, or where it has moved to."""
         address = await self._checked_address(place)
         headers = {"Host": place.netloc.decode("ascii"), "Accept": "image/*", "Accept-Encoding": "identity"}
@@ -130,6 +137,7 @@ class MediaFetcher:
             content = bytearray()
             async for chunk in answer.aiter_raw():
                 content += chunk
+                budget.spend(len(chunk))
                 if len(content) > LIMITS.most_bytes:
                     raise NotFetched(f"it is larger than {LIMITS.most_bytes} bytes")
         return bytes(content)
@@ -147,11 +155,14 @@ class MediaFetcher:
         return found[0]
 
 
-def _replaced(content: Any, found: Mapping[str, str]) -> Any:
-    if isinstance(content, str) or not isinstance(content, Sequence):
-        return content
-    is_image = [isinstance(part, Mapping) and part.get("type") == "image" for part in content]
-    return [
-        {**part, "url": found.get(part["url"], part["url"])} if shown else part
-        for shown, part in zip(is_image, content, strict=True)
-    ]
+class Budget:
+    """Bytes that the images of a request may still take together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+
+    def spend(self, count: int) -> None:
+        """Count bytes that came. NotFetched when they are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise NotFetched(f"the images of the request that lie elsewhere are larger than {self._most} bytes")

@@ -24,7 +24,7 @@ class MediaSources:
             if Path(part).expanduser().is_absolute():
                 folders.append(Path(part).expanduser())
             elif part == ANY or (not set("/@?#[] ") & set(part) and (":" not in part or _address(part))):
-                hosts.add(part.lower().rstrip("."))
+                hosts.add(str(_address(part) or part.lower().rstrip(".")))
             else:
                 raise ValueError(f"'{part}' is neither a host without scheme, port and path nor an absolute folder")
         return cls(frozenset(hosts), tuple(folders))

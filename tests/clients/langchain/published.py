@@ -1,4 +1,4 @@
-"""Run `published_suite.py` and print as JSON what became of each test, and why."""
+"""Run `published_suite.py` and print as JSON what became of each test."""
 
 import json
 import os
@@ -10,6 +10,6 @@ SUITE = Path(__file__).with_name("published_suite.py")
 
 if __name__ == "__main__":
     os.environ["LANGSMITH_TRACING"] = "false"
-    found = outcomes(SUITE).found
+    found = outcomes(SUITE).found  # what became of it, and why
     print()
-    print(json.dumps({name.partition("::")[2]: outcome for name, outcome in found.items()}))
+    print(json.dumps({name.partition("::")[2]: outcome for name, (outcome, _) in found.items()}))

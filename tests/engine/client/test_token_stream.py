@@ -28,19 +28,24 @@ def token(character: str, finish: FinishReason | None = None, cached: int = 0) -
     return TokenEvent("a", (ord(character),), (), finish, cached_tokens=cached)
 
 
-async def test_without_the_workers_timings_our_own_clock_tells_them(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("engine.client.token_stream.time.perf_counter", lambda: now[0])
-    stream, ends = stream_of(tokenizer)
-    for seconds, event in (
-        (2.0, token("a", cached=2)),
-        (3.0, token("b")),
-        (5.0, token("c", FinishReason.LENGTH)),
-    ):
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the stream's clock says, in seconds: the only entry."""
+    seconds = [100.0]
+    monkeypatch.setattr("engine.client.token_stream.time.perf_counter", lambda: seconds[0])
+    return seconds
+
+
+def feed(stream: TokenStream, now: list[float], *events: tuple[float, TokenEvent]) -> None:
+    """Each so many seconds after the one before."""
+    for seconds, event in events:
         now[0] += seconds
         stream.feed(event)
+
+
+async def test_without_the_workers_timings_our_own_clock_tells_them(tokenizer: Tokenizer, now: list[float]) -> None:
+    stream, ends = stream_of(tokenizer)
+    feed(stream, now, (2.0, token("a", cached=2)), (3.0, token("b")), (5.0, token("c", FinishReason.LENGTH)))
     deltas = [delta async for delta in stream]
     timings = deltas[-1].timings
     assert timings is not None and ends == [timings]
@@ -49,17 +54,11 @@ async def test_without_the_workers_timings_our_own_clock_tells_them(
     assert [delta.timings for delta in deltas[:-1]] == [None, None]
 
 
-async def test_the_wait_and_the_devices_come_with_first_tokens(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_wait_and_the_devices_come_with_first_tokens(tokenizer: Tokenizer, now: list[float]) -> None:
     """A stream that moved: two workers told it; the wait is that of the first, and no time of the prompt."""
-    now = [100.0]
-    monkeypatch.setattr("engine.client.token_stream.time.perf_counter", lambda: now[0])
     stream, _ = stream_of(tokenizer)
     first, second = replace(token("a"), device="NPU", queue_ms=500.0), replace(token("b"), device="CPU", queue_ms=9.0)
-    for event in (first, token("c"), second, token("d", FinishReason.LENGTH)):
-        now[0] += 2.0
-        stream.feed(event)
+    feed(stream, now, (2.0, first), (2.0, token("c")), (2.0, second), (2.0, token("d", FinishReason.LENGTH)))
     timings = [delta async for delta in stream][-1].timings
     assert timings is not None and timings.devices == ("NPU", "CPU")
     assert (timings.queue_ms, timings.prompt_ms, timings.first_token_ms) == (500.0, 1500.0, 2000.0)

@@ -22,17 +22,21 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return resolve_bundle("demo", tmp_path_factory.mktemp("cache"))
 
 
-async def text_of(stream: TokenStream) -> str:
-    return "".join([delta.text async for delta in stream])
+async def told(stream: TokenStream) -> tuple[str, tuple[str, ...]]:
+    deltas = [delta async for delta in stream]
+    timings = deltas[-1].timings
+    assert timings is not None
+    return "".join(delta.text for delta in deltas), timings.devices
 
 
-async def answers(engine: Engine) -> list[str]:
+async def answers(engine: Engine) -> list[tuple[str, tuple[str, ...]]]:
+    """Text and devices of each answer."""
     async with asyncio.timeout(GUARD_S):
         await engine.start()
         try:
             prompt = ids_of(await engine.chat_prompt([{"role": "user", "content": QUESTION}]))
             asked = [Request(f"r{number}", prompt, SamplingParams(24, temperature=0.0)) for number in range(3)]
-            return await asyncio.gather(*(text_of(engine.submit(request)) for request in asked))
+            return await asyncio.gather(*(told(engine.submit(request)) for request in asked))
         finally:
             await engine.close()
 
@@ -46,7 +50,10 @@ async def test_a_stream_that_goes_to_and_fro(
     npu = await asyncio.to_thread(npu_bundle, layout)
     alone = await answers(Engine(EngineConfig(str(on_cpu))))
     both = Engine(EngineConfig(str(npu), devices=str(on_cpu)))
-    assert await answers(both) == alone
+    found = await answers(both)
+    assert [text for text, _ in found] == [text for text, _ in alone]
+    assert {places for _, places in alone} == {("CPU",)}
+    assert all(sorted(places) == ["CPU", "HTP emulator"] for _, places in found)
     group = both._supervisor
     assert isinstance(group, DeviceGroup) and group.moves >= 3 * 2
     assert both.info.device == "HTP emulator and CPU"

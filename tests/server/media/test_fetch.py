@@ -20,6 +20,7 @@ from server.media.fetch import MediaFetcher
 from server.media.sources import MediaSources
 
 PIXELS = b"\x89PNG and what follows"
+MOST = 2 * LIMITS.most_bytes
 PARAM = "messages[0].content[0].image_url"
 
 
@@ -49,7 +50,7 @@ class Web:
         writer.close()
 
     def fetcher(self, media: str = "images.example,127.0.0.1") -> MediaFetcher:
-        return MediaFetcher(MediaSources.of(media), self.resolve)
+        return MediaFetcher(MediaSources.of(media), MOST, self.resolve)
 
 
 def said(content: bytes, status: str = "200 OK", *headers: str) -> bytes:
@@ -131,7 +132,7 @@ async def test_a_name_that_leads_elsewhere_behind_a_redirect() -> None:
             return ["127.0.0.1"] if len(found.asked) == 1 else ["127.0.0.2"]
 
         found.answers["/a"] = moved(f"http://images.example:{found.port}/b")
-        fetcher = MediaFetcher(MediaSources.of("images.example,127.0.0.1"), rebind)
+        fetcher = MediaFetcher(MediaSources.of("images.example,127.0.0.1"), MOST, rebind)
         assert "no address" in await refused(fetcher, f"http://images.example:{found.port}/a")
         assert len(found.requests) == 1
 
@@ -195,13 +196,34 @@ async def test_files_of_a_folder(tmp_path: Path) -> None:
     fetcher = Web().fetcher(str(folder))
     assert await fetched(fetcher, image.as_uri()) == PIXELS
     wrong = [outside.as_uri(), f"{folder.as_uri()}/../secret", f"{folder.as_uri()}/%2e%2e/secret", folder.as_uri()]
-    wrong += [f"{folder.as_uri()}/gone", f"file://elsewhere{image}", f"{folder.as_uri()}/a%00b", "file:"]
+    wrong += [
+        "file:////elsewhere/share/a.png",
+        f"{folder.as_uri()}/gone",
+        f"file://elsewhere{image}",
+        f"{folder.as_uri()}/a%00b",
+        "file:",
+    ]
     if sys.platform != "win32":
         (folder / "link").symlink_to(outside)
         os.mkfifo(folder / "pipe")
-        wrong += [(folder / "link").as_uri().replace("secret", "images/link"), f"{folder.as_uri()}/pipe"]
+        wrong += [(folder / "link").as_uri(), f"{folder.as_uri()}/pipe"]
     for url in wrong:
         assert "cannot be fetched: " in await refused(fetcher, url), url
+
+
+async def test_images_of_a_request_that_are_too_large_together(tmp_path: Path) -> None:
+    """By URL they take no more than in the body."""
+    (tmp_path / "a").write_bytes(PIXELS)
+    async with web() as found:
+        urls = (f"http://images.example:{found.port}/a", (tmp_path / "a").as_uri())
+        sources = MediaSources.of(f"images.example,127.0.0.1,{tmp_path}")
+        for most, is_enough in ((2 * len(PIXELS), True), (2 * len(PIXELS) - 1, False)):
+            fetcher = MediaFetcher(sources, most, found.resolve)
+            if is_enough:
+                assert await fetcher.fetched(shown(*urls))
+                continue
+            with pytest.raises(InvalidRequest, match=f"lie elsewhere are larger than {most} bytes"):
+                await fetcher.fetched(shown(*urls))
 
 
 async def test_a_file_that_is_too_large(tmp_path: Path) -> None:

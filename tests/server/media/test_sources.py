@@ -28,7 +28,7 @@ def test_public_addresses(address: str) -> None:
 
 
 def test_a_list_of_hosts_and_folders(tmp_path: Path) -> None:
-    sources = MediaSources.of(f" Images.example. ,10.0.0.7, {tmp_path} ,::1")
+    sources = MediaSources.of(f" Images.example. ,10.0.0.7, {tmp_path} ,0:0::1")
     assert sources.folders == (tmp_path,)
     assert sources.takes_host("images.EXAMPLE") and sources.takes_host("10.0.0.7")
     assert not sources.takes_host("example") and not sources.takes_host("a.images.example")
