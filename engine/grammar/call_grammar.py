@@ -15,6 +15,7 @@ from engine.grammar.call_rules import (
     Parameters,
     Unusable,
     check_enforceable,
+    closed,
     escaped,
     loaded,
     loose,
@@ -266,7 +267,8 @@ class CallGrammar:
         frame = f"{json.dumps(name)} {self._rules.literal(form.named, name)}"
         match form.arguments:
             case JsonArguments():
-                arguments = f"{self._rules.json_value(schema, schema, tool.is_lenient)} {self._rules.literal(form.end)}"
+                named = closed(schema)
+                arguments = f"{self._rules.json_value(named, named, tool.is_lenient)} {self._rules.literal(form.end)}"
             case TaggedArguments():
                 arguments = TaggedRules(self._rules, form, form.arguments, tool, schema, f"t{number}").rule()
             case LiteralArguments():

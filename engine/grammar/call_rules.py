@@ -62,6 +62,22 @@ def loaded(text: str, what: str) -> Any:
         raise Unusable(f"{what} is not JSON: {error}") from None
 
 
+# Where a schema has one of these, parameters may be named elsewhere than in its properties.
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "if", "$ref")
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a function as a call writes them: those that its schema names, and no others.
+
+    Small models write the schema itself where they may: {"type": "object"} as arguments of a function that takes none.
+    """
+    names, required = schema.get("properties"), schema.get("required")
+    if not isinstance(names, Mapping) or any(key in schema for key in _OPEN):
+        return schema
+    is_told = not isinstance(required, list) or all(name in names for name in required)
+    return schema | {"additionalProperties": False} if is_told else schema
+
+
 _PLACES = re.compile(f"({ID}|{NAME}|{NUMBER}|{KEY})")
 _ANY_ID, _ANY_NUMBER = "/[A-Za-z0-9_-]{1,40}/", "/[0-9]{1,3}/"
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"

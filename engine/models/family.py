@@ -21,12 +21,13 @@ from engine.models.parameters import parameters_of
 from engine.models.post_norm_families import POST_NORM
 from engine.models.qwen3_5 import QWEN3_5, QWEN3_5_NESTED
 from engine.models.rotary import FULL, MAX_POSITIONS, SLIDING, RopeReading, read_rope
+from engine.models.text_models import TEXT_MODELS
 from engine.models.vision import VISION, deepstack_layers, reads_images
 
 # The table of families, and the step from config.json to a Network.
 
 _OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED)
-_ALL = (*DENSE, *POST_NORM, *WITH_EXPERTS, *_OTHERS, *WITH_LATENTS, *VISION)
+_ALL = (*DENSE, *POST_NORM, *WITH_EXPERTS, *_OTHERS, *WITH_LATENTS, *TEXT_MODELS, *VISION)
 FAMILIES = {family.architecture: family for family in _ALL}
 
 _ACTIVATIONS = {
@@ -90,7 +91,7 @@ def _text_config(values: Mapping[str, object], family: Family) -> ConfigFields:
     nested = values.get(family.text_group) if family.text_group else None
     if not isinstance(nested, Mapping):
         return ConfigFields(values)
-    found = {key: value for key, value in nested.items() if value is not None}
+    found = dict(family.text_defaults) | {key: value for key, value in nested.items() if value is not None}
     tied = values.get("tie_word_embeddings")
     # Newer files say so around the text model, whose own word is then the default of its class.
     return ConfigFields(found | ({"tie_word_embeddings": tied} if tied or "tie_word_embeddings" not in found else {}))

@@ -1,8 +1,8 @@
 """What a family makes of a checkpoint: geometry, biases and the names of its tensors, as data."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.bundle.manifest import DiffusionSpec
@@ -206,6 +206,7 @@ class Family:
     of norms. is_interleaved: as in `RopeSpec`. sections, is_woven: as in `RopeReading`. is_tied: whether the head is
     the embedding where the config does not say. read_ffn: the width of the feed-forward, None = `intermediate_size`.
     text_group: where the config of a model for more than text keeps that of its text model, "" = it is the config.
+    text_defaults: what that one means where it leaves a field out.
     read_recurrent(config, layers): the layers without keys and values, for families that have such.
     """
 
@@ -223,6 +224,7 @@ class Family:
     is_tied: bool = False
     read_ffn: Callable[[ConfigFields], int] | None = None
     text_group: str = ""
+    text_defaults: Mapping[str, int] = field(default_factory=dict)
     read_recurrent: Callable[[ConfigFields, int], RecurrentSpec] | None = None
 
 

@@ -16,6 +16,7 @@ from engine.text.format_table import end_marks
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
+PROCESSOR_TEMPLATE = "chat_template.json"  # of older folders of models that read images
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -84,20 +85,26 @@ def describe_text(
 
 
 def read_template(source: Path, settings: Mapping[str, object]) -> str | None:
-    """The chat template: its own file first, else tokenizer_config.json (text, or a list with one named 'default')."""
+    """The chat template: a file of its own in either form, else that of tokenizer_config.json (text, or a list with one
+    named 'default')."""
     path = source / TEMPLATE_FILE
     try:
         return read_text(path, TEMPLATE_BYTES)
     except FileNotFoundError:
-        pass  # then tokenizer_config.json may hold it
+        pass  # then another file may hold it
     except OSError as error:
         raise CompileError(f"{path} cannot be read: {shown(error)}") from error
+    own = _declared(read_optional_json(source / PROCESSOR_TEMPLATE), PROCESSOR_TEMPLATE)
+    return _declared(settings, TOKENIZER_CONFIG) if own is None else own
+
+
+def _declared(settings: Mapping[str, object], file: str) -> str | None:
     value = settings.get("chat_template")
     if isinstance(value, list):
         entries = (entry for entry in value if isinstance(entry, dict))
         value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
     if value is not None and not isinstance(value, str):
-        raise CompileError(f"{TOKENIZER_CONFIG}: chat_template must be a string or a list with a 'default'")
+        raise CompileError(f"{file}: chat_template must be a string or a list with a 'default'")
     return value
 
 

@@ -83,6 +83,30 @@ def test_texts_that_fit_and_texts_that_do_not(
     assert [text for text in wrong if accepts(tokenizer, form, text)] == []
 
 
+X = {"properties": {"x": {"type": "integer"}}}
+PARAMETERS: list[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [
+    ({"type": "object", "properties": {}}, ("{}",), ('{"type": "object"}',)),
+    (X, ("{}", '{"x": 1}'), ('{"y": 1}', '{"x": 1, "y": 2}')),
+    (X | {"additionalProperties": True}, ('{"x": 1, "y": 2}',), ()),
+    (X | {"patternProperties": {"^y$": {}}}, ('{"y": 2}',), ()),
+    (X | {"allOf": [{"properties": {"y": {}}}]}, ('{"y": 2}',), ()),
+    ({"type": "object"}, ("{}", '{"y": 2}'), ()),
+    ({"properties": {}, "required": ["y"]}, ('{"y": 2}',), ("{}",)),
+]
+
+
+@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: str(row[0])[:50])
+def test_a_call_names_the_parameters_of_its_function_and_no_others(
+    row: tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]],
+) -> None:
+    """Unless the schema says that there may be others, or names them elsewhere."""
+    schema, right, wrong = row
+    form = ToolCalls(HERMES, (CalledTool("f", json.dumps(schema)),), is_forced=True)
+    call = HERMES.begin + "f" + HERMES.named + "%s" + HERMES.end
+    assert [text for text in right if not accepts(byte_tokenizer(), form, call % text)] == []
+    assert [text for text in wrong if accepts(byte_tokenizer(), form, call % text)] == []
+
+
 REFUSED: list[tuple[Form, str]] = [
     (Regex("(a"), "unclosed group"),
     (Regex("(?=a)b"), "look-around"),

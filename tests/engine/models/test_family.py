@@ -64,6 +64,7 @@ MORE: dict[str, dict[str, Any]] = {
     "Qwen2_5_VLForConditionalGeneration": {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}},
     "Qwen3VLForConditionalGeneration": {"text_config": GOOD | {"head_dim": 128}},
     "InternVLForConditionalGeneration": {"text_config": GOOD | {"model_type": "qwen3"}},
+    "Mistral3ForConditionalGeneration": {"text_config": GOOD | {"head_dim": 16, "model_type": "ministral3"}},
     "Qwen3_5ForCausalLM": LAYERS,
     "Qwen3_5MoeForCausalLM": EXPERTS | LAYERS,
     "Qwen3_5MoeForConditionalGeneration": {"text_config": GOOD | EXPERTS | LAYERS},
@@ -122,6 +123,7 @@ def test_family_differences() -> None:
         ({"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}, "'sliding_attention' is not supported"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
         ({"architectures": ["Gemma3ForCausalLM"], "hidden_activation": "silu"}, "'silu'"),
+        ({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mamba"}, "model_type 'mamba'"),
         ({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         (
             {"rope_scaling": {"type": "yarn", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 512}},

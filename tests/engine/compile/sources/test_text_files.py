@@ -47,6 +47,13 @@ def test_template_from_the_tokenizer_config(source: Path) -> None:
     assert (describe(source)[1] / "chat_template.jinja").read_text() == "{{ messages }}"
 
 
+def test_template_of_a_processor(source: Path) -> None:
+    """Older folders of models that read images have it beside that of the tokenizer, which knows no images."""
+    settings(source, chat_template="of text")
+    (source / "chat_template.json").write_text(json.dumps({"chat_template": "of text and images"}))
+    assert (describe(source)[1] / "chat_template.jinja").read_text() == "of text and images"
+
+
 def test_named_templates(source: Path) -> None:
     """Of a list the default is taken."""
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]

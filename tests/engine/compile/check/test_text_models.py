@@ -1,0 +1,54 @@
+"""Text models of checkpoints that also read images, as transformers saves them: logits of a text."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from engine.bundle.manifest import Manifest
+from engine.compile.arguments import Layout, Quant
+from engine.compile.check.segment_run import segment_logits
+from tests.engine.compile.conftest import GEOMETRY, add_text_files
+from tests.engine.compile.check.test_families import GEMMA, YARN
+from tests.vision_models import randomise
+
+EYES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
+MISTRAL = {"head_dim": 16, "sliding_window": None}
+SCALED = YARN | {"original_max_position_embeddings": 256, "llama_4_scaling_beta": 0.5}
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "gemma3": ("Gemma3", {"model_type": "gemma3_text", **GEMMA, "num_hidden_layers": 7}, "siglip_vision_model"),
+    "mistral": ("Mistral3", {"model_type": "mistral", **MISTRAL}, "pixtral"),
+    "ministral3": ("Mistral3", {"model_type": "ministral3", **MISTRAL, "rope_parameters": SCALED}, "pixtral"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_of_a_text(
+    case: str, tmp_path: Path, build: Callable[..., tuple[Path, Manifest]], prompt: list[int]
+) -> None:
+    family, text, eyes = CASES[case]
+    config = getattr(transformers, f"{family}Config")(
+        text_config={**GEOMETRY, **text}, vision_config={**EYES, "model_type": eyes}, mm_tokens_per_image=4
+    )
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    randomise(model)
+    source = tmp_path / "checkpoint"
+    model.save_pretrained(source)
+    add_text_files(source)
+    folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
+    with torch.no_grad():
+        expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
+    measured = segment_logits(folder, manifest, [prompt], rows=24)
+    assert np.abs(measured - expected).max() / np.abs(expected).max() < 1e-4
