@@ -172,3 +172,17 @@ def model_parts(gguf: Path) -> list[Path]:
         return [gguf]
     title, suffix = part[1], gguf.name[-len(GGUF_SUFFIX) :]
     return [gguf.with_name(f"{title}-{number:05d}-of-{part[3]}{suffix}") for number in range(1, int(part[3]) + 1)]
+
+
+PROJECTOR = "mmproj"  # in the name of a GGUF file that reads images for another
+
+
+def is_projector(gguf: Path) -> bool:
+    """Whether a GGUF file's name says that it reads images for another."""
+    return PROJECTOR in gguf.name.lower()
+
+
+def projectors_beside(gguf: Path) -> list[Path]:
+    """The files in a GGUF model's folder that read images, by name. OSError when the folder cannot be listed."""
+    found = (path for path in gguf.parent.iterdir() if path.suffix.lower() == GGUF_SUFFIX and path != gguf)
+    return sorted(path for path in found if is_projector(path) and is_regular(path))

@@ -104,15 +104,17 @@ QWEN_FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def write_qwen_vl(folder: Path, family: str) -> Any:
-    """The same of a model that looks at images in their own proportions, with cells of 8 pixels."""
+def write_qwen_vl(folder: Path, family: str, **changes: Any) -> Any:
+    """The same of a model that looks at images in their own proportions, with cells of 8 pixels.
+
+    changes: of its encoder."""
     sections, encoder = QWEN_FORMS[family]
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in QWEN_TOKENS])
     rope = {"rope_type": "default", "rope_theta": 10_000.0, **sections}
     config = getattr(transformers, f"{family}Config")(
         text_config={**TEXT, "head_dim": 16, "rope_parameters": rope},
-        vision_config={**QWEN_VISION, "out_hidden_size": TEXT["hidden_size"], **encoder},
+        vision_config={**QWEN_VISION, "out_hidden_size": TEXT["hidden_size"], **encoder, **changes},
         image_token_id=tokenizer.token_to_id("<|image_pad|>"),
         vision_start_token_id=tokenizer.token_to_id("<|vision_start|>"),
         vision_end_token_id=tokenizer.token_to_id("<|vision_end|>"),
@@ -122,7 +124,7 @@ def write_qwen_vl(folder: Path, family: str) -> Any:
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
     randomise(model)
     model.save_pretrained(folder)
-    write_text(folder, tokenizer, QWEN_TEMPLATE, QWEN_PROCESSOR)
+    write_text(folder, tokenizer, QWEN_TEMPLATE, QWEN_PROCESSOR | {"patch_size": config.vision_config.patch_size})
     return type(model).from_pretrained(folder, dtype=torch.float32).eval()
 
 
@@ -137,14 +139,14 @@ INTERN_PROCESSOR = {
 }
 
 
-def write_internvl(folder: Path, kind: str) -> Any:
-    """The same of a model that cuts images into a canvas. kind: of its text model."""
+def write_internvl(folder: Path, kind: str, **changes: Any) -> Any:
+    """The same of a model that cuts images into a canvas. kind: of its text model. changes: of its encoder."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in INTERN_TOKENS])
     tile = {"image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]}
     config = transformers.InternVLConfig(
         text_config={**TEXT, "head_dim": 16, "model_type": kind},
-        vision_config={**VISION, **tile, "attention_bias": kind == "qwen3"},
+        vision_config={**VISION, **tile, "attention_bias": kind == "qwen3", **changes},
         image_token_id=tokenizer.token_to_id("<IMG_CONTEXT>"),
         tie_word_embeddings=kind == "qwen3",
     )

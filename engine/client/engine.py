@@ -403,7 +403,8 @@ class Engine:
 
 
 def _load_prompts(folder: Path, manifest: Manifest, log: logging.Logger) -> PromptMaker:
-    maker, vocab = PromptMaker.load(folder, manifest.text, manifest.vision is not None), manifest.model.vocab
+    placeholder = manifest.vision.placeholder if manifest.vision is not None else ""
+    maker, vocab = PromptMaker.load(folder, manifest.text, placeholder), manifest.model.vocab
     if maker.tokenizer.vocabulary > vocab:  # often a padding token that a fine-tune added and nobody sends
         text = "the tokenizer has ids up to %d, the model only up to %d: prompts with a larger one are refused"
         log.warning(text, maker.tokenizer.vocabulary - 1, vocab - 1)

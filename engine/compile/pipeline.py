@@ -158,7 +158,9 @@ def resolve(arguments: CompileArguments, progress: ProgressSink) -> CompilePlan:
     """
     check_arguments(arguments)
     shapes = fixed_shapes(arguments)
-    source = open_source(arguments.source)
+    source = open_source(arguments.source, with_images=layout_of(arguments) is Layout.SEGMENTS)
+    if source.remark:
+        progress.note(source.remark)
     arguments = with_kept_floats(arguments, source.float_bytes(), usable_memory())
     network = read_network(source.config, requested_context(arguments, shapes))
     arguments = resolve_caches(resolve_layout(arguments, network.odd_head_dim), network)

@@ -4,9 +4,10 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 
 from engine.errors import BundleError
-from engine.files import GGUF_PART, GGUF_SUFFIX
+from engine.files import GGUF_PART, GGUF_SUFFIX, PROJECTOR
 
 # Hugging Face's rules: both parts of letters, digits, "-", "_" and ".", at most 96 together, without "--" and "..".
 _REPOSITORY = re.compile(r"(ms:)?(\w[\w.-]*/\w[\w.-]*?)(?::(\w[\w.-]*))?", re.ASCII)
@@ -114,7 +115,9 @@ _FACTS = (
 # A Whisper of CTranslate2; a pickle may have that name too, but no such list of words beside it.
 WHISPER, WHISPER_WORDS = "model.bin", "vocabulary.*"
 _PARTS = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")  # of a sentence-transformers model
-_BESIDE_MODELS = ("mmproj", "imatrix")
+_BESIDE_MODELS = (PROJECTOR, "imatrix")
+_SEES = re.compile(r"vl\d*(?:[-_.]|$)|vlm|idefics", re.IGNORECASE)  # SmolVLM2 and InternVL3 among them
+_TYPES_OF_IMAGES = {name: rank for rank, name in enumerate(("F16", "BF16", "F32", "Q8_0"))}
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32))(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE
 )
@@ -127,7 +130,8 @@ class FetchFailed(BundleError):
 def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str, ...]:
     """The files to fetch, in order of their names: a checkpoint's, or of the GGUF file of `quant` every part.
 
-    Without a quant a repository whose only model is a GGUF file stands for that. FetchFailed when there is no such
+    Without a quant a repository whose only model is a GGUF file stands for that. Behind the parts comes the file that
+    reads images, where the repository is named as those are whose kinds are read. FetchFailed when there is no such
     model, or more than one.
     """
     found = sorted(name for name in names if ".." not in name and not name.startswith("/") and "\\" not in name)
@@ -148,7 +152,20 @@ def needed_files(repository: str, names: Iterable[str], quant: str) -> tuple[str
     ((title, parts),) = fitting.items()
     if (shard := GGUF_PART.fullmatch(parts[0])) and len(parts) != int(shard[3]):
         raise FetchFailed(f"{repository} has {len(parts)} of the {int(shard[3])} parts of {title}{GGUF_SUFFIX}")
-    return parts
+    return (*parts, *_projector(repository, found, parts[0]))
+
+
+def _projector(repository: str, names: Sequence[str], model: str) -> tuple[str, ...]:
+    """The file in a model's folder that reads images, of several that of the likeliest type: half precision."""
+    if not _SEES.search(repository):
+        return ()
+    folder = PurePosixPath(model).parent
+    found = [
+        name
+        for name in names
+        if PROJECTOR in name.lower() and name.endswith(GGUF_SUFFIX) and PurePosixPath(name).parent == folder
+    ]
+    return tuple(sorted(found, key=lambda name: (_TYPES_OF_IMAGES.get(_quant_of((name,)), 9), name))[:1])
 
 
 def gguf_models(names: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.bundle.weight_files import remember
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files import GGUF_SUFFIX, is_regular, model_name, model_parts, shown
+from engine.files import GGUF_SUFFIX, is_projector, is_regular, model_name, model_parts, projectors_beside, shown
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
 from engine.genie.read import read_genie
@@ -93,7 +93,7 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
     if is_regular(path / MANIFEST_FILE):
         if not _is_draft(path):
             yield ListedModel(load_manifest(path).name, path, is_bundle=True)
-    elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0]:
+    elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
         yield ListedModel(model_name(path), path, is_bundle=False)
     elif is_genie_folder(path) or is_regular(path / "config.json"):
         yield ListedModel(path.name, path, is_bundle=False)
@@ -233,11 +233,11 @@ def compiler_stamps(package: Path) -> list[tuple[str, int, int]]:
 
 
 def _stamps(source: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of a file's parts, or of a folder's files, and of the configs of its parts."""
+    """Name, size and modification time of a file's parts and of what reads images beside it, or of a folder's files,
+    and of the configs of its parts."""
     if not source.is_dir():
-        return [
-            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in model_parts(source) if path.exists()
-        ]
+        found = [*model_parts(source), *projectors_beside(source)]
+        return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found if path.exists()]
     paths = sorted(path for path in (*source.iterdir(), *source.glob("*/config.json")) if path.is_file())
     return [(path.relative_to(source).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 

@@ -140,11 +140,15 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list."""
+    """What a template reads in a message. thoughts: the field of reasoning, "" = none. has_parts: content is a list.
+
+    image_text: what stands for an image in the text, where the template knows text alone, "" = it says so itself.
+    """
 
     thoughts: str = ""
     has_text_arguments: bool = False
     has_parts: bool = False
+    image_text: str = ""
 
 
 class PromptMaker:
@@ -158,17 +162,21 @@ class PromptMaker:
         form: MessageForm = MessageForm(),
     ) -> None:
         """`template` is its source. `special_names` are template variables such as bos_token."""
-        self._form = form
+        self.form = form
         self.tokenizer = tokenizer
         self.template_source = template
         self._special_names = dict(special_names)
         self._guard = SpecialTokenGuard(tokenizer.special_tokens)
 
     @classmethod
-    def load(cls, folder: Path, spec: TextSpec, reads_images: bool = False) -> "PromptMaker":
-        """Read tokenizer and template of a bundle; BundleError says what is wrong with them."""
+    def load(cls, folder: Path, spec: TextSpec, placeholder: str = "") -> "PromptMaker":
+        """Read tokenizer and template of a bundle; BundleError says what is wrong with them.
+
+        placeholder: what stands for an image in a rendered prompt, "" = the model reads none.
+        """
         template = read_template(folder / spec.chat_template) if spec.chat_template else None
-        given = MessageForm(spec.writes.thoughts, spec.writes.has_text_arguments, has_parts=reads_images)
+        image_text = placeholder if placeholder not in (template or "") else ""
+        given = MessageForm(spec.writes.thoughts, spec.writes.has_text_arguments, bool(placeholder), image_text)
         names = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
         return cls(Tokenizer.load(folder, spec), template, names, given)
 
@@ -206,12 +214,13 @@ class PromptMaker:
         chosen = {"add_generation_prompt": True, **check_options(options)}
         if keep is None:
             self._check_chars(_count_chars(messages) + _count_chars(tools), max_context, "messages")
-        spoken = [
-            normalise_message(message, f"messages[{index}]", self._form) for index, message in enumerate(messages)
-        ]
+        spoken = [normalise_message(message, f"messages[{index}]", self.form) for index, message in enumerate(messages)]
         separator = choose_separator([spoken, tools, chosen])
+        guarded = self._guard.protect(spoken, separator)
+        if self.form.image_text:
+            guarded = [_with_text_content(message, self.form.image_text) for message in guarded]
         request = RenderRequest(
-            self._guard.protect(spoken, separator),
+            guarded,
             self._guard.protect(tools, separator) if tools else None,
             {"documents": None, **self._special_names, **self._guard.protect(chosen, separator)},
             MOST_CUT_CHARS if keep is not None else max_context * self.tokenizer.longest_token_chars,
@@ -288,6 +297,15 @@ def _content_parts(content: Any, param: str) -> list[dict[str, str]]:
         else {"type": "text", "text": _part_text(part, f"{param}.content[{index}]")}
         for index, part in enumerate(content)
     ]
+
+
+def _with_text_content(message: Mapping[str, Any], image_text: str) -> dict[str, Any]:
+    """The message with its parts as one text, an image on a line of its own (as the processor of InternVL has it)."""
+    texts: list[str] = []
+    for part in message["content"]:
+        is_behind_text = bool(texts) and not texts[-1].endswith("\n")
+        texts.append("\n" * is_behind_text + (f"{image_text}\n" if part["type"] == "image" else part["text"]))
+    return {**message, "content": "".join(texts)}
 
 
 def _content_text(content: Any, param: str) -> str:

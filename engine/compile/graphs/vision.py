@@ -15,7 +15,6 @@ from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.graphs.native_vision import NativeWriter
 from engine.compile.graphs.tower import DTYPE, TowerWriter
 from engine.compile.quantisation.weight_file import WeightFile
-from engine.compile.sources.checkpoint import read_optional_json
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import UnsupportedModel
 from engine.models.network import Activation
@@ -50,13 +49,8 @@ def vision_stage(work: Compilation) -> None:
 
 
 def vision_files(work: Compilation) -> VisionFiles:
-    """Of a Hugging Face folder whose tokenizer is in the bundle already."""
-    folder = work.arguments.source
-    processor = read_optional_json(folder / "preprocessor_config.json")
-    if not processor:
-        inner = read_optional_json(folder / "processor_config.json").get("image_processor")
-        processor = inner if isinstance(inner, dict) else {}
-    return VisionFiles(work.source.config, processor, load_tokenizer(work.folder).token_to_id)
+    """Of a source whose tokenizer is in the bundle already."""
+    return VisionFiles(work.source.config, work.source.processor(), load_tokenizer(work.folder).token_to_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,13 @@ from engine.processes import install_command
 
 
 class Source(Protocol):
-    """config: the network's facts as config.json tells them."""
+    """config: the network's facts as config.json tells them. remark: what of it is not used, and why, "" = nothing."""
 
     @property
     def config(self) -> dict[str, object]: ...
+
+    @property
+    def remark(self) -> str: ...
 
     def float_bytes(self) -> int:
         """Bytes of a file's weights as float32 when it holds every matrix in a float type, else 0."""
@@ -29,6 +32,9 @@ class Source(Protocol):
 
     def tensors(self) -> AbstractContextManager[Checkpoint]:
         """The tensors, while the context lasts."""
+
+    def processor(self) -> dict[str, object]:
+        """How images are prepared, as preprocessor_config.json tells it; nothing where none are read."""
 
     def write_text(self, folder: Path, vocab: int) -> TextSpec:
         """Write tokenizer and template into a bundle's folder and describe them; CompileError when unusable."""
@@ -40,6 +46,7 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.config = read_json(folder / "config.json")
+        self.remark = ""
 
     def float_bytes(self) -> int:
         """A folder keeps nothing as it is: floats are asked for by name."""
@@ -56,13 +63,23 @@ class FolderSource:
         file, stored = SafetensorsCheckpoint(self._folder), read_stored_codes(self.config)
         return file if stored is None else QuantisedCheckpoint(file, stored)
 
+    def processor(self) -> dict[str, object]:
+        """Of a file of its own, or of that of all its parts."""
+        if own := read_optional_json(self._folder / "preprocessor_config.json"):
+            return own
+        inner = read_optional_json(self._folder / "processor_config.json").get("image_processor")
+        return inner if isinstance(inner, dict) else {}
+
     def write_text(self, folder: Path, vocab: int) -> TextSpec:
         """Its tokenizer.json as it is."""
         return write_text_files(self._folder, folder, self.config, vocab)
 
 
-def open_source(path: Path) -> Source:
-    """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package."""
+def open_source(path: Path, with_images: bool = True) -> Source:
+    """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package.
+
+    with_images: what lies beside a GGUF file and reads images belongs to it.
+    """
     if path.suffix != GGUF_SUFFIX and not is_model_file(path):
         return FolderSource(path)
     if find_spec("gguf") is None:
@@ -70,7 +87,7 @@ def open_source(path: Path) -> Source:
     # The package for block formats takes a moment to import, and folders have no use for it.
     from engine.compile.sources.gguf.file import GgufSource  # noqa: PLC0415
 
-    return GgufSource(path)
+    return GgufSource(path, with_images)
 
 
 def is_model_file(path: Path) -> bool:

@@ -131,9 +131,9 @@ async def test_before_it_is_ready_it_says_so(stage: Stage) -> None:
 async def test_the_worker_loads_beside_the_text_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on, load = threading.Event(), PromptMaker.load
 
-    def late(folder: Path, spec: TextSpec, reads_images: bool) -> PromptMaker:
+    def late(folder: Path, spec: TextSpec, placeholder: str) -> PromptMaker:
         may_go_on.wait()
-        return load(folder, spec, reads_images)
+        return load(folder, spec, placeholder)
 
     monkeypatch.setattr("engine.client.engine.PromptMaker.load", late)
     script = json.dumps({"folder": str(stage.folder), "starts": ["ready"]})

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.bundle.manifest import TextSpec
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from engine.text.prompt import PromptMaker, normalise_message
+from engine.text.prompt import MessageForm, PromptMaker, normalise_message
 from engine.text.renderer import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.in_process import InProcess
@@ -67,6 +67,26 @@ def test_what_transformers_templates_do_not_take_is_normalised() -> None:
     assert normalise_message({"role": "assistant"}, "m")["content"] == ""
     call = {"type": "function", "function": {"name": "f", "arguments": "not json"}}
     assert normalise_message({"role": "assistant", "tool_calls": [call]}, "m")["tool_calls"] == [call]
+
+
+def test_images_stand_in_the_text_of_a_template_that_knows_none() -> None:
+    """What a caller writes like it stays a text of the caller's."""
+    maker = InProcess(PromptMaker(TOKENIZER, CHATML, {}, MessageForm(has_parts=True, image_text=SPECIALS[0])))
+    image, said = {"type": "image"}, {"type": "text", "text": f"two {SPECIALS[0]}"}
+    ids = maker.chat(chat([{"type": "text", "text": "one"}, image, said, said], "no parts"), None, {}, WIDE)
+    plain = MAKER.chat(chat("one\n|\ntwo |\ntwo |", "no parts"), None, {}, WIDE)
+    assert TOKENIZER.decode(ids, skip_special=False) == TOKENIZER.decode(plain, skip_special=False).replace(
+        "|\ntwo |\ntwo |", f"{SPECIALS[0]}\ntwo {SPECIALS[0]}\ntwo {SPECIALS[0]}"
+    )
+    special = TOKENIZER.encode(SPECIALS[0], allow_special=True)[0]
+    assert ids.count(special) == plain.count(special) + 1
+
+
+def test_a_template_says_itself_where_images_stand(tmp_path: Path) -> None:
+    manifest = write_bundle(tmp_path)
+    for placeholder, stands in (("<image>", "<image>"), ("<|im_start|>", ""), ("", "")):
+        made = PromptMaker.load(tmp_path, manifest.text, placeholder)
+        assert made.form == MessageForm(has_parts=bool(placeholder), image_text=stands), placeholder
 
 
 @pytest.mark.parametrize(

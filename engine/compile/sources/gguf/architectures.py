@@ -227,6 +227,9 @@ ARCHITECTURES = {
         GgufArchitecture("llama", "LlamaForCausalLM", MIXTRAL, is_interleaved=True, keys=COUNTS),
         GgufArchitecture("qwen2", "Qwen2ForCausalLM", DENSE),
         GgufArchitecture("qwen3", "Qwen3ForCausalLM", DENSE),
+        # The text models of Qwen2.5-VL and Qwen3-VL: of text all positions are alike.
+        GgufArchitecture("qwen2vl", "Qwen2ForCausalLM", DENSE),
+        GgufArchitecture("qwen3vl", "Qwen3ForCausalLM", DENSE),
         GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", QWEN2_MOE, keys=SHARED_SIZES),
         GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", EXPERTS, keys=SIZES, facts={"norm_topk_prob": True}),
         GgufArchitecture("olmoe", "OlmoeForCausalLM", EXPERTS, keys=COUNTS),
@@ -343,6 +346,14 @@ class ArchitectureFields:
             shown = brief(value[:9].tolist() if isinstance(value, np.ndarray) else value)
             raise CompileError(f"{self.title}: {self.key(key)} must be {count} truth values, it is {shown}")
         return tuple(bool(flag) for flag in value)
+
+    def reals(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
+        """An array of exactly `count` numbers from low to high."""
+        value = self._facts.get(self.key(key))
+        found = tuple(map(float, value.tolist())) if isinstance(value, np.ndarray) and len(value) == count else ()
+        if len(found) != count or not all(low <= number <= high for number in found):
+            raise CompileError(f"{self.title}: {self.key(key)} must be {count} numbers from {low} to {high}")
+        return found
 
     def counts(self, key: str, count: int) -> tuple[int, ...]:
         """An array of exactly `count` numbers from 0 to 1024."""

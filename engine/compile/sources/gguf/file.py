@@ -17,6 +17,7 @@ from engine.bundle.manifest import TextSpec
 from engine.bundle.weight_files import FLOAT_BYTES
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.gguf.architectures import (
+    ARCHITECTURE,
     CAPS,
     EXPERT_COUNT,
     KEY_LENGTH_OF_WINDOWS,
@@ -33,10 +34,12 @@ from engine.compile.sources.gguf.architectures import (
 from engine.compile.sources.gguf.arrangement import FLOAT_TYPES
 from engine.compile.sources.gguf.header import GgufHeader, read_header
 from engine.compile.sources.gguf.latents import latent_facts
+from engine.compile.sources.gguf.projector import CLIP
 from engine.compile.sources.gguf.tensors import gguf_tensors
 from engine.compile.sources.gguf.tokenizers import end_ids, write_gguf_text
 from engine.compile.sources.gguf.two_heads import two_heads
 from engine.compile.sources.gguf.vocabulary import TokenizerFields
+from engine.compile.sources.gguf.with_images import Beside, projector_beside, tensors_with_images
 from engine.compile.sources.task import BARE
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.lfm2 import CONVOLUTION
@@ -58,6 +61,7 @@ TWO_ROTATIONS = dict.fromkeys(("gemma3", "gemma4", "gemma-embedding", "modern-be
 WITHOUT_TRUNCATION = ("gpt-oss",)  # whose ramp of YaRN begins and ends between frequencies
 NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have none
 POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
+SECTIONS = "rope.dimension_sections"  # pairs that turn by time, row and column, and by nothing else
 KEY_HEADS, FFN = "attention.head_count_kv", "feed_forward_length"
 EXPERT_FFN = "expert_feed_forward_length"
 ROOT_EPSILON, DEVIATION_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
@@ -214,7 +218,9 @@ def _rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, t
 
 def _full_rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoint, turned: int) -> dict[str, Any]:
     """Scaling by a rule, or by the lists of factors that converters write for Llama 3's rule and for longrope."""
-    theta = {"rope_theta": fields.number("rope.freq_base", 1.0, 1e12, DEFAULT_THETA)}
+    theta: dict[str, Any] = {"rope_theta": fields.number("rope.freq_base", 1.0, 1e12, DEFAULT_THETA)}
+    if fields.is_array(SECTIONS):
+        theta["mrope_section"] = list(fields.counts(SECTIONS, 4))[:3]
     if all(name in tensors for name in LONG_FACTORS.values()):
         original = fields.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS)
         lists = {key: tensors.tensor(name, (turned // 2,)).tolist() for key, name in LONG_FACTORS.items()}
@@ -252,14 +258,23 @@ def _yarn(fields: ArchitectureFields, factor: float) -> dict[str, object]:
 
 
 class GgufSource:
-    """The facts are read at once, tensors and text when they are asked for."""
+    """The facts are read at once, tensors and text when they are asked for.
 
-    def __init__(self, path: Path) -> None:
+    with_images: a file beside it that reads images (mmproj) belongs to the model.
+    """
+
+    def __init__(self, path: Path, with_images: bool = True) -> None:
         self._header = read_header(path)
+        if self._header.metadata.get(ARCHITECTURE) == CLIP:
+            raise UnsupportedModel(f"{path.name} reads images for a model: name the model's file, which lies beside it")
         self._architecture = architecture_of(self._header)
         self._geometry = read_geometry(self._header, self._architecture)
+        beside = projector_beside(path, self._header) if with_images else Beside()
+        self._projector, self.remark = beside.projector, beside.remark
         with gguf_tensors(self._header, self._architecture, self._geometry) as tensors:
             self.config = network_config(self._header, self._architecture, self._geometry, tensors)
+        if self._projector is not None:
+            self.config |= {"model_type": self._architecture.name} | self._projector.config()
 
     def float_bytes(self) -> int:
         """By the types of its tensors of two axes and more."""
@@ -274,8 +289,13 @@ class GgufSource:
         return tuple(end_ids(fields, fields.vocabulary()))
 
     def tensors(self) -> AbstractContextManager[Checkpoint]:
-        """Read from the file, which stays open."""
-        return gguf_tensors(self._header, self._architecture, self._geometry)
+        """Read from the file, and from that which reads images; they stay open."""
+        text = gguf_tensors(self._header, self._architecture, self._geometry)
+        return text if self._projector is None else tensors_with_images(text, self._projector)
+
+    def processor(self) -> dict[str, object]:
+        """Of the file that reads images."""
+        return {} if self._projector is None else self._projector.processor()
 
     def write_text(self, folder: Path, vocab: int) -> TextSpec:
         """A tokenizer.json made of the file's tokens."""

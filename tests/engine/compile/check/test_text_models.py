@@ -12,8 +12,8 @@ import transformers
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
 from engine.compile.check.segment_run import segment_logits
-from tests.engine.compile.conftest import GEOMETRY, add_text_files
 from tests.engine.compile.check.test_families import GEMMA, YARN
+from tests.engine.compile.conftest import GEOMETRY, add_text_files
 from tests.vision_models import randomise
 
 EYES = {

@@ -1,0 +1,320 @@
+"""The file beside a GGUF model that reads images for it (mmproj): its facts as a checkpoint's files tell them, and
+where tensors of such a checkpoint lie in it.
+
+Format: llama.cpp's converter, whose files say `general.architecture` "clip".
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.compile.sources.gguf.architectures import ARCHITECTURE, ArchitectureFields
+from engine.compile.sources.gguf.header import GgufHeader
+from engine.errors import UnsupportedModel
+from engine.files import brief
+
+CLIP = "clip"
+Names = dict[str, tuple[str, ...]]  # of a checkpoint's tensors -> those of the file that are put together to one
+Facts = dict[str, object]
+_WINDOW = 112  # pixels of Qwen2.5-VL's windows, which files do not say
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectorForm:
+    """One value of `projector_type`.
+
+    architecture: the class of the whole model. texts: architectures of GGUF files that it belongs to. root, head: how
+    the class begins the names of the text model's tensors and of its head. config(fields): what config.json says beside
+    the text model. processor(fields): what preprocessor_config.json says. names(fields): of the encoder's tensors.
+    """
+
+    architecture: str
+    texts: tuple[str, ...]
+    root: str
+    head: str
+    config: Callable[[ArchitectureFields], Facts]
+    processor: Callable[[ArchitectureFields], Facts]
+    names: Callable[[ArchitectureFields], Names]
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """A file and what it says."""
+
+    header: GgufHeader
+    form: ProjectorForm
+
+    @property
+    def fields(self) -> ArchitectureFields:
+        """Its metadata."""
+        return ArchitectureFields(self.header, CLIP)
+
+    def config(self) -> Facts:
+        """As config.json of the whole model says beside its text model. CompileError for missing metadata."""
+        return {"architectures": [self.form.architecture], **self.form.config(self.fields)}
+
+    def processor(self) -> Facts:
+        """As preprocessor_config.json says."""
+        return self.form.processor(self.fields)
+
+    def names(self) -> Names:
+        """Where the encoder's tensors lie."""
+        return self.form.names(self.fields)
+
+
+def projector_of(header: GgufHeader) -> Projector:
+    """A file that reads images. UnsupportedModel by the name of its kind."""
+    fields = ArchitectureFields(header, CLIP)
+    kind = fields.text("projector_type", fields.text("vision.projector_type", ""))
+    if header.metadata.get(ARCHITECTURE) != CLIP or kind not in FORMS:
+        known = ", ".join(FORMS)
+        raise UnsupportedModel(
+            f"{header.path.name}: projector_type {brief(kind)} is not supported (supported: {known})"
+        )
+    return Projector(header, FORMS[kind])
+
+
+def fits(projector: Projector, text: GgufHeader) -> bool:
+    """Whether its rows are as wide as those of a text model of an architecture that it belongs to."""
+    name = text.metadata.get(ARCHITECTURE)
+    if name not in projector.form.texts:
+        return False
+    width = ArchitectureFields(text, str(name)).integer("embedding_length", 1, 1 << 16)
+    return projector.fields.integer("vision.projection_dim", 1, 1 << 20, width) == width
+
+
+def _sizes(fields: ArchitectureFields) -> dict[str, int]:
+    """What all kinds say of their encoder."""
+    return {
+        "patch_size": fields.integer("vision.patch_size", 1, 4096),
+        "hidden_size": fields.integer("vision.embedding_length", 1, 1 << 16),
+        "intermediate_size": fields.integer("vision.feed_forward_length", 1, 1 << 20),
+    }
+
+
+def _layers(fields: ArchitectureFields) -> int:
+    return fields.integer("vision.block_count", 1, 1024)
+
+
+def _colours(fields: ArchitectureFields) -> Facts:
+    return {name: list(fields.reals(f"vision.{name}", 3, 0.0, 1.0)) for name in ("image_mean", "image_std")}
+
+
+def _tower(fields: ArchitectureFields, activation: str) -> Facts:
+    """Of square tiles, in the words of transformers."""
+    return {
+        **_sizes(fields),
+        "image_size": fields.integer("vision.image_size", 1, 4096),
+        "num_hidden_layers": _layers(fields),
+        "num_attention_heads": fields.integer("vision.attention.head_count", 1, 1024),
+        "layer_norm_eps": fields.number("vision.attention.layer_norm_epsilon", 1e-14, 1.0),
+        "hidden_act": activation,
+    }
+
+
+def _scale(fields: ArchitectureFields) -> int:
+    """Patches of a side that become one row."""
+    return fields.integer("vision.projector.scale_factor", 1, 64, 2)
+
+
+def _idefics3_config(fields: ArchitectureFields) -> Facts:
+    return {"vision_config": _tower(fields, "gelu_pytorch_tanh"), "scale_factor": _scale(fields)}
+
+
+def _idefics3_processor(fields: ArchitectureFields) -> Facts:
+    side = fields.integer("vision.image_size", 1, 4096)
+    return {
+        **_colours(fields),
+        "max_image_size": {"longest_edge": side},
+        "size": {"longest_edge": fields.integer("vision.preproc_image_size", 1, 1 << 14, 4 * side)},
+    }
+
+
+def _internvl_config(fields: ArchitectureFields) -> Facts:
+    if fields.flag("use_silu", False):
+        raise UnsupportedModel(f"{fields.title}: {CLIP}.use_silu is not supported for this projector")
+    return {"vision_config": _tower(fields, "gelu"), "downsample_ratio": 1 / _scale(fields)}
+
+
+def _internvl_processor(fields: ArchitectureFields) -> Facts:
+    side = fields.integer("vision.image_size", 1, 4096)
+    tiles = {"max_patches": fields.integer("vision.preproc_max_tiles", 1, 256, 12)}
+    return {**_colours(fields), "size": {"height": side, "width": side}, **tiles}
+
+
+def _qwen_encoder(fields: ArchitectureFields) -> Facts:
+    return {
+        **_sizes(fields),
+        "depth": _layers(fields),
+        "num_heads": fields.integer("vision.attention.head_count", 1, 1024),
+        "spatial_merge_size": fields.integer("vision.spatial_merge_size", 1, 16, 2),
+    }
+
+
+def _qwen2_5_config(fields: ArchitectureFields) -> Facts:
+    every = fields.integer("vision.n_wa_pattern", 1, 1024)
+    whole = [layer for layer in range(_layers(fields)) if (layer + 1) % every == 0]
+    windows = {"fullatt_block_indexes": whole, "window_size": _WINDOW, "hidden_act": "silu"}
+    return {"vision_config": _qwen_encoder(fields) | windows}
+
+
+def _qwen3_config(fields: ArchitectureFields) -> Facts:
+    side = fields.integer("vision.image_size", 1, 1 << 16) // fields.integer("vision.patch_size", 1, 4096)
+    more = {"num_position_embeddings": side * side, "deepstack_visual_indexes": list(_deep(fields))}
+    return {"vision_config": _qwen_encoder(fields) | more | {"hidden_act": "gelu_pytorch_tanh"}}
+
+
+def _deep(fields: ArchitectureFields) -> tuple[int, ...]:
+    """Layers whose rows go to the first layers of the text."""
+    flags = fields.flags("vision.is_deepstack_layers", _layers(fields)) or ()
+    return tuple(layer for layer, flag in enumerate(flags) if flag)
+
+
+def _qwen_processor(least: int, most: int) -> Callable[[ArchitectureFields], Facts]:
+    """least, most: pixels of an image where a file does not say: those that the models were published with."""
+
+    def processor(fields: ArchitectureFields) -> Facts:
+        bounds = {"min_pixels": ("vision.image_min_pixels", least), "max_pixels": ("vision.image_max_pixels", most)}
+        found = {name: fields.integer(key, 1, 1 << 32, default) for name, (key, default) in bounds.items()}
+        return {**_colours(fields), **found}
+
+    return processor
+
+
+def _modules(pairs: Mapping[str, tuple[str, ...]], layers: int) -> Names:
+    """Weights and biases of modules; `{layer}` stands for the layer's index on both sides."""
+    return {
+        f"{ours}.{kind}".format(layer=layer): tuple(f"{each}.{kind}".format(layer=layer) for each in theirs)
+        for ours, theirs in pairs.items()
+        for kind in ("weight", "bias")
+        for layer in (range(layers) if "{layer}" in ours else range(1))
+    }
+
+
+_BLOCK = "v.blk.{layer}."
+_PATCHES = "v.patch_embd.weight"
+
+
+def _alike(root: str, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Modules of a layer that lie in the file as they are."""
+    return {root + ours: (_BLOCK + theirs,) for ours, theirs in names.items()}
+
+
+def _idefics3_names(fields: ArchitectureFields) -> Names:
+    root = "model.vision_model."
+    inside = {f"self_attn.{name}_proj": f"attn_{name}" for name in ("q", "k", "v")} | {
+        "layer_norm1": "ln1",
+        "layer_norm2": "ln2",
+        "self_attn.out_proj": "attn_out",
+        "mlp.fc1": "ffn_up",
+        "mlp.fc2": "ffn_down",
+    }
+    pairs = _alike(f"{root}encoder.layers.{{layer}}.", inside) | {
+        f"{root}embeddings.patch_embedding": ("v.patch_embd",),
+        f"{root}embeddings.position_embedding": ("v.position_embd",),
+        f"{root}post_layernorm": ("v.post_ln",),
+        "model.connector.modality_projection.proj": ("mm.model.fc",),
+    }
+    return _modules(pairs, _layers(fields))
+
+
+def _internvl_names(fields: ArchitectureFields) -> Names:
+    root, layers = "vision_tower.", _layers(fields)
+    inside = {f"attention.{name}_proj": f"attn_{name}" for name in ("q", "k", "v")} | {
+        "layernorm_before": "ln1",
+        "layernorm_after": "ln2",
+        "attention.projection_layer": "attn_out",
+        "mlp.fc1": "ffn_up",
+        "mlp.fc2": "ffn_down",
+    }
+    pairs = _alike(f"{root}encoder.layer.{{layer}}.", inside) | {
+        f"{root}embeddings.patch_embeddings.projection": ("v.patch_embd",),
+        "multi_modal_projector.layer_norm": ("mm.model.mlp.0",),
+        "multi_modal_projector.linear_1": ("mm.model.mlp.1",),
+        "multi_modal_projector.linear_2": ("mm.model.mlp.3",),
+    }
+    single = {
+        f"{root}embeddings.cls_token": ("v.class_embd",),
+        f"{root}embeddings.position_embeddings": ("v.position_embd.weight",),
+    }
+    scales = {
+        f"{root}encoder.layer.{layer}.lambda_{number}": (f"v.blk.{layer}.ls{number}.weight",)
+        for layer in range(layers)
+        for number in (1, 2)
+    }
+    return _modules(pairs, layers) | single | scales
+
+
+def _qwen2_5_names(fields: ArchitectureFields) -> Names:
+    root = "visual."
+    inside = {f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")} | {
+        "norm1": "ln1",
+        "norm2": "ln2",
+        "attn.proj": "attn_out",
+    }
+    pairs = _alike(f"{root}blocks.{{layer}}.", inside) | {
+        f"{root}blocks.{{layer}}.attn.qkv": tuple(f"{_BLOCK}attn_{name}" for name in ("q", "k", "v")),
+        f"{root}merger.ln_q": ("v.post_ln",),
+        f"{root}merger.mlp.0": ("mm.0",),
+        f"{root}merger.mlp.2": ("mm.2",),
+    }
+    frames = {f"{root}patch_embed.proj.weight": (_PATCHES, f"{_PATCHES}.1")}
+    return _modules(pairs, _layers(fields)) | frames
+
+
+def _qwen3_names(fields: ArchitectureFields) -> Names:
+    root = "model.visual."
+    inside = {
+        "norm1": "ln1",
+        "norm2": "ln2",
+        "attn.qkv": "attn_qkv",
+        "attn.proj": "attn_out",
+        "mlp.linear_fc1": "ffn_up",
+        "mlp.linear_fc2": "ffn_down",
+    }
+    pairs = _alike(f"{root}blocks.{{layer}}.", inside) | {
+        f"{root}patch_embed.proj": ("v.patch_embd",),
+        f"{root}pos_embed": ("v.position_embd",),
+        f"{root}merger.norm": ("v.post_ln",),
+        f"{root}merger.linear_fc1": ("mm.0",),
+        f"{root}merger.linear_fc2": ("mm.2",),
+    }
+    deep = {
+        f"{root}deepstack_merger_list.{number}.{ours}": (f"v.deepstack.{layer}.{theirs}",)
+        for number, layer in enumerate(_deep(fields))
+        for ours, theirs in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
+    }
+    frames = {f"{root}patch_embed.proj.weight": (_PATCHES, f"{_PATCHES}.1")}
+    return _modules(pairs | deep, _layers(fields)) | frames
+
+
+_IDEFICS3 = ("model.text_model.", "lm_head", _idefics3_config, _idefics3_processor, _idefics3_names)
+FORMS = {
+    "idefics3": ProjectorForm("SmolVLMForConditionalGeneration", ("llama",), *_IDEFICS3),
+    "internvl": ProjectorForm(
+        "InternVLForConditionalGeneration",
+        ("qwen2", "qwen3"),
+        "language_model.model.",
+        "language_model.lm_head",
+        _internvl_config,
+        _internvl_processor,
+        _internvl_names,
+    ),
+    "qwen2.5vl_merger": ProjectorForm(
+        "Qwen2_5_VLForConditionalGeneration",
+        ("qwen2vl",),
+        "model.",
+        "lm_head",
+        _qwen2_5_config,
+        _qwen_processor(56 * 56, 12_845_056),
+        _qwen2_5_names,
+    ),
+    "qwen3vl_merger": ProjectorForm(
+        "Qwen3VLForConditionalGeneration",
+        ("qwen3vl",),
+        "model.language_model.",
+        "lm_head",
+        _qwen3_config,
+        _qwen_processor(65_536, 16_777_216),
+        _qwen3_names,
+    ),
+}

@@ -1,0 +1,159 @@
+"""A GGUF model and the file beside it that reads images, as the checkpoint of one model."""
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
+from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32
+from engine.compile.sources.gguf.architectures import GgufArchitecture, GgufGeometry
+from engine.compile.sources.gguf.header import GgufHeader, read_header
+from engine.compile.sources.gguf.projector import CLIP, Projector, fits, projector_of
+from engine.compile.sources.gguf.tensors import gguf_tensors
+from engine.errors import CompileError, UnsupportedModel
+from engine.files import PROJECTOR, projectors_beside
+
+TEXT = "model."
+HEAD = "lm_head"
+CONVOLUTION_OF_FRAMES = 5  # axes of the weight of patches of several frames
+_BETWEEN_WORDS = re.compile(r"[-_.]")
+_OF_TYPES = re.compile(rf"{PROJECTOR}|i?q\d\w*|b?fp?(?:16|32)|[klmsx]{{1,2}}|\d")
+# A projector's names are those of its file.
+_AS_STORED = GgufArchitecture(CLIP, "", {})
+_NO_LAYERS = GgufGeometry(layers=0, heads=1, head_dim=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What lies beside a model for its images. remark: why what lies there is not used, "" = nothing is left out."""
+
+    projector: Projector | None = None
+    remark: str = ""
+
+
+def projector_beside(path: Path, text: GgufHeader) -> Beside:
+    """The projector that lies beside a model and fits it; of several the one whose name is nearest, then the largest.
+
+    CompileError for a file beside it that cannot be read.
+    """
+    found: list[Projector] = []
+    remark = ""
+    for header in map(read_header, projectors_beside(path)):
+        try:
+            found.append(projector_of(header))
+        except UnsupportedModel as error:
+            remark = f"{error}; the model is compiled without it, for text"
+    fitting = [each for each in found if fits(each, text)]
+    nearest = max(fitting, key=lambda each: _nearness(path, each.header.path), default=None)
+    return Beside(nearest, remark if nearest is None else "")
+
+
+def _nearness(model: Path, projector: Path) -> tuple[int, int]:
+    """How many words the names begin with in common, and the size in bytes."""
+    pairs = zip(_words(model), _words(projector), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))), projector.stat().st_size
+
+
+def _words(path: Path) -> list[str]:
+    """Of a file's name, without those that tell its type."""
+    return [word for word in _BETWEEN_WORDS.split(path.stem.lower()) if word and not _OF_TYPES.fullmatch(word)]
+
+
+@contextmanager
+def tensors_with_images(inner: AbstractContextManager[Checkpoint], projector: Projector) -> Iterator[Checkpoint]:
+    """Both while the files are open."""
+    with inner as text, gguf_tensors(projector.header, _AS_STORED, _NO_LAYERS) as images:
+        yield WithImages(text, images, projector)
+
+
+class WithImages(CheckpointView):
+    """The text model's tensors under the names that they have within the larger one, and those of the encoder."""
+
+    def __init__(self, text: Checkpoint, images: Checkpoint, projector: Projector) -> None:
+        super().__init__(text)
+        self._images, self._title = images, projector.header.path.name
+        self._names, self._form = projector.names(), projector.form
+
+    def __contains__(self, name: str) -> bool:
+        if name in self._names:
+            return all(part in self._images for part in self._names[name])
+        return self._of_text(name) in self.inner
+
+    def total_bytes(self) -> int:
+        """Of both files."""
+        return self.inner.total_bytes() + self._images.total_bytes()
+
+    def unused(self) -> list[str]:
+        """Of both files; those of the projector under the names that they have there."""
+        return [*map(self._within, self.inner.unused()), *self._images.unused()]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor of the text model, or of one that lies in the projector as it is."""
+        return self._images.shape(self._single(name)) if name in self._names else self.inner.shape(self._of_text(name))
+
+    def stored_bytes(self, name: str) -> int:
+        """In either file."""
+        if name in self._names:
+            return sum(map(self._images.stored_bytes, self._names[name]))
+        return self.inner.stored_bytes(self._of_text(name))
+
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
+        """CompileError unless the tensor of the text model is there with this shape."""
+        self.inner.require(self._of_text(name), shape)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        """A whole tensor; of the projector, what it lies there in put together."""
+        if name not in self._names:
+            return self.inner.tensor(self._of_text(name), shape)
+        parts = self._names[name]
+        if len(shape) == CONVOLUTION_OF_FRAMES:
+            frames = [self._images.tensor(part, (*shape[:2], *shape[3:])) for part in parts]
+            return np.stack(frames, axis=2)
+        if len(parts) > 1:
+            each = (shape[0] // len(parts), *shape[1:])
+            return np.concatenate([self._images.tensor(part, each) for part in parts])
+        stored = self._images.shape(parts[0])
+        if stored != shape and _without_ones(stored) == _without_ones(shape):
+            return self._images.tensor(parts[0], stored).reshape(shape)
+        return self._images.tensor(parts[0], shape)
+
+    def rows(self, name: str, start: int, stop: int) -> Float32:
+        """Of the text model."""
+        return self.inner.rows(self._of_text(name), start, stop)
+
+    def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
+        """Of the text model."""
+        return self.inner.blocks(self._of_text(name), start, stop)
+
+    def form(self, name: str) -> BlockForm | None:
+        """Of the text model."""
+        return self.inner.form(self._of_text(name))
+
+    def _single(self, name: str) -> str:
+        if len(self._names[name]) != 1:
+            raise CompileError(f"{self._title}: tensor {name} lies in several")
+        return self._names[name][0]
+
+    def _of_text(self, name: str) -> str:
+        """The name of a tensor in the text model's own file."""
+        for longer, shorter in ((self._form.root, TEXT), (self._form.head, HEAD)):
+            if name.startswith(longer):
+                return shorter + name.removeprefix(longer)
+        return name
+
+    def _within(self, name: str) -> str:
+        """The way back."""
+        for longer, shorter in ((self._form.root, TEXT), (self._form.head, HEAD)):
+            if name.startswith(shorter):
+                return longer + name.removeprefix(shorter)
+        return name
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Converters drop axes of length 1."""
+    return tuple(size for size in shape if size != 1)

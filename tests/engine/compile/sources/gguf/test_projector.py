@@ -1,0 +1,183 @@
+"""What lies beside a GGUF model and reads images: whether it is its own, what it says, and the bundle of both."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from safetensors.numpy import save_file
+
+from engine.bundle.manifest import load_manifest
+from engine.compile.arguments import CompileArguments, Layout, Quant
+from engine.compile.pipeline import compile_bundle, resolve
+from engine.compile.progress import SilentProgress
+from engine.compile.sources.gguf.file import GgufSource
+from engine.compile.sources.gguf.header import read_header
+from engine.compile.sources.gguf.projector import FORMS, projector_of
+from engine.errors import CompileError, UnsupportedModel
+from engine.models.vision import READERS, read_vision
+from engine.models.vision_network import NativeNetwork, VisionFiles
+from tests.engine.compile.sources.gguf.gguf_files import tensors_of, write_gguf
+from tests.engine.compile.sources.gguf.projector_files import write_facts, write_projector
+from tests.vision_models import write_idefics3
+
+Make = Callable[..., tuple[Any, Path]]
+
+
+@pytest.fixture
+def llama(make_oracle: Make, tmp_path: Path) -> Path:
+    """A model of text, 64 numbers wide."""
+    return write_gguf(make_oracle("Llama")[1], tmp_path / "llama-Q8_0.gguf")
+
+
+def test_a_model_alone_reads_text(llama: Path) -> None:
+    source = GgufSource(llama)
+    assert source.config["architectures"] == ["LlamaForCausalLM"] and source.processor() == {} and not source.remark
+
+
+def test_what_fits_belongs_to_the_model(llama: Path) -> None:
+    write_facts(llama.with_name("mmproj-llama-f16.gguf"))
+    source = GgufSource(llama)
+    assert source.config["architectures"] == ["SmolVLMForConditionalGeneration"]
+    assert source.processor()["size"] == {"longest_edge": 128}
+    assert GgufSource(llama, with_images=False).config["architectures"] == ["LlamaForCausalLM"]
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("idefics3", {"vision__projection_dim": 65}), ("qwen3vl_merger", {})])
+def test_what_belongs_to_another_model_is_left_alone(llama: Path, kind: str, changes: dict[str, Any]) -> None:
+    write_facts(llama.with_name("mmproj.gguf"), kind, **changes)
+    source = GgufSource(llama)
+    assert source.config["architectures"] == ["LlamaForCausalLM"] and not source.remark
+
+
+def test_a_kind_that_is_not_read_is_told_and_the_text_model_is_compiled(llama: Path) -> None:
+    write_facts(llama.with_name("mmproj.gguf"), "pixtral")
+    source = GgufSource(llama)
+    assert source.config["architectures"] == ["LlamaForCausalLM"]
+    assert "projector_type 'pixtral' is not supported" in source.remark and "for text" in source.remark
+    notes: list[str] = []
+
+    class Noted(SilentProgress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    arguments = CompileArguments(llama, llama.with_name("bundle"), quant=Quant.FP32)
+    resolve(arguments, Noted())
+    assert notes == [source.remark]
+
+
+def test_of_several_the_one_that_is_named_as_the_model_then_the_largest(llama: Path) -> None:
+    write_facts(llama.with_name("mmproj-other.gguf"), vision__preproc_image_size=96, padding=[0.5] * 500)
+    write_facts(llama.with_name("mmproj-llama-q8.gguf"), vision__preproc_image_size=160)
+    write_facts(llama.with_name("mmproj-llama-f32.gguf"), vision__preproc_image_size=128, padding=[0.5] * 99)
+    assert GgufSource(llama).processor()["size"] == {"longest_edge": 128}
+
+
+def test_a_damaged_one_is_an_error_that_names_it(llama: Path) -> None:
+    llama.with_name("mmproj.gguf").write_bytes(b"GGUF")
+    with pytest.raises(CompileError, match=r"mmproj\.gguf"):
+        GgufSource(llama)
+
+
+def test_it_is_no_model_itself(llama: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="name the model's file"):
+        GgufSource(write_facts(llama.with_name("mmproj.gguf")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vision__block_count": None}, "clip.vision.block_count is missing"),
+        ({"vision__image_size": 0}, "clip.vision.image_size must be an integer from 1 to 4096"),
+        ({"vision__image_mean": [0.5, 0.5]}, "clip.vision.image_mean must be 3 numbers from 0.0 to 1.0"),
+        ({"vision__image_std": [0.5, 0.5, 2.0]}, "clip.vision.image_std must be 3 numbers from 0.0 to 1.0"),
+    ],
+)
+def test_facts_that_are_missing_or_wrong_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    projector = projector_of(read_header(write_facts(tmp_path / "mmproj.gguf", **changes)))
+    with pytest.raises(CompileError, match=re.escape(message)):
+        (projector.config(), projector.processor())
+
+
+NATIVE = {"vision__patch_size": 14, "vision__n_wa_pattern": 2, "vision__image_size": 560, "vision__block_count": 4}
+KINDS: dict[str, dict[str, Any]] = {
+    "idefics3": {},
+    "internvl": {},
+    "qwen2.5vl_merger": NATIVE,
+    "qwen3vl_merger": NATIVE | {"vision__is_deepstack_layers": [False, True, False, True]},
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_each_kind_says_what_the_reader_of_its_class_wants(tmp_path: Path, kind: str) -> None:
+    projector = projector_of(read_header(write_facts(tmp_path / "mmproj.gguf", kind, **KINDS[kind])))
+    config = projector.config()
+    assert config["architectures"] == [FORMS[kind].architecture] and FORMS[kind].architecture in READERS
+    network = read_vision(VisionFiles(config, projector.processor(), lambda _: 7))
+    assert network is not None and (network.hidden, network.heads, network.ffn) == (48, 4, 80)
+    if isinstance(network, NativeNetwork):
+        assert network.deep == ((1, 3) if kind == "qwen3vl_merger" else ())
+        assert network.seeing_all == (frozenset() if kind == "qwen3vl_merger" else {1, 3})
+
+
+def test_silu_is_refused_where_the_encoder_has_none(tmp_path: Path) -> None:
+    projector = projector_of(read_header(write_facts(tmp_path / "mmproj.gguf", "internvl", use_silu=True)))
+    with pytest.raises(UnsupportedModel, match="use_silu"):
+        projector.config()
+
+
+@pytest.fixture(scope="module")
+def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder of SmolVLM, and the same as two GGUF files."""
+    folder, files = tmp_path_factory.mktemp("folder"), tmp_path_factory.mktemp("files")
+    write_idefics3(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["th"], tokenizer["model"]["merges"] = 300, [["t", "h"]]  # files have to have merges
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_projector(folder, files / "mmproj-smolvlm-f32.gguf")
+    text = files / "text"
+    shutil.copytree(folder, text)
+    config = json.loads((folder / "config.json").read_text())
+    (text / "config.json").write_text(json.dumps(config["text_config"] | {"architectures": ["LlamaForCausalLM"]}))
+    tensors = {name.replace("model.text_model.", "model."): value for name, value in tensors_of(folder)}
+    save_file(
+        {name: value for name, value in tensors.items() if "vision" not in name and "connector" not in name},
+        text / "model.safetensors",
+    )
+    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_chat_template(template)
+
+    write_gguf(text, files / "smolvlm-f32.gguf", change=add)
+    return folder, files / "smolvlm-f32.gguf"
+
+
+def test_both_files_make_the_bundle_of_the_folder(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:
+    folders = [tmp_path / "of-folder", tmp_path / "of-files"]
+    for source, folder in zip(smolvlm, folders, strict=True):
+        compile_bundle(CompileArguments(source, folder, quant=Quant.FP32, name="m"), SilentProgress())
+    expected, found = map(load_manifest, folders)
+    assert found.vision is not None and found.vision == expected.vision
+    assert {
+        name: file.sha256 for name, file in found.files.items() if name.startswith(("vision", "shared", "layers"))
+    } == {name: file.sha256 for name, file in expected.files.items() if name.startswith(("vision", "shared", "layers"))}
+    assert (found.model, found.text.chat_template) == (expected.model, expected.text.chat_template)
+
+
+def test_a_tensor_that_nothing_reads_is_refused_by_its_name(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:
+    """Such as norms of queries, which other encoders of this kind have."""
+    model = shutil.copy(smolvlm[1], tmp_path)
+    write_projector(smolvlm[0], tmp_path / "mmproj.gguf", vision__block_count=1)
+    with pytest.raises(UnsupportedModel, match=r"tensor v\.blk\.1\."):
+        compile_bundle(CompileArguments(Path(model), tmp_path / "bundle", quant=Quant.FP32), SilentProgress())
+
+
+def test_other_layouts_are_of_the_text_model(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:
+    arguments = CompileArguments(smolvlm[1], tmp_path / "bundle", quant=Quant.FP32, layout=Layout.POOL)
+    compile_bundle(arguments, SilentProgress())
+    assert load_manifest(tmp_path / "bundle").vision is None

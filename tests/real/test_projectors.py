@@ -1,0 +1,101 @@
+"""Models that read images, as llama.cpp's converter makes two GGUF files of their folders: the bundle is the same."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.compile.arguments import CompileArguments, Quant
+from engine.compile.check.segment_run import segment_logits
+from engine.compile.pipeline import compile_bundle
+from engine.compile.progress import SilentProgress
+from tests.real.conftest import fetched
+from tests.vision_models import write_idefics3, write_internvl, write_qwen_vl
+from tools.real_models.fetch import RealModels
+
+CONVERTING = Path(__file__).with_name("converting.py")
+INTERNVL = partial(write_internvl, num_hidden_layers=4)  # the converter counts its connector among the layers
+# Windows of Qwen2.5-VL are 8 patches of 14 pixels wide, which files do not say.
+MODELS: dict[str, tuple[Callable[..., Any], str]] = {
+    "SmolVLM": (write_idefics3, "SmolVLM"),
+    "InternVL of Qwen2": (INTERNVL, "qwen2"),
+    "InternVL of Qwen3": (INTERNVL, "qwen3"),
+    "Qwen2.5-VL": (partial(write_qwen_vl, patch_size=14, window_size=112), "Qwen2_5_VL"),
+    "Qwen3-VL": (write_qwen_vl, "Qwen3VL"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real_models: RealModels) -> None:
+    """What a file does not say, bounds of pixels and of tiles, is as the models were published."""
+    write, kind = MODELS[name]
+    folder = tmp_path / "folder"
+    write(folder, kind)
+    with_merges(folder)
+    wanted = as_the_converter_wants_it(folder, tmp_path / "wanted")
+    files = tmp_path / "files"
+    files.mkdir()
+    source = fetched(real_models, "llama-cpp")
+    for options, file in (((), "model.gguf"), (("--mmproj",), "mmproj-model.gguf")):
+        asked = [*options, "--outtype", "f32", "--outfile", str(files / file), str(wanted)]
+        done = subprocess.run(
+            [sys.executable, str(CONVERTING), str(source), *asked], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+    expected, found = compiled(folder, tmp_path / "expected"), compiled(files / "model.gguf", tmp_path / "found")
+    for file in ("vision.onnx", "vision.data"):
+        assert (found[0] / file).read_bytes() == (expected[0] / file).read_bytes()
+    assert without_bounds(found[1]) == without_bounds(expected[1])
+    text = list(range(40, 100))
+    logits = [segment_logits(*each, [text], rows=24) for each in (found, expected)]
+    assert np.abs(logits[0] - logits[1]).max() == 0
+
+
+def with_merges(folder: Path) -> None:
+    """A tokenizer that joins something: files have to have merges."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["vocab"]["th"], tokenizer["model"]["merges"] = 300, [["t", "h"]]
+    path.write_text(json.dumps(tokenizer))
+
+
+def as_the_converter_wants_it(folder: Path, output: Path) -> Path:
+    """A copy that says which class its parts have; the converter reads InternVL under other names."""
+    shutil.copytree(folder, output)
+    config = json.loads((output / "config.json").read_text())
+    kinds = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+    if (kind := config["text_config"]["model_type"]) in kinds:
+        config["text_config"] |= {"architectures": [kinds[kind]], "bos_token_id": None}
+    if config["model_type"] == "internvl":
+        config["vision_config"]["architectures"] = ["InternVisionModel"]
+        tensors = load_file(output / "model.safetensors")
+        renamed = {name if name.startswith("language_model.") else f"model.{name}": tensors[name] for name in tensors}
+        save_file(renamed, output / "model.safetensors")
+    (output / "config.json").write_text(json.dumps(config))
+    return output
+
+
+def compiled(source: Path, output: Path) -> tuple[Path, Manifest]:
+    """In float."""
+    compile_bundle(CompileArguments(source, output, quant=Quant.FP32), SilentProgress())
+    return output, load_manifest(output)
+
+
+def without_bounds(manifest: Manifest) -> dict[str, Any]:
+    """How images are cut, but for how many pixels or tiles of one are the least and the most."""
+    assert manifest.vision is not None
+    facts: dict[str, Any] = msgspec.to_builtins(manifest.vision)
+    native = facts.get("native") or {}
+    for name in ("least_pixels", "most_pixels"):
+        native.pop(name, None)
+    return facts | {"most_tiles": None}
