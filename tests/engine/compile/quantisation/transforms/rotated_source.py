@@ -22,6 +22,7 @@ class TransformedSource:
         self, inner: Source, network: Network, edits: Callable[[Network], Edits], config: dict[str, object]
     ) -> None:
         self.config = config
+        self.remark = inner.remark
         self._inner = inner
         self._network = network
         self._edits = edits
@@ -37,6 +38,10 @@ class TransformedSource:
     def tensors(self) -> AbstractContextManager[Checkpoint]:
         """The changed tensors, while the context lasts."""
         return self._opened()
+
+    def processor(self) -> dict[str, object]:
+        """That of the inner source."""
+        return self._inner.processor()
 
     def write_text(self, folder: Path, vocab: int) -> TextSpec:
         """The inner source's text."""

@@ -19,7 +19,11 @@ from tests.engine.worker.movers import ASKED, alone, moved, opened, tokens
 MakeOracle = Callable[..., tuple[Any, Path]]
 
 
-def open_rotated(path: Path) -> Source:
+def open_plain(path: Path, with_images: bool) -> Source:
+    return FolderSource(path)
+
+
+def open_rotated(path: Path, with_images: bool) -> Source:
     source = FolderSource(path)
     return rotated(source, read_network(source.config), 5)
 
@@ -30,7 +34,7 @@ def test_another_basis_of_values_is_told_of(
 ) -> None:
     _, folder = make_oracle(family)
     made = []
-    for opener, layout in ((open_rotated, Layout.POOL), (FolderSource, Layout.SEGMENTS)):
+    for opener, layout in ((open_rotated, Layout.POOL), (open_plain, Layout.SEGMENTS)):
         monkeypatch.setattr(pipeline, "open_source", opener)
         made.append(tmp_path / layout.value)
         arguments = CompileArguments(folder, made[-1], quant=Quant.FP32, layout=layout, parity_tokens=8)
