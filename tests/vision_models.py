@@ -92,6 +92,22 @@ QWEN_PROCESSOR = {
     "image_std": [0.5, 0.5, 0.25],
 }
 QWEN_VISION = {"depth": 3, "hidden_size": 48, "intermediate_size": 80, "num_heads": 2, "patch_size": 4}
+# Of Qwen3.5: layers with a state, heads that turn in part.
+HYBRID = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 96,
+}
+IN_PART = {"mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.25}
 QWEN_FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2_5_VL": (
         {"mrope_section": [2, 3, 3]},
@@ -101,7 +117,10 @@ QWEN_FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"mrope_section": [4, 2, 2], "mrope_interleaved": True},
         {"num_position_embeddings": 36, "deepstack_visual_indexes": [0, 2]},
     ),
+    "Qwen3_5": (IN_PART, {"num_position_embeddings": 36}),
+    "Qwen3_5Moe": (IN_PART, {"num_position_embeddings": 36}),
 }
+QWEN_TEXTS: dict[str, dict[str, Any]] = {"Qwen3_5": HYBRID, "Qwen3_5Moe": HYBRID | EXPERTS}
 
 
 def write_qwen_vl(folder: Path, family: str, **changes: Any) -> Any:
@@ -113,7 +132,7 @@ def write_qwen_vl(folder: Path, family: str, **changes: Any) -> Any:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in QWEN_TOKENS])
     rope = {"rope_type": "default", "rope_theta": 10_000.0, **sections}
     config = getattr(transformers, f"{family}Config")(
-        text_config={**TEXT, "head_dim": 16, "rope_parameters": rope},
+        text_config={**TEXT, "head_dim": 16, "rope_parameters": rope, **QWEN_TEXTS.get(family, {})},
         vision_config={**QWEN_VISION, "out_hidden_size": TEXT["hidden_size"], **encoder, **changes},
         image_token_id=tokenizer.token_to_id("<|image_pad|>"),
         vision_start_token_id=tokenizer.token_to_id("<|vision_start|>"),
@@ -170,7 +189,9 @@ def randomise(model: Any) -> None:
     """Values that make every part of the network matter: the library's own start is almost zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith("A_log"):
+                parameter.uniform_(-3, 1)
+            elif name.endswith("bias"):
                 parameter.normal_(0, 0.3)
             elif "norm" in name or "lambda" in name:
                 parameter.uniform_(0.5, 1.5)

@@ -48,6 +48,9 @@ def read_network(values: Mapping[str, object], max_context: int = 0) -> Network:
 
 def network_of(values: Mapping[str, object], family: Family, max_context: int = 0) -> Network:
     """As `read_network`, of a family that is known."""
+    sees, deep = reads_images(values), deepstack_layers(values)
+    if not sees:
+        family = replace(family, sections=())  # of text all positions are alike
     config = _text_config(values, family)
     max_position = config.integer("max_position_embeddings", 1, MAX_POSITIONS)
     compiled_context = min(max_context, max_position) if max_context else max_position
@@ -66,7 +69,6 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     epsilon = config.number("rms_norm_eps", 1e-12, 1.0, config.number("norm_eps", 1e-12, 1.0, family.default_epsilon))
     if details.layer_inputs is not None:
         spec = msgspec.structs.replace(spec, layer_inputs=details.layer_inputs.size)
-    sees, deep = reads_images(values), deepstack_layers(values)
     if deep >= spec.layers:
         raise UnsupportedModel(f"config.json: {deep} layers of DeepStack are not below {spec.layers} of the text")
     network = Network(spec, details, epsilon, max_position, compiled_context, reads_images=sees, deepstack=deep)

@@ -1,6 +1,6 @@
 """Qwen3.5: gated DeltaNet layers with full attention every fourth layer, whose output is gated and heads turn in part.
 
-Checkpoints for text and images serve their text model; all three rotary sections of text are at its position.
+All three rotary sections of text are at its position.
 """
 
 from dataclasses import fields, replace
@@ -93,6 +93,8 @@ QWEN3_5_NESTED = Family(
     default_head_dim=256,
     has_partial_rotary=True,
     default_rotary_share=0.25,
+    sections=(11, 11, 10),
+    is_woven=True,
     text_group="text_config",
     read_recurrent=read_recurrent,
 )

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL and Qwen3-VL: images in their own proportions, whose tokens turn by time, row and column.
+"""Qwen2.5-VL, Qwen3-VL and Qwen3.5: images in their own proportions, whose tokens turn by time, row and column.
 
 Definitions: transformers `Qwen2_5_VLForConditionalGeneration`, `Qwen3VLForConditionalGeneration`,
 `Qwen2VLImageProcessor`.
@@ -51,14 +51,16 @@ def read_qwen2_5_vl(files: VisionFiles) -> NativeNetwork:
 
 
 def read_qwen3_vl(files: VisionFiles) -> NativeNetwork:
-    """Learned positions, interpolated, and rows of some layers for the first layers of the text (DeepStack)."""
+    """Learned positions, interpolated, and rows of some layers for the first layers of the text (DeepStack), which
+    Qwen3.5 has none of."""
     encoder = group(ConfigFields(files.config), "vision_config")
     network = _network(files, "model.visual.", activation(encoder))
     places = encoder.integer("num_position_embeddings", 1, 1 << 20, 2304)
     side = int(places**0.5)
     if side * side != places:
         raise UnsupportedModel(f"vision_config: num_position_embeddings is {places}, which is no square")
-    deep = _layers(encoder, "deepstack_visual_indexes", network.layers)
+    is_deep = encoder.raw("deepstack_visual_indexes") is not None
+    deep = _layers(encoder, "deepstack_visual_indexes", network.layers) if is_deep else ()
     spec = msgspec.structs.replace(network.spec, deepstack=len(deep))
     return replace(network, spec=spec, table_side=side, deep=deep)
 

@@ -10,9 +10,10 @@ from engine.bundle.vision import Cutting, VisionSpec
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import LLAMA
+from engine.models.expert_families import QWEN3_5_MOE_NESTED
 from engine.models.internvl import INTERNVL, read_internvl
 from engine.models.network import Family, FamilyDetails, WeightNames
-from engine.models.qwen3_5 import nested
+from engine.models.qwen3_5 import QWEN3_5_NESTED, nested
 from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
 from engine.models.vision_network import (
     VISION_FILE,
@@ -39,7 +40,9 @@ def read_vision(files: VisionFiles) -> Encoder | None:
 def reads_images(config: Mapping[str, object]) -> bool:
     """Whether a checkpoint of this config.json has an encoder of images that is compiled with it."""
     listed = config.get("architectures")
-    return isinstance(listed, list) and any(isinstance(name, str) and name in READERS for name in listed)
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    has_encoder = isinstance(config.get("vision_config"), Mapping)
+    return any(name in READERS and (has_encoder or name not in MAY_BE_BLIND) for name in names)
 
 
 def deepstack_layers(config: Mapping[str, object]) -> int:
@@ -97,12 +100,15 @@ def _read_idefics3(files: VisionFiles) -> VisionNetwork:
     return with_tokens(network)
 
 
+# Qwen3.5 and 3.6: checkpoints of the same class come without the encoder, too.
+MAY_BE_BLIND = (QWEN3_5_NESTED.architecture, QWEN3_5_MOE_NESTED.architecture)
 READERS: dict[str, Callable[[VisionFiles], Encoder]] = {
     "Idefics3ForConditionalGeneration": _read_idefics3,
     "SmolVLMForConditionalGeneration": _read_idefics3,
     INTERNVL.architecture: read_internvl,
     QWEN2_5_VL.architecture: read_qwen2_5_vl,
     QWEN3_VL.architecture: read_qwen3_vl,
+    **dict.fromkeys(MAY_BE_BLIND, read_qwen3_vl),
 }
 
 

@@ -32,6 +32,8 @@ MODELS: dict[str, tuple[Callable[..., Any], str]] = {
     "InternVL of Qwen3": (INTERNVL, "qwen3"),
     "Qwen2.5-VL": (partial(write_qwen_vl, patch_size=14, window_size=112), "Qwen2_5_VL"),
     "Qwen3-VL": (write_qwen_vl, "Qwen3VL"),
+    "Qwen3.5": (write_qwen_vl, "Qwen3_5"),
+    "Qwen3.5 with experts": (write_qwen_vl, "Qwen3_5Moe"),
 }
 
 
@@ -46,7 +48,8 @@ def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real
     files = tmp_path / "files"
     files.mkdir()
     source = fetched(real_models, "llama-cpp")
-    for options, file in (((), "model.gguf"), (("--mmproj",), "mmproj-model.gguf")):
+    of_text = ("--no-mtp",) if kind.startswith("Qwen3_5") else ()  # the tiny one has no layers that guess
+    for options, file in ((of_text, "model.gguf"), (("--mmproj",), "mmproj-model.gguf")):
         asked = [*options, "--outtype", "f32", "--outfile", str(files / file), str(wanted)]
         done = subprocess.run(
             [sys.executable, str(CONVERTING), str(source), *asked], capture_output=True, text=True, check=False
@@ -58,7 +61,8 @@ def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real
     assert without_bounds(found[1]) == without_bounds(expected[1])
     text = list(range(40, 100))
     logits = [segment_logits(*each, [text], rows=24) for each in (found, expected)]
-    assert np.abs(logits[0] - logits[1]).max() == 0
+    # Files of Qwen3.5 have norms plus one and decays as powers, which rounds.
+    assert np.abs(logits[0] - logits[1]).max() <= (1e-4 if kind.startswith("Qwen3_5") else 0)
 
 
 def with_merges(folder: Path) -> None:

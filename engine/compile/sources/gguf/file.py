@@ -274,7 +274,7 @@ class GgufSource:
         with gguf_tensors(self._header, self._architecture, self._geometry) as tensors:
             self.config = network_config(self._header, self._architecture, self._geometry, tensors)
         if self._projector is not None:
-            self.config |= {"model_type": self._architecture.name} | self._projector.config()
+            self.config |= {"model_type": self._architecture.name} | self._projector.config(self._architecture.name)
 
     def float_bytes(self) -> int:
         """By the types of its tensors of two axes and more."""

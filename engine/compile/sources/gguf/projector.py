@@ -22,13 +22,12 @@ _WINDOW = 112  # pixels of Qwen2.5-VL's windows, which files do not say
 class ProjectorForm:
     """One value of `projector_type`.
 
-    architecture: the class of the whole model. texts: architectures of GGUF files that it belongs to. root, head: how
-    the class begins the names of the text model's tensors and of its head. config(fields): what config.json says beside
-    the text model. processor(fields): what preprocessor_config.json says. names(fields): of the encoder's tensors.
+    classes: of the whole model, by the architecture of the GGUF file that it belongs to. root, head: how they begin the
+    names of the text model's tensors and of its head. config(fields): what config.json says beside the text model.
+    processor(fields): what preprocessor_config.json says. names(fields): of the encoder's tensors.
     """
 
-    architecture: str
-    texts: tuple[str, ...]
+    classes: Mapping[str, str]
     root: str
     head: str
     config: Callable[[ArchitectureFields], Facts]
@@ -48,9 +47,12 @@ class Projector:
         """Its metadata."""
         return ArchitectureFields(self.header, CLIP)
 
-    def config(self) -> Facts:
-        """As config.json of the whole model says beside its text model. CompileError for missing metadata."""
-        return {"architectures": [self.form.architecture], **self.form.config(self.fields)}
+    def config(self, text: str) -> Facts:
+        """As config.json of the whole model says beside its text model, which is of that architecture.
+
+        CompileError for missing metadata.
+        """
+        return {"architectures": [self.form.classes[text]], **self.form.config(self.fields)}
 
     def processor(self) -> Facts:
         """As preprocessor_config.json says."""
@@ -76,7 +78,7 @@ def projector_of(header: GgufHeader) -> Projector:
 def fits(projector: Projector, text: GgufHeader) -> bool:
     """Whether its rows are as wide as those of a text model of an architecture that it belongs to."""
     name = text.metadata.get(ARCHITECTURE)
-    if name not in projector.form.texts:
+    if name not in projector.form.classes:
         return False
     width = ArchitectureFields(text, str(name)).integer("embedding_length", 1, 1 << 16)
     return projector.fields.integer("vision.projection_dim", 1, 1 << 20, width) == width
@@ -287,12 +289,22 @@ def _qwen3_names(fields: ArchitectureFields) -> Names:
     return _modules(pairs | deep, _layers(fields)) | frames
 
 
-_IDEFICS3 = ("model.text_model.", "lm_head", _idefics3_config, _idefics3_processor, _idefics3_names)
+def _classes(name: str, *texts: str) -> dict[str, str]:
+    return dict.fromkeys(texts, f"{name}ForConditionalGeneration")
+
+
+_QWEN3 = _classes("Qwen3VL", "qwen3vl") | _classes("Qwen3_5", "qwen35") | _classes("Qwen3_5Moe", "qwen35moe")
 FORMS = {
-    "idefics3": ProjectorForm("SmolVLMForConditionalGeneration", ("llama",), *_IDEFICS3),
+    "idefics3": ProjectorForm(
+        _classes("SmolVLM", "llama"),
+        "model.text_model.",
+        "lm_head",
+        _idefics3_config,
+        _idefics3_processor,
+        _idefics3_names,
+    ),
     "internvl": ProjectorForm(
-        "InternVLForConditionalGeneration",
-        ("qwen2", "qwen3"),
+        _classes("InternVL", "qwen2", "qwen3"),
         "language_model.model.",
         "language_model.lm_head",
         _internvl_config,
@@ -300,8 +312,7 @@ FORMS = {
         _internvl_names,
     ),
     "qwen2.5vl_merger": ProjectorForm(
-        "Qwen2_5_VLForConditionalGeneration",
-        ("qwen2vl",),
+        _classes("Qwen2_5_VL", "qwen2vl"),
         "model.",
         "lm_head",
         _qwen2_5_config,
@@ -309,12 +320,6 @@ FORMS = {
         _qwen2_5_names,
     ),
     "qwen3vl_merger": ProjectorForm(
-        "Qwen3VLForConditionalGeneration",
-        ("qwen3vl",),
-        "model.language_model.",
-        "lm_head",
-        _qwen3_config,
-        _qwen_processor(65_536, 16_777_216),
-        _qwen3_names,
+        _QWEN3, "model.language_model.", "lm_head", _qwen3_config, _qwen_processor(65_536, 16_777_216), _qwen3_names
     ),
 }

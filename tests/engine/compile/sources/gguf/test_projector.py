@@ -15,6 +15,7 @@ from engine.bundle.manifest import load_manifest
 from engine.compile.arguments import CompileArguments, Layout, Quant
 from engine.compile.pipeline import compile_bundle, resolve
 from engine.compile.progress import SilentProgress
+from engine.compile.sources.gguf.architectures import ARCHITECTURES
 from engine.compile.sources.gguf.file import GgufSource
 from engine.compile.sources.gguf.header import read_header
 from engine.compile.sources.gguf.projector import FORMS, projector_of
@@ -100,7 +101,7 @@ def test_it_is_no_model_itself(llama: Path) -> None:
 def test_facts_that_are_missing_or_wrong_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     projector = projector_of(read_header(write_facts(tmp_path / "mmproj.gguf", **changes)))
     with pytest.raises(CompileError, match=re.escape(message)):
-        (projector.config(), projector.processor())
+        (projector.config("llama"), projector.processor())
 
 
 NATIVE = {"vision__patch_size": 14, "vision__n_wa_pattern": 2, "vision__image_size": 560, "vision__block_count": 4}
@@ -115,8 +116,10 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", FORMS)
 def test_each_kind_says_what_the_reader_of_its_class_wants(tmp_path: Path, kind: str) -> None:
     projector = projector_of(read_header(write_facts(tmp_path / "mmproj.gguf", kind, **KINDS[kind])))
-    config = projector.config()
-    assert config["architectures"] == [FORMS[kind].architecture] and FORMS[kind].architecture in READERS
+    config = {}
+    for text, name in FORMS[kind].classes.items():
+        config = projector.config(text)
+        assert config["architectures"] == [name] and name in READERS and text in ARCHITECTURES
     network = read_vision(VisionFiles(config, projector.processor(), lambda _: 7))
     assert network is not None and (network.hidden, network.heads, network.ffn) == (48, 4, 80)
     if isinstance(network, NativeNetwork):
@@ -127,7 +130,7 @@ def test_each_kind_says_what_the_reader_of_its_class_wants(tmp_path: Path, kind:
 def test_silu_is_refused_where_the_encoder_has_none(tmp_path: Path) -> None:
     projector = projector_of(read_header(write_facts(tmp_path / "mmproj.gguf", "internvl", use_silu=True)))
     with pytest.raises(UnsupportedModel, match="use_silu"):
-        projector.config()
+        projector.config("qwen2")
 
 
 @pytest.fixture(scope="module")
