@@ -186,3 +186,12 @@ def projectors_beside(gguf: Path) -> list[Path]:
     """The files in a GGUF model's folder that read images, by name. OSError when the folder cannot be listed."""
     found = (path for path in gguf.parent.iterdir() if path.suffix.lower() == GGUF_SUFFIX and path != gguf)
     return sorted(path for path in found if is_projector(path) and is_regular(path))
+
+
+WHISPER_MAGIC = b"lmgg"  # 0x67676d6c, little-endian
+
+
+def is_ggml_whisper(path: Path) -> bool:
+    """Whether a file begins as those of whisper.cpp do. OSError when it cannot be opened."""
+    with open_regular(path) as stream:
+        return stream.read(len(WHISPER_MAGIC)) == WHISPER_MAGIC

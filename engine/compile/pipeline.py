@@ -34,7 +34,7 @@ from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import method_of, with_kept_floats
 from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
-from engine.compile.sources.speech.source import is_speech_folder
+from engine.compile.sources.speech.source import is_speech
 from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
 from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
 from engine.compile.targets.cpu import (
@@ -180,12 +180,12 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
 
     Raises UnsupportedModel or CompileError; then nothing is left at the output.
     """
+    if is_speech(arguments.source):
+        return compile_speech(arguments, progress)
     if is_encoder_folder(arguments.source) or is_model_file(arguments.source):
         source = open_source(arguments.source)
         if architecture_of(source.config) is not None:
             return compile_encoder(arguments, source, progress)
-    if is_speech_folder(arguments.source):
-        return compile_speech(arguments, progress)
     plan = resolve(arguments, progress)
     arguments, pipeline = plan.arguments, plan.pipeline
     with ExitStack() as stack:

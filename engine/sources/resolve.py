@@ -20,7 +20,16 @@ from engine.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, load_manifest
 from engine.bundle.weight_files import remember
 from engine.demo.location import SHIPPED
 from engine.errors import BundleError
-from engine.files import GGUF_SUFFIX, is_projector, is_regular, model_name, model_parts, projectors_beside, shown
+from engine.files import (
+    GGUF_SUFFIX,
+    is_ggml_whisper,
+    is_projector,
+    is_regular,
+    model_name,
+    model_parts,
+    projectors_beside,
+    shown,
+)
 from engine.genie.config import is_genie_folder
 from engine.genie.convert import Toolbox, conversion_key, machine_tools, write_converted
 from engine.genie.read import read_genie
@@ -93,6 +102,8 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
     if is_regular(path / MANIFEST_FILE):
         if not _is_draft(path):
             yield ListedModel(load_manifest(path).name, path, is_bundle=True)
+    elif is_regular(path) and is_ggml_whisper(path):
+        yield ListedModel(path.stem, path, is_bundle=False)
     elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
         yield ListedModel(model_name(path), path, is_bundle=False)
     elif is_genie_folder(path) or is_regular(path / "config.json"):
@@ -140,6 +151,8 @@ def _found(
     folder = located.path
     if folder.suffix == GGUF_SUFFIX and is_regular(folder):
         return _compiled(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora)
+    if is_regular(folder) and is_ggml_whisper(folder):
+        return _compiled(folder, located.name or folder.stem, cache, quant or EIGHT_BITS, lora)
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name {NAMED}")
     if is_regular(folder / MANIFEST_FILE):

@@ -14,6 +14,13 @@ te telugu, tg tajik, th thai, tk turkmen, tl tagalog, tr turkish, tt tatar, uk u
 vi vietnamese, yi yiddish, yo yoruba, yue cantonese, zh chinese
 """
 
+# The order of their tokens; the last one is of large-v3 alone.
+_CODES = """
+en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml cy sk
+te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo
+ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue
+"""
+IN_ORDER = tuple(_CODES.split())
 
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # between words
 

@@ -1,7 +1,8 @@
 """A `Checkpoint` over arrays that lie in one mapped file, under the names that transformers gives them."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +20,16 @@ class StoredArray:
     codes: NDArray[np.generic]
     scale: Float32 | None = None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the numbers."""
+        return self.codes.shape
+
+    @property
+    def bytes(self) -> int:
+        """As stored."""
+        return self.codes.nbytes
+
     def rows(self, start: int, stop: int) -> "StoredArray":
         """Rows `start` to `stop` - 1, not copied."""
         return StoredArray(self.codes[start:stop], None if self.scale is None else self.scale[start:stop])
@@ -33,10 +44,51 @@ class StoredArray:
         return np.asarray(values / self.scale.reshape(-1, *(1,) * (values.ndim - 1)), np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockArray:
+    """Rows of blocks as ggml stores them, in bytes. kind: ggml's number of the type. shape: of the numbers."""
+
+    content: NDArray[np.uint8] = field(repr=False)
+    kind: int
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def size_of(kind: int, shape: tuple[int, ...]) -> int:
+        """Bytes of such an array. ValueError for a type that is not known, or rows that are no whole blocks."""
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType  # noqa: PLC0415 (takes a moment)
+
+        numbers, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        if shape[-1] % numbers:
+            raise ValueError(f"rows of {shape[-1]} are no blocks of {numbers}")
+        return math.prod(shape) // numbers * size
+
+    @property
+    def bytes(self) -> int:
+        """As stored."""
+        return self.content.nbytes
+
+    def rows(self, start: int, stop: int) -> "BlockArray":
+        """Rows `start` to `stop` - 1, not copied."""
+        each = self.content.nbytes // self.shape[0]
+        return BlockArray(self.content[start * each : stop * each], self.kind, (stop - start, *self.shape[1:]))
+
+    def floats(self) -> Float32:
+        """The numbers."""
+        from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 (takes a moment)
+        from gguf.quants import dequantize  # noqa: PLC0415
+
+        rows = self.content.reshape(math.prod(self.shape[:-1]), -1)
+        with np.errstate(all="ignore"):  # what is not finite is refused where the numbers are read
+            return np.asarray(dequantize(rows, GGMLQuantizationType(self.kind)), np.float32).reshape(self.shape)
+
+
+ModelArray = StoredArray | BlockArray
+
+
 class ArrayCheckpoint:
     """Implements `Checkpoint`. arrays: by name."""
 
-    def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
+    def __init__(self, arrays: Mapping[str, ModelArray]) -> None:
         self._arrays = arrays
         self._used: set[str] = set()
 
@@ -45,7 +97,7 @@ class ArrayCheckpoint:
 
     def total_bytes(self) -> int:
         """Bytes of all tensors as stored."""
-        return sum(array.codes.nbytes for array in self._arrays.values())
+        return sum(array.bytes for array in self._arrays.values())
 
     def unused(self) -> list[str]:
         """Names of the tensors that nothing has asked for yet."""
@@ -53,11 +105,11 @@ class ArrayCheckpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor. CompileError when there is none of that name."""
-        return self._array(name).codes.shape
+        return self._array(name).shape
 
     def stored_bytes(self, name: str) -> int:
         """Bytes of a tensor as stored."""
-        return self._array(name).codes.nbytes
+        return self._array(name).bytes
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """A whole tensor as float32; CompileError when it is missing or has another shape."""
@@ -82,7 +134,7 @@ class ArrayCheckpoint:
             raise CompileError(f"tensor {name} has shape {self.shape(name)}, the model makes it {shape}")
         self._used.add(name)
 
-    def _array(self, name: str) -> StoredArray:
+    def _array(self, name: str) -> ModelArray:
         if name not in self._arrays:
             raise CompileError(f"the checkpoint has no tensor {name}")
         return self._arrays[name]

@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from engine.bundle.manifest import TextSpec
+from engine.bundle.model_spec import ModelSpec
 from engine.bundle.specs import SpeechSpec
 from engine.compile.sources.checkpoint import (
     Checkpoint,
@@ -27,9 +28,17 @@ from engine.compile.sources.speech.ctranslate2 import (
     is_model_file,
     read_variables,
 )
+from engine.compile.sources.speech.ggml import read_ggml
+from engine.compile.sources.speech.ggml_words import (
+    ENGLISH_VOCAB,
+    end_of,
+    never_first,
+    never_spoken,
+    tokenizer_of,
+)
 from engine.compile.sources.text_files import TOKENIZER_FILE, load_tokenizer
 from engine.errors import CompileError
-from engine.files import JSON_BYTES
+from engine.files import JSON_BYTES, is_ggml_whisper
 from engine.files import read_json as read_json_file
 from engine.models.speech import SpeechNetwork, is_speech_config, read_speech
 
@@ -40,24 +49,33 @@ LANGUAGE_LETTERS = range(2, 4)
 
 @dataclass(frozen=True, slots=True)
 class SpeechSource:
-    """decoding: what generation_config.json says, in its names. checkpoint: under transformers' names."""
+    """decoding: what generation_config.json says, in its names. checkpoint: under transformers' names.
+
+    tokenizer: None = that of the folder.
+    """
 
     folder: Path
     network: SpeechNetwork
     checkpoint: Checkpoint
     decoding: Mapping[str, object]
+    tokenizer: Tokenizer | None = None
 
     def write_text(self, folder: Path) -> tuple[TextSpec, SpeechSpec]:
-        """Copy the tokenizer into a bundle's folder; its special tokens. CompileError when one is missing."""
-        tokenizer = load_tokenizer(self.folder)
-        spec = speech_spec(tokenizer, self.network, self.decoding)
-        shutil.copyfile(self.folder / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+        """Write the tokenizer into a bundle's folder; its special tokens. CompileError when one is missing."""
+        spec = speech_spec(self.tokenizer or load_tokenizer(self.folder), self.network, self.decoding)
+        if self.tokenizer is None:
+            shutil.copyfile(self.folder / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+        else:
+            self.tokenizer.save(str(folder / TOKENIZER_FILE))
         return TextSpec(TOKENIZER_FILE, None, (spec.end,)), spec
 
 
-def is_speech_folder(folder: Path) -> bool:
-    """Whether a checkpoint of Whisper lies there; what is wrong with one is told when it is read in earnest."""
+def is_speech(folder: Path) -> bool:
+    """Whether a checkpoint of Whisper lies there, a folder or a file of whisper.cpp; what is wrong with one is told
+    when it is read in earnest."""
     try:
+        if folder.is_file():
+            return is_ggml_whisper(folder)
         config = read_json_file(folder / "config.json", JSON_BYTES)
     except (OSError, ValueError):
         return False
@@ -67,6 +85,9 @@ def is_speech_folder(folder: Path) -> bool:
 @contextmanager
 def open_speech(folder: Path) -> Iterator[SpeechSource]:
     """The checkpoint while the context lasts. CompileError, UnsupportedModel."""
+    if folder.is_file():
+        yield _of_whisper_cpp(folder)
+        return
     config = read_json(folder / "config.json")
     if is_speech_config(config):
         with SafetensorsCheckpoint(folder) as checkpoint:
@@ -81,6 +102,40 @@ def open_speech(folder: Path) -> Iterator[SpeechSource]:
         "begin_suppress_tokens": config.get("suppress_ids_begin"),
     }
     yield SpeechSource(folder, network, _WithKeyBias(ArrayCheckpoint(as_transformers(found))), decoding)
+
+
+def _of_whisper_cpp(path: Path) -> SpeechSource:
+    """What its files do not say is as openai/whisper has it."""
+    model = read_ggml(path)
+    network, tokenizer = read_speech(model.config()), tokenizer_of(model)
+    decoding = {
+        "alignment_heads": alignment_heads(network.decoder.spec),
+        "suppress_tokens": never_spoken(tokenizer),
+        "begin_suppress_tokens": never_first(tokenizer, end_of(model)),
+    }
+    return SpeechSource(path, network, _WithKeyBias(ArrayCheckpoint(model.arrays())), decoding, tokenizer)
+
+
+# By layers of the decoder and tokens, as published with the models.
+_HEADS = {
+    (4, 51_864): "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4",
+    (4, 51_865): "2.2 3.0 3.2 3.3 3.4 3.5",
+    (6, 51_864): "3.3 4.7 5.1 5.5 5.7",
+    (6, 51_865): "3.1 4.2 4.3 4.7 5.1 5.2 5.4 5.6",
+    (12, 51_865): "5.3 5.9 8.0 8.4 8.7 8.8 9.0 9.7 9.9 10.5",
+    (24, 51_865): "13.15 15.4 15.15 16.1 20.0 23.4",
+    (32, 51_866): "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6",
+    (4, 51_866): "2.4 2.11 3.3 3.6 3.11 3.14",
+}
+
+
+def alignment_heads(spec: ModelSpec) -> list[list[int]]:
+    """Pairs of a layer and a head that look at what is said; of a model that is not known, all heads of the upper half
+    of its layers (openai/whisper)."""
+    listed = _HEADS.get((spec.layers, spec.vocab))
+    if listed is None:
+        return [[layer, head] for layer in range(spec.layers // 2, spec.layers) for head in range(spec.heads)]
+    return [[int(number) for number in pair.split(".")] for pair in listed.split()]
 
 
 class _WithKeyBias(CheckpointView):
@@ -116,6 +171,8 @@ def speech_spec(tokenizer: Tokenizer, network: SpeechNetwork, decoding: Mapping[
     no_speech = named("nospeech", "nocaptions")
     special = {start, translate, transcribe, previous, no_speech, named("startoflm")}
     suppressed = _ids(decoding.get("suppress_tokens"), vocab, "suppress_tokens")
+    # Models of English alone have tokens of languages that they never saw.
+    is_english = vocab == ENGLISH_VOCAB or decoding.get("is_multilingual") is False
     return SpeechSpec(
         mels=network.mels,
         frames=network.frames,
@@ -127,7 +184,7 @@ def speech_spec(tokenizer: Tokenizer, network: SpeechNetwork, decoding: Mapping[
         previous=previous,
         no_speech=no_speech,
         no_timestamps=no_timestamps,
-        languages=_languages(tokenizer, start, min(translate, transcribe)),
+        languages={} if is_english else _languages(tokenizer, start, min(translate, transcribe)),
         suppressed=tuple(sorted({*suppressed, *special})),
         first=_ids(decoding.get("begin_suppress_tokens"), vocab, "begin_suppress_tokens"),
         alignment=_heads(decoding.get("alignment_heads")),
