@@ -2,10 +2,8 @@
 
 import json
 import math
-import subprocess
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +11,7 @@ import torch
 import transformers
 
 from engine.demo.location import demo_folder
-from engine.processes import child_environment, module_command
-from tests.clients.environments import CLIENTS, EnvironmentFailed, python_environment, run_client
+from tests.clients.environments import EnvironmentFailed, run_client
 from tests.clients.servers import Servers
 
 CLOSE = 1e-3  # per token
@@ -95,32 +92,6 @@ def test_loglikelihoods_are_those_of_transformers(found: Any, run: str, task: st
             assert is_greedy == would_write
             greedy.append(is_greedy)
     assert task != "hexserve_words" or (True in greedy and False in greedy)
-
-
-def test_the_tool_runs_it(found: Any, tmp_path: Path) -> None:
-    """`tools.evaluate` in our environment, lm-eval in its own: the figures of the run above, with errors."""
-    figures, options = tmp_path / "figures.json", ("--include-path", "tasks", "--json")
-    python = python_environment("lm_eval")
-    command = module_command("tools.evaluate", "demo", "--tasks", ",".join(SCORED), "--lm-eval-python", str(python))
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    done = subprocess.run(
-        [*command, *options, str(figures)],
-        cwd=CLIENTS / "lm_eval",
-        env=child_environment(offline | {"HEXSERVE_CACHE_DIR": str(tmp_path / "cache")}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (model,) = json.loads(figures.read_text(encoding="utf-8"))["models"]
-    assert list(model["tasks"]) == SCORED
-    choices = model["tasks"]["hexserve_choices"]
-    assert choices["headline"] == "acc_norm"
-    accuracy = found["completions"]["hexserve_choices"]["results"]["acc_norm,none"]
-    assert choices["metrics"]["acc_norm"]["value"] == accuracy
-    error = math.sqrt(accuracy * (1 - accuracy) / 4)  # of five examples, with Bessel's correction
-    assert choices["metrics"]["acc_norm"]["stderr"] == pytest.approx(error)
-    assert "hexserve_words" in done.stdout
 
 
 @pytest.mark.parametrize("run", ["completions", "batched"])
