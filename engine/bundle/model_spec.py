@@ -4,7 +4,9 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from engine.bundle.specs import (
     Count,
@@ -27,7 +29,8 @@ class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     The table is final: every scaling is in it (longrope: chosen by the compiled context). Kind "none" with a frequency
     of 0: nothing turns, the model looks its positions up in a table. is_interleaved: neighbours turn with each other,
     else the halves of the rotary part. axes: by which of its positions a token of an image turns each pair, 0 = time,
-    1 = row, 2 = column (M-RoPE); () = it has one position.
+    1 = row, 2 = column (M-RoPE); () = it has one position. gain: queries are multiplied with 1 + gain * log(1 + k), k
+    being how often `gain_every` tokens go into the position (Ministral 3); 0 = they are not.
     """
 
     kind: Name
@@ -37,6 +40,12 @@ class RopeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     factor: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
     is_interleaved: bool = False
     axes: Annotated[tuple[Annotated[int, Meta(ge=0, le=2)], ...], Meta(max_length=2048)] = ()
+    gain: Annotated[float, Meta(ge=0, le=1e3)] = 0.0
+    gain_every: Annotated[int, Meta(ge=1, le=1 << 24)] = 1
+
+    def gains(self, positions: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float32]:
+        """What queries at those positions [N] are multiplied with [N]."""
+        return np.asarray(1 + self.gain * np.log1p(positions // self.gain_every), np.float32)
 
 
 class RotationKind(StrEnum):

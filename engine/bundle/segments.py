@@ -21,6 +21,7 @@ FLOAT = "float32"
 EXPERTS = "experts"  # the numbers of those that each row of a layer chose
 A, B, MASK = "lora_a_", "lora_b_", "lora_mask_"
 LAYER_INPUTS = "layer_inputs"  # [rows, layers * numbers]: what each layer takes of a row beside the stream
+GAIN = "query_gain"  # [1, rows, 1], what queries are multiplied with
 SINKS = "head_sink"  # [heads], from the start of a layer to its attention
 
 
@@ -131,6 +132,8 @@ def linear_forms(manifest: Manifest, part: int) -> tuple[Forms, Forms]:
     for name in ROTARY:
         if rope is not None:
             inputs[name] = (FLOAT, (1, 1, rows, rope.rotary_dim // 2))
+    if rope is not None and rope.gain:
+        inputs[GAIN] = (FLOAT, (1, rows, 1))
     fresh = _fresh_forms(model, model.attention_of(part - 1))
     if model.owner_of(part - 1) != part - 1:
         fresh = {"query": fresh["query"]}

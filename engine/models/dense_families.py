@@ -29,7 +29,7 @@ def _mistral_details(config: ConfigFields) -> FamilyDetails:
 
 MISTRAL = Family("mistral", "MistralForCausalLM", _mistral_details)
 MINISTRAL = Family("ministral", "MinistralForCausalLM", _mistral_details)
-# Ministral 3 and Devstral 2: YaRN; behind the original context scores would grow, which is refused by name.
+# Ministral 3 and Devstral 2: YaRN; behind the original context scores grow.
 MINISTRAL3 = Family("ministral3", "Ministral3ForCausalLM", _mistral_details, default_head_dim=128, default_epsilon=1e-5)
 # Phi-3, 3.5 and 4-mini: Llama with stacked projections, longrope and a partial rotation.
 _STACKED = WeightNames(

@@ -69,6 +69,8 @@ def network_of(values: Mapping[str, object], family: Family, max_context: int = 
     epsilon = config.number("rms_norm_eps", 1e-12, 1.0, config.number("norm_eps", 1e-12, 1.0, family.default_epsilon))
     if details.layer_inputs is not None:
         spec = msgspec.structs.replace(spec, layer_inputs=details.layer_inputs.size)
+    if spec.rope.gain and details.latent is not None:
+        raise UnsupportedModel("llama_4_scaling_beta is not supported for latent attention")
     if deep >= spec.layers:
         raise UnsupportedModel(f"config.json: {deep} layers of DeepStack are not below {spec.layers} of the text")
     network = Network(spec, details, epsilon, max_position, compiled_context, reads_images=sees, deepstack=deep)

@@ -343,6 +343,7 @@ class Network:
             "feed-forwards of several widths": bool(details.layer_ffn),
             "a norm of values": details.has_value_norm,
             "keys and values made of latents": details.latent is not None,
+            "scores that grow with the position": bool(spec.rope.gain),
             "a factor of each layer": bool(details.names.layer_scale),
         }
         return next((name for name, has in unusual.items() if has), "")

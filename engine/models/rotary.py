@@ -72,12 +72,12 @@ def read_rope(config: ConfigFields, wanted: RopeReading) -> RopeSpec:
     original = parameters.integer("original_max_position_embeddings", 1, MAX_POSITIONS, wanted.max_position)
     original = outer.integer("original_max_position_embeddings", 1, MAX_POSITIONS, original)
     inputs = RotaryInputs(parameters, plain, theta, wanted.max_position, original, wanted.compiled_context)
-    _check_temperature(parameters, inputs)
     frequencies, factor = scalings[kind](inputs)
     # float32, as trained: a frequency with more digits than the weights ever saw drifts away at far positions.
     rounded = tuple(float(value) for value in frequencies.astype(np.float32))
     axes = _axes(parameters, wanted, len(plain)) if wanted.sections else ()
-    return RopeSpec(kind, theta, rotary_dim, rounded, factor, wanted.is_interleaved, axes)
+    gain = _gain(parameters, inputs)
+    return RopeSpec(kind, theta, rotary_dim, rounded, factor, wanted.is_interleaved, axes, *gain)
 
 
 def _axes(parameters: ConfigFields, wanted: RopeReading, pairs: int) -> tuple[int, ...]:
@@ -107,14 +107,10 @@ def _parameters(config: ConfigFields, wanted: RopeReading) -> tuple[ConfigFields
     return groups.get(FULL) or ConfigFields({}), config
 
 
-def _check_temperature(parameters: ConfigFields, inputs: RotaryInputs) -> None:
+def _gain(parameters: ConfigFields, inputs: RotaryInputs) -> tuple[float, int]:
     """Ministral 3 makes scores larger from the original context on: up to there nothing changes."""
     beta = parameters.number("llama_4_scaling_beta", 0.0, 1e3, 0.0)
-    if beta and inputs.compiled_context > inputs.original_max:
-        raise UnsupportedModel(
-            f"llama_4_scaling_beta {beta} is not supported in a context of {inputs.compiled_context}; compile with a "
-            f"context of at most {inputs.original_max}"
-        )
+    return (beta, inputs.original_max) if beta and inputs.compiled_context > inputs.original_max else (0.0, 1)
 
 
 def _rotary_dim(config: ConfigFields, parameters: ConfigFields, wanted: RopeReading) -> int:

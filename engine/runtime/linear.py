@@ -22,6 +22,7 @@ from engine.bundle.segments import (
     CONV_IN,
     DECAY,
     EXPERTS,
+    GAIN,
     GATE_IN,
     GATE_OUT,
     LAYER_INPUTS,
@@ -201,6 +202,7 @@ class RowBuffers:
             **_mixer_widths(model),
             **({LAYER_INPUTS: model.layers * model.layer_inputs} if model.layer_inputs else {}),
             **{f"{side} {kind}": rope.rotary_dim // 2 for kind, rope in model.ropes.items() for side in ("cos", "sin")},
+            **({GAIN: 1} if model.rope.gain else {}),
             **_gate_widths(model),
             **_recurrent_widths(model),
             **({EMBEDS: model.hidden, EMBEDDED: 1} if manifest.vision is not None else {}),
@@ -209,6 +211,7 @@ class RowBuffers:
         self.most = most
         self._mixers = {layer: mixer_rows(model, layer) for layer in model.attention_layers}
         self._width = model.hidden
+        self._rope = model.rope
         self._given = (EMBEDS, *_deepstack_names(manifest))  # in the order in which an image's rows have them
         self.sinks = np.zeros(model.heads if model.has_sinks else 0, np.float32)  # of the layer at hand
         self._ids = np.zeros((1, most), np.int32)
@@ -248,6 +251,8 @@ class RowBuffers:
                 parts = np.split(batch.embedded.values, batch.embedded.values.shape[1] // self._width, axis=1)
                 for name, values in zip(self._given, parts, strict=False):
                     self.rows(name, rows)[0, batch.embedded.rows] = values
+        if GAIN in self._rows:
+            self.rows(GAIN, rows)[0, :, 0] = self._rope.gains(batch.positions)
         turned_by = batch.positions if batch.axes is None else batch.axes
         for name, table in tables.items():
             table.fill(turned_by, self.rows(name, rows)[0])
@@ -331,7 +336,7 @@ class LinearChain:
             **self._adapters.inputs(index + 1, masks),
         }
         own = {"hidden_out": f"hidden {index % 2}", GATE_OUT: gate_name(self._manifest.model, index)}
-        own |= {name: name for name in (EMBEDS, EMBEDDED, LAYER_INPUTS, *_deepstack_names(self._manifest))}
+        own |= {name: name for name in (EMBEDS, EMBEDDED, GAIN, LAYER_INPUTS, *_deepstack_names(self._manifest))}
         if index in self._manifest.model.attention_layers:
             own |= mixer_rows(self._manifest.model, index)
         own |= {name: name for name in _recurrent_widths(self._manifest.model)} | self._given(index - 1)

@@ -66,6 +66,8 @@ def mixed_by_attention(
     if network.details.has_output_gate:
         both = first.reshape(len(stacked), form.heads, 2, form.head_dim)
         first, gate = both[:, :, 0].reshape(len(stacked), -1), both[:, :, 1].reshape(len(stacked), -1)
+    if (rope := network.spec.rope_of(layer)) is not None and rope.gain:
+        first = first * rope.gains(np.arange(len(first)))[:, None]
     query = _turned(reader, first, form, turn, names.q_norm)
     if others:
         value = _heads(others[-1], form)

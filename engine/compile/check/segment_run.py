@@ -13,6 +13,7 @@ from engine.bundle.segments import (
     ATTENTION,
     ATTENTION_CHUNK,
     CONV_WEIGHT,
+    GAIN,
     GATE_IN,
     GATE_OUT,
     IN_PLACE_ROWS,
@@ -201,11 +202,14 @@ def first_tensors(manifest: Manifest, chunk: Chunk) -> dict[str, Array]:
 
 
 def rotation_rows(rope: RopeSpec | None, chunk: Chunk) -> dict[str, Array]:
-    """[1, 1, rows, rotary_dim / 2] of cos and sin; none for a layer that does not turn."""
+    """[1, 1, rows, rotary_dim / 2] of cos and sin, [1, rows, 1] of what queries are multiplied with; none for a layer
+    that does not turn."""
     if rope is None:
         return {}
-    angles = (chunk.start + np.arange(len(chunk.tokens)))[:, None] * np.array(rope.inverse_frequencies)
+    positions = chunk.start + np.arange(len(chunk.tokens))
+    angles = positions[:, None] * np.array(rope.inverse_frequencies)
     return {
+        GAIN: rope.gains(positions)[None, :, None],
         "position_ids_cos": (np.cos(angles) * rope.factor)[None, None].astype(np.float32),
         "position_ids_sin": (np.sin(angles) * rope.factor)[None, None].astype(np.float32),
     }

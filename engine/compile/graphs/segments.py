@@ -18,6 +18,7 @@ from engine.bundle.segments import (
     CONV_IN,
     CONV_WEIGHT,
     DECAY,
+    GAIN,
     GATE_IN,
     GATE_OUT,
     LAYER_INPUTS,
@@ -260,6 +261,9 @@ class LinearWriter:
         query, *fresh = self._apart(stacked, layer, VALUE if packed.v_norm is None else "")
         if spec.has_output_gate:
             query = self._without_gate(query)
+        gain = graph.add_input(GAIN, DTYPE, 1, ROWS, 1) if rope is not None and rope.gain else ""
+        if gain:  # turning is linear: it is the same before
+            query = graph.op("Mul", [query, gain])
         self._turn(query, heads, heads.heads, packed.q_norm, rope, QUERY)
         graph.add_output(QUERY, DTYPE, 1, ROWS, heads.query_width)
         if fresh:

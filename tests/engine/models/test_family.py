@@ -1,8 +1,10 @@
 """config.json as a Network: what is accepted, and what is refused by name."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -125,16 +127,22 @@ def test_family_differences() -> None:
         ({"architectures": ["Gemma3ForCausalLM"], "hidden_activation": "silu"}, "'silu'"),
         ({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mamba"}, "model_type 'mamba'"),
         ({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        (
-            {"rope_scaling": {"type": "yarn", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 512}},
-            "context of at most 512",
-        ),
     ],
 )
 def test_unsupported_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     """What is not implemented never compiles to something else."""
     with pytest.raises(UnsupportedModel, match=message):
         read_network(GOOD | changes)
+
+
+@pytest.mark.parametrize(("context", "gain"), [(512, 0.0), (513, 0.1), (0, 0.1)])
+def test_scores_grow_behind_the_original_context(context: int, gain: float) -> None:
+    """Ministral 3; in front of it nothing is computed for that."""
+    scaling = {"type": "yarn", "factor": 4.0, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 512}
+    network = read_network(GOOD | {"architectures": ["Ministral3ForCausalLM"], "rope_scaling": scaling}, context)
+    assert network.spec.rope.gain == gain and ("grow" in network.own_forms) == bool(gain)
+    found = network.spec.rope.gains(np.array([0, 511, 512, 1535, 1536]))
+    assert found == pytest.approx([1 + gain * math.log(k) for k in (1, 1, 2, 3, 4)])
 
 
 LISTED = {"layer_types": ["sliding_attention", "full_attention"]}

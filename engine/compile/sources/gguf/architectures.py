@@ -247,6 +247,13 @@ ARCHITECTURES = {
             has_more_norms=True,
             keys=SHARED_SIZES,
         ),
+        GgufArchitecture(
+            "mistral3",
+            "Ministral3ForCausalLM",
+            DENSE,
+            is_interleaved=True,
+            keys={"llama_4_scaling_beta": "attention.temperature_scale"},
+        ),
         GgufArchitecture("phi3", "Phi3ForCausalLM", PHI3),
         GgufArchitecture("smollm3", "SmolLM3ForCausalLM", DENSE, is_interleaved=True),
         GgufArchitecture("granite", "GraniteForCausalLM", DENSE, is_interleaved=True, keys=MULTIPLIERS),

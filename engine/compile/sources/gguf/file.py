@@ -243,11 +243,13 @@ def _full_rope(header: GgufHeader, fields: ArchitectureFields, tensors: Checkpoi
 
 def _yarn(fields: ArchitectureFields, factor: float) -> dict[str, object]:
     """The file's factor of attention comes on top of what follows from the scaling."""
-    stretch = (1.0 if factor <= 1.0 else 0.1 * math.log(factor) + 1.0) * fields.number(
-        "rope.scaling.attn_factor", 1e-3, 1e3, 1.0
-    )
+    grown = 0.1 * math.log(max(factor, 1.0))
+    stretch = (1.0 + grown) * fields.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
+    if fields.name == "mistral3":
+        stretch /= 1.0 + grown * fields.number("rope.scaling.yarn_log_multiplier", 0.0, 1e3, 0.0)
     return {
         "rope_type": "yarn",
+        "llama_4_scaling_beta": fields.number("attention.temperature_scale", 0.0, 1e3, 0.0),
         "truncate": fields.name not in WITHOUT_TRUNCATION,
         "factor": factor,
         "original_max_position_embeddings": fields.integer("rope.scaling.original_context_length", 1, MAX_POSITIONS),

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ministral3": (
         "Ministral3",
         "ministral3",
-        {"head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.0}},
+        {"head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5}},
     ),
     "qwen2-window": ("Qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
     "qwen3-yarn": ("Qwen3", "qwen3", {"head_dim": 32, "rope_parameters": YARN}),

@@ -1,10 +1,11 @@
-"""Latent attention as served: prompts in pieces, decodes, a remembered prefix, and caches of both types."""
+"""Latent attention, and scores that grow with the position, as served: prompts in pieces, decodes, a known prefix."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from engine.bundle.manifest import Manifest
@@ -12,16 +13,20 @@ from engine.compile.arguments import KvType, Layout, Quant
 from engine.compile.check.segment_run import segment_logits
 from engine.config import EngineConfig
 from engine.worker.assembly import assemble
-from tests.engine.compile.check.test_families import DEEPSEEK
+from tests.engine.compile.check.test_families import CASES, DEEPSEEK
 from tests.engine.compile.check.test_windows_served import TOKENS, answer
 
 Build = Callable[..., tuple[Path, Manifest]]
 
 
+FAMILIES = {"DeepseekV2": DEEPSEEK, "Ministral3": CASES["ministral3"][2]}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_those_of_transformers(
-    make_oracle: Callable[..., tuple[Any, Path]], build: Build, prompt: list[int]
+    family: str, make_oracle: Callable[..., tuple[Any, Path]], build: Build, prompt: list[int]
 ) -> None:
-    model, source = make_oracle("DeepseekV2", **DEEPSEEK)
+    model, source = make_oracle(family, **FAMILIES[family])
     folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS, kv=KvType.FLOAT32)
     served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)

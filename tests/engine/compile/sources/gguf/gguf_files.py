@@ -27,6 +27,7 @@ MODEL_ARCHS = {
     "qwen35moe": gguf.MODEL_ARCH.QWEN35MOE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
+    "mistral3": gguf.MODEL_ARCH.MISTRAL3,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2moe": gguf.MODEL_ARCH.QWEN2MOE,
     "qwen3moe": gguf.MODEL_ARCH.QWEN3MOE,
@@ -47,6 +48,7 @@ MODEL_ARCHS = {
 }
 RENAMED = {
     "mistral": "llama",
+    "ministral3": "mistral3",
     "mixtral": "llama",
     "olmo3": "olmo2",
     "hunyuandensev1": "hunyuan-dense",
@@ -55,7 +57,7 @@ RENAMED = {
     "glm4moelite": "deepseek2",
     "gptoss": "gpt-oss",
 }
-TURNED = ("llama", "smollm3", "granite", "granitemoe")  # the converter re-orders their queries and keys
+TURNED = ("llama", "mistral3", "smollm3", "granite", "granitemoe")  # the converter re-orders their queries and keys
 MORE_NORMS = ("gemma", "gemma2", "gemma3")
 LLAMA_3 = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
 INTERLEAVED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
@@ -178,6 +180,9 @@ def add_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if config["model_type"] == "ministral3":
+            writer.add_rope_scaling_yarn_log_mul(rope.get("mscale_all_dim", 0.0))
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if rope.get("rope_type") == "longrope":
         original, stretch = rope["original_max_position_embeddings"], rope["factor"]
         writer.add_rope_scaling_orig_ctx_len(original)

@@ -77,6 +77,11 @@ MOE = {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8, "num_exper
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": 16, "head_dim": 16}),
     "qwen3-yarn": ("Qwen3", {"head_dim": 32} | SCALED),
+    "ministral3": (
+        "Ministral3",
+        {"head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5, "mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
+    "ministral3-grown": ("Ministral3", {"head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5}}),
     "phi3": ("Phi3", PHI),
     "qwen3moe": ("Qwen3Moe", MOE | {"norm_topk_prob": True}),
     "qwen2moe": ("Qwen2Moe", MOE | {"shared_expert_intermediate_size": 96}),
