@@ -1,12 +1,22 @@
 """What a client is served of published files, against their own floats, beside llama.cpp on the same tokens."""
 
+import json
+from pathlib import Path
+
+import msgspec
 import pytest
 from rich.console import Console
 
+from engine.compile.sources.source import open_source
+from tests.real.conftest import FIGURES
 from tools.fidelity.__main__ import BAR, MADE, measured
-from tools.llama_cpp.__main__ import MODELS
+from tools.fidelity.served import read_as_served
+from tools.llama_cpp.__main__ import MODELS, TREE
 from tools.llama_cpp.fidelity import PUBLISHED
+from tools.llama_cpp.figures import LlamaFigures
+from tools.random_checkpoint import write_shards
 from tools.real_models.fetch import RealModels
+from tools.real_models.held_out import held_out_text
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -30,3 +40,34 @@ def test_the_bar_holds_on_all_windows(name: str, real_models: RealModels) -> Non
 def test_files_that_llama_quantize_makes_lose_no_more(name: str, real_models: RealModels) -> None:
     lost = {each.theirs.kind: each.ratio for each in measured(real_models, [name], MADE, Console(quiet=True))}
     assert {kind: ratio for kind, ratio in lost.items() if ratio > BAR} == {}
+
+
+WINDOWS = 4  # of a folder: what is left of the bar is far more than a window's chance
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_folder_is_served_no_farther_from_its_floats_than_q4_k_m(
+    name: str, real_models: RealModels, tmp_path: Path
+) -> None:
+    """By default, of the floats of the published file; llama.cpp makes Q4_K_M of the same."""
+    figures = msgspec.json.decode(FIGURES.read_bytes(), type=LlamaFigures)
+    folder = as_folder(real_models.fetch(name), tmp_path / name)
+    found = read_as_served(folder, held_out_text(real_models.fetch(TREE)), figures.context, WINDOWS, tmp_path).quality
+    assert found.tokens == WINDOWS * figures.scored and found.kl is not None
+    assert found.kl.high <= figures.of(name, "Q4_K_M", "published").kl.mean
+
+
+def as_folder(file: Path, folder: Path) -> Path:
+    """A file's floats as a Hugging Face folder."""
+    folder.mkdir()
+    source = open_source(file)
+    with source.tensors() as tensors:
+        stored = ((name, tensors.tensor(name, tensors.shape(name))) for name in tensors.unused())
+        write_shards(folder, stored)
+        vocab = source.config["vocab_size"]
+        assert isinstance(vocab, int)
+        text = source.write_text(folder, vocab)
+    settings = {"bos_token": text.bos_token, "eos_token": text.eos_token, "add_bos_token": text.add_bos}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps(source.config | {"torch_dtype": "float32"}))
+    return folder

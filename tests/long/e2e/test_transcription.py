@@ -1,6 +1,8 @@
 """openai-python sends sound to a real server with a small random Whisper."""
 
 import io
+import json
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from tests.clients.environments import python_environment
 from tests.live import LiveServer, serving
 from tests.tiny_whisper import write_ctranslate2, write_wav
 
@@ -140,3 +143,21 @@ def test_start_loads_no_decoder(server: LiveServer) -> None:
     maps = Path(f"/proc/{server.process.pid}/maps").read_text()
     assert "torch" not in maps
     assert "/av/" not in maps
+
+
+@pytest.mark.parametrize("task", ["transcriptions", "translations"])
+def test_the_command_line_of_openai(task: str, server: LiveServer, tmp_path: Path) -> None:
+    """The last version that has one: the same text as the library gets."""
+    write_wav(tmp_path / "sound.wav")
+    asked = ["api", f"audio.{task}.create", "-m", MODEL, "-f", str(tmp_path / "sound.wav")]
+    done = subprocess.run(
+        [str(python_environment("openai_python_1")), "-m", "openai", "-b", f"{server.url}/v1/", "-k", "none", *asked],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sound = (tmp_path / "sound.wav").read_bytes()
+    given = {"files": {"file": ("sound.wav", sound)}, "data": {"model": MODEL}, "timeout": 60}
+    expected = httpx.post(f"{server.url}/v1/audio/{task}", **given).json()["text"]
+    assert json.loads(done.stdout)["text"] == expected
