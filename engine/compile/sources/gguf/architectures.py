@@ -5,6 +5,7 @@ Names on the left are those of checkpoints, which the rest of the compiler speak
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
@@ -101,6 +102,9 @@ LATENT |= {
     VALUE_UP: "blk.{layer}.attn_v_b",
 }
 CHOICE_BIAS = {f"{LAYER}.mlp.gate.e_score_correction_bias": "blk.{layer}.exp_probs_b.bias"}
+GLM4_MOE = EXPERTS | SHARED_EXPERTS | {POST_ATTENTION: "blk.{layer}.post_attention_norm"}
+ERNIE_MOE = EXPERTS | SHARED_EXPERTS
+ERNIE_BIAS = {f"{LAYER}.mlp.moe_statics.e_score_correction_bias": "blk.{layer}.exp_probs_b.bias"}
 SHORT_CONVOLUTION = f"{LAYER}.conv.conv"
 LFM2 = {name: DENSE[name] for name in ("model.embed_tokens", "lm_head", QUERY, KEY, VALUE)} | {
     "model.embedding_norm": "token_embd_norm",
@@ -168,6 +172,14 @@ NORMS = (
 )
 
 
+class Gating(IntEnum):
+    """What becomes of the router's outputs, by the number that files give it; 0 is the usual one."""
+
+    UNTOLD = 0
+    SOFTMAX = 1
+    SIGMOID = 2
+
+
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
     """One value of `general.architecture`.
@@ -177,7 +189,7 @@ class GgufArchitecture:
     turns neighbours. is_hybrid: layers are recurrent, or have attention. has_more_norms: the converter adds 1 to the
     weights of norms. keys: what changes the arithmetic and is read for this architecture, by its name in config.json.
     facts: what files do not say, as config.json would. has_latents: keys and values are made of latents. is_encoder:
-    rows see both ways, and vectors are what it is for.
+    rows see both ways, and vectors are what it is for. gating: of experts.
     """
 
     name: str
@@ -191,6 +203,7 @@ class GgufArchitecture:
     facts: Mapping[str, object] = field(default_factory=dict)
     has_latents: bool = False
     is_encoder: bool = False
+    gating: Gating = Gating.SOFTMAX
 
     @property
     def embedding(self) -> str:
@@ -218,6 +231,14 @@ LATENT_SIZES = SIZES | {
     "n_group": "expert_group_count",
     "topk_group": "expert_group_used_count",
 }
+ERNIE_SIZES = {
+    "moe_num_experts": EXPERT_COUNT,
+    "moe_k": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "moe_num_shared_experts": "expert_shared_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+}
 SHARED_SIZES = SIZES | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
 SIZE_AS_TOLD = {"block_auto_adjust_ff_dim": False}
 BOTH_WAYS = {"use_bidirectional_attention": True}
@@ -236,6 +257,10 @@ ARCHITECTURES = {
         GgufArchitecture(
             "deepseek2", "DeepseekV2ForCausalLM", LATENT, CHOICE_BIAS, keys=LATENT_SIZES, has_latents=True
         ),
+        GgufArchitecture(
+            "glm4moe", "Glm4MoeForCausalLM", GLM4_MOE, CHOICE_BIAS, keys=LATENT_SIZES, gating=Gating.SIGMOID
+        ),
+        GgufArchitecture("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", ERNIE_MOE, ERNIE_BIAS, keys=ERNIE_SIZES),
         GgufArchitecture("qwen35", "Qwen3_5ForCausalLM", HYBRID, HYBRID_TENSORS, is_hybrid=True, has_more_norms=True),
         GgufArchitecture("gpt-oss", "GptOssForCausalLM", GPT_OSS, GPT_OSS_TENSORS, keys=LOCAL_SIZES),
         GgufArchitecture(

@@ -26,6 +26,7 @@ from engine.compile.sources.gguf.architectures import (
     ROPE_FACTORS,
     TOKEN_TYPES,
     ArchitectureFields,
+    Gating,
     GgufArchitecture,
     GgufGeometry,
     architecture_of,
@@ -63,7 +64,7 @@ NO_POOLING, LAST_TOKEN = 0, 3  # of `pooling_type`; files of chat models have no
 POOLINGS = {NO_POOLING: "mean", 1: "mean", 2: "cls", LAST_TOKEN: "lasttoken"}  # of encoders
 SECTIONS = "rope.dimension_sections"  # pairs that turn by time, row and column, and by nothing else
 KEY_HEADS, FFN = "attention.head_count_kv", "feed_forward_length"
-EXPERT_FFN = "expert_feed_forward_length"
+EXPERT_FFN, NORMALISED = "expert_feed_forward_length", "expert_weights_norm"
 ROOT_EPSILON, DEVIATION_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
@@ -75,6 +76,10 @@ def network_config(
     for key in FOREIGN:
         if key not in architecture.keys.values() and fields.number(key, -1e30, 1e30, 0.0):
             raise UnsupportedModel(f"{header.path.name}: {architecture.name}.{key} is not supported")
+    gating = fields.integer("expert_gating_func", 0, 1 << 16, Gating.UNTOLD)
+    is_other = gating != Gating.UNTOLD and (gating == Gating.SIGMOID) != (architecture.gating is Gating.SIGMOID)
+    if is_other and not architecture.has_latents:
+        raise UnsupportedModel(f"{header.path.name}: {architecture.name}.expert_gating_func {gating} is not supported")
     window = fields.integer("attention.sliding_window", 0, 1 << 40, 0)
     turned = fields.integer("rope.dimension_count", 2, 1024, geometry.head_dim)
     others = (WITH_WINDOW if window else {}) | (WITH_EXPERTS if fields.number(EXPERT_COUNT, 0.0, 4096.0, 0.0) else {})
@@ -99,6 +104,8 @@ def network_config(
         **_windows(fields, geometry, window),
         **{name: fields.number(key, 0.0, 1e6, None) for name, key in architecture.keys.items() if fields.has(key)},
         **architecture.facts,
+        **({"norm_topk_prob": fields.flag(NORMALISED, False)} if fields.has(NORMALISED) else {}),
+        "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
         "rope_parameters": _rope(header, fields, tensors, turned),

@@ -28,6 +28,8 @@ MODEL_ARCHS = {
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "mistral3": gguf.MODEL_ARCH.MISTRAL3,
+    "glm4moe": gguf.MODEL_ARCH.GLM4_MOE,
+    "ernie4_5-moe": gguf.MODEL_ARCH.ERNIE4_5_MOE,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2moe": gguf.MODEL_ARCH.QWEN2MOE,
     "qwen3moe": gguf.MODEL_ARCH.QWEN3MOE,
@@ -53,6 +55,7 @@ RENAMED = {
     "olmo3": "olmo2",
     "hunyuandensev1": "hunyuan-dense",
     "ernie45": "ernie4_5",
+    "ernie45moe": "ernie4_5-moe",
     "deepseekv2": "deepseek2",
     "glm4moelite": "deepseek2",
     "gptoss": "gpt-oss",
@@ -96,6 +99,7 @@ def write_gguf(
         # A model without a head leaves out the first part of its names.
         whole = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
         whole += ".weight" if name.endswith("layer_scalar") else ""
+        whole = whole.replace("e_score_correction_bias", "e_score_correction.bias")
         written = names.get_name(whole, try_suffixes=(".weight", ".bias"))
         assert written is not None
         heads = next((config[count] for module, count in INTERLEAVED.items() if module in name), 0)
@@ -273,10 +277,30 @@ def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if count := config.get("num_experts", config.get("num_local_experts")):
         writer.add_expert_count(count)
         writer.add_expert_used_count(config["num_experts_per_tok"])
+    if config["model_type"] in ("glm4_moe", "ernie4_5_moe"):
+        add_shared_experts(writer, config)
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config.get("shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def add_shared_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Of GLM-4.5 and ERNIE 4.5."""
+    if config["model_type"] == "ernie4_5_moe":
+        writer.add_expert_count(config["moe_num_experts"])
+        writer.add_expert_used_count(config["moe_k"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        return
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
 
 
 def add_layer_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
