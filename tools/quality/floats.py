@@ -67,12 +67,13 @@ def tensors(work: Compilation, everything: list[str]) -> Iterator[tuple[str, Flo
 
 
 def coded(work: Compilation, name: str) -> Float32:
-    """A matrix in the floats of its codes: those chosen for it or kept, else those nearest."""
+    """A matrix in the floats of its codes: those chosen or kept, of 8 bits where it gets these, else the nearest."""
     outputs, inputs = work.checkpoint.shape(name)
     form = work.checkpoint.form(name)
     blocks = None if form is None or form.order else work.checkpoint.blocks(name, 0, outputs)
     piece = work.checkpoint.tensor(name, (outputs, inputs)) if blocks is None else blocks
-    if name == head_tensor(work.network) and head_method(work.arguments).choice is None:
+    is_head = name == head_tensor(work.network) and head_method(work.arguments).choice is None
+    if is_head or name in work.wide:
         return int8_blocks(piece, inputs).floats()[:, :inputs]
     found = as_blocks(piece, inputs)
     offsets = None if found.offsets is None else halves(found.offsets)
