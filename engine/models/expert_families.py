@@ -21,6 +21,7 @@ from engine.models.experts import (
     usual_forms,
 )
 from engine.models.layer_kinds import layer_count, switched_window
+from engine.models.lfm2 import LFM2
 from engine.models.network import Family, FamilyDetails, QkNorm
 from engine.models.qwen3_5 import NESTED, QWEN3_5, QWEN3_5_NESTED, TEXT
 
@@ -232,7 +233,31 @@ ERNIE_MOE = replace(
     default_head_dim=None,
 )
 
+# LFM2 with experts: sigmoid scores, experts chosen with a bias; the first layers are dense.
+_LFM2 = "model.layers.{layer}.feed_forward"
+_LFM2_NAMES = ExpertNames(
+    router=f"{_LFM2}.gate",
+    forms=(form_of_each(f"{_LFM2}.experts", "w1", "w3", "w2"), *usual_forms(f"{_LFM2}.experts")[1:]),
+    choice_bias=f"{_LFM2}.expert_bias",
+)
+
+
+def _lfm2_moe_details(config: ConfigFields) -> FamilyDetails:
+    layers = layer_count(config)
+    dense = config.integer("num_dense_layers", 0, layers, 2)
+    is_normalised, scale = config.flag("norm_topk_prob", True), config.number("routed_scaling_factor", 1e-6, 1e6, 1.0)
+    names = _LFM2_NAMES if config.flag("use_expert_bias", True) else replace(_LFM2_NAMES, choice_bias="")
+    routing = Routing(RouterScore.SIGMOID, is_normalised, scale)
+    experts = ExpertDetails(read_experts(config, ExpertKeys(), tuple(range(dense, layers))), routing, names)
+    return replace(LFM2.read_details(config), experts=experts)
+
+
+LFM2_MOE = replace(
+    LFM2, name="lfm2_moe", architecture="Lfm2MoeForCausalLM", read_details=_lfm2_moe_details, read_ffn=None
+)
+
 WITH_EXPERTS = (
+    LFM2_MOE,
     QWEN3_MOE,
     QWEN2_MOE,
     QWEN3_5_MOE,

@@ -41,6 +41,8 @@ def make_oracle(tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
             for name, buffer in model.named_buffers():
                 if name.endswith("layer_scalar"):
                     buffer.uniform_(0.5, 1.5)
+                if name.endswith(("expert_bias", "e_score_correction_bias")):
+                    buffer.normal_(0, 0.3)
         folder = tmp_path / f"{family}-checkpoint"
         model.to(getattr(torch, dtype)).save_pretrained(folder)
         add_text_files(folder)

@@ -63,6 +63,7 @@ MORE: dict[str, dict[str, Any]] = {
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
     **{f"{name}ForCausalLM": EXPERTS for name in (*WITH_EXPERTS, "GptOss")},
     **{f"{name}ForCausalLM": EXPERTS | HEADS for name in ("DeepseekV2", "Glm4MoeLite")},
+    "Lfm2MoeForCausalLM": EXPERTS | {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "Qwen2_5_VLForConditionalGeneration": {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}},
     "Qwen3VLForConditionalGeneration": {"text_config": GOOD | {"head_dim": 128}},
     "InternVLForConditionalGeneration": {"text_config": GOOD | {"model_type": "qwen3"}},

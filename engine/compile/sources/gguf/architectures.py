@@ -120,6 +120,12 @@ LFM2 = {name: DENSE[name] for name in ("model.embed_tokens", "lm_head", QUERY, K
     f"{LAYER}.feed_forward.w3": "blk.{layer}.ffn_up",
     f"{LAYER}.feed_forward.w2": "blk.{layer}.ffn_down",
 }
+FEED_FORWARD = f"{LAYER}.feed_forward"
+LFM2_MOE = LFM2 | {
+    f"{FEED_FORWARD}.gate": "blk.{layer}.ffn_gate_inp",
+    **{f"{FEED_FORWARD}.experts.{name}_proj": f"blk.{{layer}}.ffn_{name}_exps" for name in ("gate", "up", "down")},
+}
+LFM2_BIAS = {f"{FEED_FORWARD}.expert_bias": "blk.{layer}.exp_probs_b.bias"}
 MODERN_BERT = {
     "model.embeddings.tok_embeddings": "token_embd",
     "model.embeddings.norm": "token_embd_norm",
@@ -299,6 +305,14 @@ ARCHITECTURES = {
         ),
         GgufArchitecture(
             "lfm2", "Lfm2ForCausalLM", LFM2, keys={"conv_L_cache": "shortconv.l_cache"}, facts=SIZE_AS_TOLD
+        ),
+        GgufArchitecture(
+            "lfm2moe",
+            "Lfm2MoeForCausalLM",
+            LFM2_MOE,
+            LFM2_BIAS,
+            keys=SIZES | {"conv_L_cache": "shortconv.l_cache", "num_dense_layers": "leading_dense_block_count"},
+            gating=Gating.SIGMOID,
         ),
         GgufArchitecture("modern-bert", "ModernBertModel", MODERN_BERT, is_encoder=True),
         GgufArchitecture("bert", "BertModel", BERT, is_encoder=True),

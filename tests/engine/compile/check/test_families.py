@@ -47,6 +47,7 @@ LFM2 = {
     "head_dim": 32,
     "pad_token_id": 0,
 }
+LFM2_MOE = LFM2 | {"num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 16}
 
 GEMMA4 = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 16, "num_hidden_layers": 8, "pad_token_id": 0}
@@ -113,6 +114,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granite4-nope": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE4 | {"position_embedding_type": "nope"}),
     "lfm2": ("Lfm2", "lfm2", LFM2),
     "lfm2-ends-with-attention": ("Lfm2", "lfm2", LFM2 | {"layer_types": LFM2["layer_types"][::-1]}),
+    "lfm2-moe": ("Lfm2Moe", "lfm2_moe", LFM2_MOE),
     "hunyuan": ("HunYuanDenseV1", "hunyuan_v1_dense", {"head_dim": 16, "pad_token_id": 0}),
     "ernie": ("Ernie4_5", "ernie4_5", {"head_dim": 16, "pad_token_id": 0}),
     "olmo2": ("Olmo2", "olmo2", {"pad_token_id": 0}),

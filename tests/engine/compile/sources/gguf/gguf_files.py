@@ -26,6 +26,7 @@ MODEL_ARCHS = {
     "qwen35": gguf.MODEL_ARCH.QWEN35,
     "qwen35moe": gguf.MODEL_ARCH.QWEN35MOE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
+    "lfm2moe": gguf.MODEL_ARCH.LFM2MOE,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "mistral3": gguf.MODEL_ARCH.MISTRAL3,
     "glm4moe": gguf.MODEL_ARCH.GLM4_MOE,
@@ -100,6 +101,9 @@ def write_gguf(
         whole = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
         whole += ".weight" if name.endswith("layer_scalar") else ""
         whole = whole.replace("e_score_correction_bias", "e_score_correction.bias")
+        whole = whole.replace("expert_bias", "expert_bias.bias")
+        if ".feed_forward.experts." in whole:
+            whole = whole.removeprefix("model.")
         written = names.get_name(whole, try_suffixes=(".weight", ".bias"))
         assert written is not None
         heads = next((config[count] for module, count in INTERLEAVED.items() if module in name), 0)
@@ -265,7 +269,7 @@ def add_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Of the feed-forward, and heads of keys, where layers are of one kind."""
     if config.get("intermediate_size"):
         writer.add_feed_forward_length(config["intermediate_size"])
-    if config["model_type"] == "lfm2":
+    if config["model_type"] in ("lfm2", "lfm2_moe"):
         writer.add_head_count_kv([config["num_key_value_heads"] * (kind != "conv") for kind in config["layer_types"]])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     else:
@@ -279,6 +283,9 @@ def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_used_count(config["num_experts_per_tok"])
     if config["model_type"] in ("glm4_moe", "ernie4_5_moe"):
         add_shared_experts(writer, config)
+    if config["model_type"] == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config.get("shared_expert_intermediate_size"):

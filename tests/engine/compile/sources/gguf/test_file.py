@@ -27,6 +27,7 @@ from tests.engine.compile.check.test_families import (
     GRANITE,
     LATENT,
     LFM2,
+    LFM2_MOE,
     YARN,
 )
 from tests.engine.compile.check.test_transformers_parity import (
@@ -95,6 +96,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", GRANITE),
     # The converter writes the size that `block_auto_adjust_ff_dim` would make of the config's.
     "lfm2": ("Lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
+    "lfm2-moe": ("Lfm2Moe", LFM2_MOE),
     "granite-moe": (
         "GraniteMoe",
         GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32},
