@@ -183,8 +183,12 @@ def is_projector(gguf: Path) -> bool:
 
 
 def projectors_beside(gguf: Path) -> list[Path]:
-    """The files in a GGUF model's folder that read images, by name. OSError when the folder cannot be listed."""
-    found = (path for path in gguf.parent.iterdir() if path.suffix.lower() == GGUF_SUFFIX and path != gguf)
+    """The files in a GGUF model's folder that read images, by name; of a folder that may not be listed none."""
+    try:
+        there = list(gguf.parent.iterdir())
+    except PermissionError:
+        return []
+    found = (path for path in there if path.suffix.lower() == GGUF_SUFFIX and path != gguf)
     return sorted(path for path in found if is_projector(path) and is_regular(path))
 
 
@@ -192,6 +196,9 @@ WHISPER_MAGIC = b"lmgg"  # 0x67676d6c, little-endian
 
 
 def is_ggml_whisper(path: Path) -> bool:
-    """Whether a file begins as those of whisper.cpp do. OSError when it cannot be opened."""
-    with open_regular(path) as stream:
-        return stream.read(len(WHISPER_MAGIC)) == WHISPER_MAGIC
+    """Whether a file begins as those of whisper.cpp do; one that cannot be opened does not."""
+    try:
+        with open_regular(path) as stream:
+            return stream.read(len(WHISPER_MAGIC)) == WHISPER_MAGIC
+    except OSError:
+        return False

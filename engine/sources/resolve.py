@@ -102,7 +102,7 @@ def _model_at(path: Path) -> Iterator[ListedModel]:
     if is_regular(path / MANIFEST_FILE):
         if not _is_draft(path):
             yield ListedModel(load_manifest(path).name, path, is_bundle=True)
-    elif is_regular(path) and is_ggml_whisper(path):
+    elif path.suffix == WHISPER_SUFFIX and is_ggml_whisper(path):
         yield ListedModel(path.stem, path, is_bundle=False)
     elif path.suffix == GGUF_SUFFIX and is_regular(path) and path == model_parts(path)[0] and not is_projector(path):
         yield ListedModel(model_name(path), path, is_bundle=False)
@@ -119,6 +119,7 @@ DEMO_QUANT = "fp32"
 LARGE_ENCODER_QUANT, EIGHT_BITS, FOUR_BITS = "int8", "int8", "int4"
 MOST_MEMORY = 0.8  # of the machine, for weights of 8 bits that serve until others are there
 GGUF_QUANT = "keep"
+WHISPER_SUFFIX = ".bin"  # of files of whisper.cpp
 END_WITH_INPUT = "--end-with-input"  # of `python -m engine.compile`
 COSTS_FOLDER = "costs"  # in the cache: what was measured and checked of its bundles
 
@@ -151,7 +152,7 @@ def _found(
     folder = located.path
     if folder.suffix == GGUF_SUFFIX and is_regular(folder):
         return _compiled(folder, located.name or model_name(folder), cache, quant or GGUF_QUANT, lora)
-    if is_regular(folder) and is_ggml_whisper(folder):
+    if is_ggml_whisper(folder):
         return _compiled(folder, located.name or folder.stem, cache, quant or EIGHT_BITS, lora)
     if not folder.is_dir():
         raise BundleError(f"{source} is a file; name {NAMED}")

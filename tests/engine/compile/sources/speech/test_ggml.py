@@ -90,6 +90,7 @@ def test_a_model_of_english_alone_is_told_no_language(told: dict[str, bool], cou
 def test_it_is_found_among_models(tmp_path: Path) -> None:
     write(tmp_path / "ggml-tiny.bin")
     (tmp_path / "other.bin").write_bytes(b"GGUF")
+    (tmp_path / "gone.bin").symlink_to(tmp_path / "nowhere.bin")
     found, problems = models_in(tmp_path)
     assert [(model.name, model.is_bundle) for model in found] == [("ggml-tiny", False)] and problems == []
     assert is_speech(tmp_path / "ggml-tiny.bin") and not is_speech(tmp_path / "other.bin")
