@@ -189,7 +189,15 @@ def projectors_beside(gguf: Path) -> list[Path]:
     except PermissionError:
         return []
     found = (path for path in there if path.suffix.lower() == GGUF_SUFFIX and path != gguf)
-    return sorted(path for path in found if is_projector(path) and is_regular(path))
+    return sorted(path for path in found if is_projector(path) and _may_be_regular(path))
+
+
+def _may_be_regular(path: Path) -> bool:
+    """Also what cannot be looked at, which is refused when it is read."""
+    try:
+        return is_regular(path)
+    except OSError:
+        return True
 
 
 WHISPER_MAGIC = b"lmgg"  # 0x67676d6c, little-endian

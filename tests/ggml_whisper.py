@@ -11,6 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.speech.log_mel import filters
+from tests.tiny_whisper import SIZES, VOCAB, WORDS, network
 
 MAGIC = 0x67676D6C
 F32, F16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16
@@ -32,6 +33,7 @@ NAMES = {
     "embed_tokens": "token_embedding",
 }
 Floats = NDArray[np.float32]
+SPOKEN = [word.replace("Ġ", " ").encode() for word in WORDS]
 
 
 def write_ggml(
@@ -57,6 +59,14 @@ def write_ggml(
         for name, value in tensors:
             file.write(_tensor(_renamed(name), value, kind))
     return path
+
+
+def write_tiny_ggml(
+    path: Path, kind: GGMLQuantizationType = F32, words: Sequence[bytes] = SPOKEN, vocab: int = VOCAB
+) -> Path:
+    """The tiny one of random weights."""
+    state = {f"model.{name}": value.detach().numpy() for name, value in network().model.state_dict().items()}
+    return write_ggml(path, SIZES | {"vocab_size": vocab}, words, state.items(), kind)
 
 
 def _tensor(name: str, value: Floats, kind: GGMLQuantizationType) -> bytes:

@@ -97,6 +97,19 @@ def compile_gguf(folder: Path, scratch: Path) -> None:
     load_manifest(scratch / "bundle")
 
 
+def compile_images(folder: Path, scratch: Path) -> None:
+    """A GGUF model and what reads images for it."""
+    arguments = CompileArguments(folder / "smolvlm-f32.gguf", scratch / "bundle", quant=Quant.FP32, parity_tokens=4)
+    compile_bundle(arguments, SilentProgress())
+    load_manifest(scratch / "bundle")
+
+
+def compile_whisper(folder: Path, scratch: Path) -> None:
+    """A file of whisper.cpp."""
+    compile_bundle(CompileArguments(folder / "ggml-tiny.bin", scratch / "bundle", quant=Quant.FP32), SilentProgress())
+    load_manifest(scratch / "bundle")
+
+
 def convert_genie(folder: Path, scratch: Path) -> None:
     """A bundle of it, without the binaries' own content."""
     tools = Toolbox(lambda path: _described(folder, path.name), "")
@@ -136,6 +149,8 @@ EXERCISES = {
         serve_consistent_bundle,
         ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
     ),
+    "images": Exercise(compile_images, ("mmproj-smolvlm-f32.gguf",)),
+    "whisper": Exercise(compile_whisper, ("ggml-tiny.bin",)),
     "fused": Exercise(serve_bundle, ("manifest.json",)),
     "consistent fused": Exercise(
         serve_consistent_bundle, ("manifest.json", "model.0.s1.onnx", "model.0.pd.s8.onnx", "part_1_of_1.data")

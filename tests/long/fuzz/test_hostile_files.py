@@ -20,6 +20,8 @@ from engine.compile.progress import SilentProgress
 from engine.processes import child_environment
 from server.settings import options
 from tests.engine.compile.sources.gguf.gguf_files import write_gguf
+from tests.engine.compile.sources.gguf.projector_files import write_pair
+from tests.ggml_whisper import write_tiny_ggml
 from tests.hybrid import make_hybrid
 from tests.long.fuzz.exercises import DESCRIPTIONS, EXERCISES
 from tests.tiny_encoder import write_encoder, write_pooling
@@ -39,6 +41,10 @@ def bases() -> Iterator[Path]:
         write_checkpoint(folder / "checkpoint", SHAPES["tiny"])
         (folder / "gguf").mkdir()
         write_gguf(folder / "checkpoint", folder / "gguf" / "model.gguf", some_kind)
+        (folder / "images").mkdir()
+        write_pair(folder / "smolvlm", folder / "images")
+        (folder / "whisper").mkdir()
+        write_tiny_ggml(folder / "whisper" / "ggml-tiny.bin")
         make_hybrid(folder / "hybrid", num_hidden_layers=2, full_attention_interval=2)
         (folder / "hybrid gguf").mkdir()
         write_gguf(folder / "hybrid", folder / "hybrid gguf" / "model.gguf")

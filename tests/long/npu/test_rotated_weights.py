@@ -18,7 +18,7 @@ def test_binaries_are_near_the_checkpoint(
     pytest.importorskip("onnxruntime_qnn")
     source = FolderSource(tiny_checkpoint)
     turned = rotated(source, read_network(source.config), 5)
-    monkeypatch.setattr(pipeline, "open_source", lambda _: turned)
+    monkeypatch.setattr(pipeline, "open_source", lambda _, with_images: turned)
     arguments = CompileArguments(
         tiny_checkpoint, tmp_path / "npu", Target.X_ELITE, Quant.W4, rows=(8,), context=(64,), parity_tokens=16
     )

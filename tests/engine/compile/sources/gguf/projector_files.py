@@ -1,13 +1,16 @@
 """Files that read images for a GGUF model, as llama.cpp's converter writes them for SmolVLM, and only their facts."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from safetensors.numpy import save_file
 
-from tests.engine.compile.sources.gguf.gguf_files import tensors_of
+from tests.engine.compile.sources.gguf.gguf_files import tensors_of, write_gguf
+from tests.vision_models import write_idefics3
 
 FACTS: dict[str, int | float | bool | list[float] | list[bool]] = {
     "vision.image_size": 32,
@@ -44,6 +47,31 @@ def write_projector(source: Path, output: Path, **changes: Any) -> Path:
             writer.add_tensor(written, value)
     _finish(writer)
     return output
+
+
+def write_pair(folder: Path, files: Path) -> tuple[Path, Path]:
+    """A folder of SmolVLM, and the same as two GGUF files; `folder` and the first of these."""
+    write_idefics3(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["th"], tokenizer["model"]["merges"] = 300, [["t", "h"]]  # files have to have merges
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_projector(folder, files / "mmproj-smolvlm-f32.gguf")
+    text = folder.with_name(f"{folder.name}-text")
+    shutil.copytree(folder, text)
+    config = json.loads((folder / "config.json").read_text())
+    (text / "config.json").write_text(json.dumps(config["text_config"] | {"architectures": ["LlamaForCausalLM"]}))
+    tensors = {name.replace("model.text_model.", "model."): value for name, value in tensors_of(folder)}
+    save_file(
+        {name: value for name, value in tensors.items() if "vision" not in name and "connector" not in name},
+        text / "model.safetensors",
+    )
+    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_chat_template(template)
+
+    write_gguf(text, files / "smolvlm-f32.gguf", change=add)
+    return folder, files / "smolvlm-f32.gguf"
 
 
 def _started(output: Path, kind: str, changes: dict[str, Any]) -> gguf.GGUFWriter:

@@ -1,15 +1,12 @@
 """What lies beside a GGUF model and reads images: whether it is its own, what it says, and the bundle of both."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
-from safetensors.numpy import save_file
 
 from engine.bundle.manifest import load_manifest
 from engine.compile.arguments import CompileArguments, Layout, Quant
@@ -22,9 +19,8 @@ from engine.compile.sources.gguf.projector import FORMS, projector_of
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.vision import READERS, read_vision
 from engine.models.vision_network import NativeNetwork, VisionFiles
-from tests.engine.compile.sources.gguf.gguf_files import tensors_of, write_gguf
-from tests.engine.compile.sources.gguf.projector_files import write_facts, write_projector
-from tests.vision_models import write_idefics3
+from tests.engine.compile.sources.gguf.gguf_files import write_gguf
+from tests.engine.compile.sources.gguf.projector_files import write_facts, write_pair, write_projector
 
 Make = Callable[..., tuple[Any, Path]]
 
@@ -136,28 +132,7 @@ def test_silu_is_refused_where_the_encoder_has_none(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A folder of SmolVLM, and the same as two GGUF files."""
-    folder, files = tmp_path_factory.mktemp("folder"), tmp_path_factory.mktemp("files")
-    write_idefics3(folder)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"]["th"], tokenizer["model"]["merges"] = 300, [["t", "h"]]  # files have to have merges
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    write_projector(folder, files / "mmproj-smolvlm-f32.gguf")
-    text = files / "text"
-    shutil.copytree(folder, text)
-    config = json.loads((folder / "config.json").read_text())
-    (text / "config.json").write_text(json.dumps(config["text_config"] | {"architectures": ["LlamaForCausalLM"]}))
-    tensors = {name.replace("model.text_model.", "model."): value for name, value in tensors_of(folder)}
-    save_file(
-        {name: value for name, value in tensors.items() if "vision" not in name and "connector" not in name},
-        text / "model.safetensors",
-    )
-    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
-
-    def add(writer: gguf.GGUFWriter) -> None:
-        writer.add_chat_template(template)
-
-    write_gguf(text, files / "smolvlm-f32.gguf", change=add)
-    return folder, files / "smolvlm-f32.gguf"
+    return write_pair(tmp_path_factory.mktemp("folder"), tmp_path_factory.mktemp("files"))
 
 
 def test_both_files_make_the_bundle_of_the_folder(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:

@@ -17,17 +17,11 @@ from engine.compile.sources.speech.ggml_words import joined
 from engine.compile.sources.speech.source import is_speech, open_speech
 from engine.errors import CompileError, UnsupportedModel
 from engine.sources.resolve import models_in
-from tests.ggml_whisper import F16, F32, write_ggml
-from tests.tiny_whisper import PLACES, SIZES, VOCAB, WORDS, network, write_folder
+from tests.ggml_whisper import F16, F32
+from tests.ggml_whisper import write_tiny_ggml as write
+from tests.tiny_whisper import write_folder
 
 Q8_0, Q5_0 = GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q5_0
-SPOKEN = [word.replace("Ġ", " ").encode() for word in WORDS]
-
-
-def write(path: Path, kind: GGMLQuantizationType = F32, words: list[bytes] = SPOKEN, vocab: int = VOCAB) -> Path:
-    """The tiny one."""
-    state = {f"model.{name}": value.detach().numpy() for name, value in network().model.state_dict().items()}
-    return write_ggml(path, SIZES | {"vocab_size": vocab}, words, state.items(), kind)
 
 
 def compiled(source: Path, output: Path) -> Manifest:
@@ -143,4 +137,3 @@ def test_a_type_that_is_not_known_and_a_tensor_that_comes_twice(tmp_path: Path) 
     path.write_bytes(whole + tensor)
     with pytest.raises(UnsupportedModel, match="tensor more, which whisper does not use"):
         compiled(path, tmp_path / "bundle")
-    assert PLACES
