@@ -33,8 +33,8 @@ from engine.compile.sources.gguf.architectures import (
     SHORT_CONVOLUTION,
     STEPS,
     GgufArchitecture,
-    GgufGeometry,
 )
+from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.errors import CompileError
 
 Places = NDArray[np.int64]

@@ -20,19 +20,17 @@ from engine.compile.sources.gguf.architectures import (
     ARCHITECTURE,
     CAPS,
     EXPERT_COUNT,
-    KEY_LENGTH_OF_WINDOWS,
     LONG_FACTORS,
     MULTIPLIERS,
     ROPE_FACTORS,
     TOKEN_TYPES,
-    ArchitectureFields,
     Gating,
     GgufArchitecture,
-    GgufGeometry,
     architecture_of,
-    read_geometry,
 )
 from engine.compile.sources.gguf.arrangement import FLOAT_TYPES
+from engine.compile.sources.gguf.fields import ArchitectureFields
+from engine.compile.sources.gguf.geometry import KEY_LENGTH_OF_WINDOWS, GgufGeometry, read_geometry
 from engine.compile.sources.gguf.header import GgufHeader, read_header
 from engine.compile.sources.gguf.latents import latent_facts
 from engine.compile.sources.gguf.projector import CLIP

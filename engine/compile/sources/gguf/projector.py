@@ -7,7 +7,8 @@ Format: llama.cpp's converter, whose files say `general.architecture` "clip".
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.compile.sources.gguf.architectures import ARCHITECTURE, ArchitectureFields
+from engine.compile.sources.gguf.architectures import ARCHITECTURE
+from engine.compile.sources.gguf.fields import ArchitectureFields
 from engine.compile.sources.gguf.header import GgufHeader
 from engine.errors import UnsupportedModel
 from engine.files import brief
@@ -193,7 +194,7 @@ def _modules(pairs: Mapping[str, tuple[str, ...]], layers: int) -> Names:
 
 
 _BLOCK = "v.blk.{layer}."
-_PATCHES = "v.patch_embd.weight"
+_PATCHES = "v.patch_embd"
 
 
 def _alike(root: str, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -201,17 +202,30 @@ def _alike(root: str, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {root + ours: (_BLOCK + theirs,) for ours, theirs in names.items()}
 
 
-def _idefics3_names(fields: ArchitectureFields) -> Names:
-    root = "model.vision_model."
-    inside = {f"self_attn.{name}_proj": f"attn_{name}" for name in ("q", "k", "v")} | {
-        "layer_norm1": "ln1",
-        "layer_norm2": "ln2",
-        "self_attn.out_proj": "attn_out",
+def _encoder_layer(
+    root: str, attention: str, attention_output: str, norms: tuple[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """A layer with two norms and two matrices behind the attention, by what a checkpoint calls its parts."""
+    inside = {f"{attention}.{name}_proj": f"attn_{name}" for name in ("q", "k", "v")} | {
+        f"{attention}.{attention_output}": "attn_out",
+        **dict(zip(norms, ("ln1", "ln2"), strict=True)),
         "mlp.fc1": "ffn_up",
         "mlp.fc2": "ffn_down",
     }
-    pairs = _alike(f"{root}encoder.layers.{{layer}}.", inside) | {
-        f"{root}embeddings.patch_embedding": ("v.patch_embd",),
+    return _alike(f"{root}.{{layer}}.", inside)
+
+
+def _frames(root: str) -> Names:
+    """Weights of the first and the second frame of a pair, which checkpoints hold as one tensor."""
+    first = f"{_PATCHES}.weight"
+    return {f"{root}patch_embed.proj.weight": (first, f"{first}.1")}
+
+
+def _idefics3_names(fields: ArchitectureFields) -> Names:
+    root = "model.vision_model."
+    layer = _encoder_layer(f"{root}encoder.layers", "self_attn", "out_proj", ("layer_norm1", "layer_norm2"))
+    pairs = layer | {
+        f"{root}embeddings.patch_embedding": (_PATCHES,),
         f"{root}embeddings.position_embedding": ("v.position_embd",),
         f"{root}post_layernorm": ("v.post_ln",),
         "model.connector.modality_projection.proj": ("mm.model.fc",),
@@ -221,15 +235,10 @@ def _idefics3_names(fields: ArchitectureFields) -> Names:
 
 def _internvl_names(fields: ArchitectureFields) -> Names:
     root, layers = "vision_tower.", _layers(fields)
-    inside = {f"attention.{name}_proj": f"attn_{name}" for name in ("q", "k", "v")} | {
-        "layernorm_before": "ln1",
-        "layernorm_after": "ln2",
-        "attention.projection_layer": "attn_out",
-        "mlp.fc1": "ffn_up",
-        "mlp.fc2": "ffn_down",
-    }
-    pairs = _alike(f"{root}encoder.layer.{{layer}}.", inside) | {
-        f"{root}embeddings.patch_embeddings.projection": ("v.patch_embd",),
+    norms = ("layernorm_before", "layernorm_after")
+    layer = _encoder_layer(f"{root}encoder.layer", "attention", "projection_layer", norms)
+    pairs = layer | {
+        f"{root}embeddings.patch_embeddings.projection": (_PATCHES,),
         "multi_modal_projector.layer_norm": ("mm.model.mlp.0",),
         "multi_modal_projector.linear_1": ("mm.model.mlp.1",),
         "multi_modal_projector.linear_2": ("mm.model.mlp.3",),
@@ -239,8 +248,8 @@ def _internvl_names(fields: ArchitectureFields) -> Names:
         f"{root}embeddings.position_embeddings": ("v.position_embd.weight",),
     }
     scales = {
-        f"{root}encoder.layer.{layer}.lambda_{number}": (f"v.blk.{layer}.ls{number}.weight",)
-        for layer in range(layers)
+        f"{root}encoder.layer.{index}.lambda_{number}": (f"v.blk.{index}.ls{number}.weight",)
+        for index in range(layers)
         for number in (1, 2)
     }
     return _modules(pairs, layers) | single | scales
@@ -259,8 +268,7 @@ def _qwen2_5_names(fields: ArchitectureFields) -> Names:
         f"{root}merger.mlp.0": ("mm.0",),
         f"{root}merger.mlp.2": ("mm.2",),
     }
-    frames = {f"{root}patch_embed.proj.weight": (_PATCHES, f"{_PATCHES}.1")}
-    return _modules(pairs, _layers(fields)) | frames
+    return _modules(pairs, _layers(fields)) | _frames(root)
 
 
 def _qwen3_names(fields: ArchitectureFields) -> Names:
@@ -274,7 +282,7 @@ def _qwen3_names(fields: ArchitectureFields) -> Names:
         "mlp.linear_fc2": "ffn_down",
     }
     pairs = _alike(f"{root}blocks.{{layer}}.", inside) | {
-        f"{root}patch_embed.proj": ("v.patch_embd",),
+        f"{root}patch_embed.proj": (_PATCHES,),
         f"{root}pos_embed": ("v.position_embd",),
         f"{root}merger.norm": ("v.post_ln",),
         f"{root}merger.linear_fc1": ("mm.0",),
@@ -285,8 +293,7 @@ def _qwen3_names(fields: ArchitectureFields) -> Names:
         for number, layer in enumerate(_deep(fields))
         for ours, theirs in (("norm", "norm"), ("linear_fc1", "fc1"), ("linear_fc2", "fc2"))
     }
-    frames = {f"{root}patch_embed.proj.weight": (_PATCHES, f"{_PATCHES}.1")}
-    return _modules(pairs | deep, _layers(fields)) | frames
+    return _modules(pairs | deep, _layers(fields)) | _frames(root)
 
 
 def _classes(name: str, *texts: str) -> dict[str, str]:

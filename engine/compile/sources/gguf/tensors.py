@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Int4Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
-from engine.compile.sources.gguf.architectures import (
-    DRAFTING,
-    LONG_FACTORS,
-    ROPE_FACTORS,
-    GgufArchitecture,
-    GgufGeometry,
-)
+from engine.compile.sources.gguf.architectures import DRAFTING, LONG_FACTORS, ROPE_FACTORS, GgufArchitecture
 from engine.compile.sources.gguf.arrangement import (
     AS_STORED,
     BLOCK,
@@ -30,6 +24,7 @@ from engine.compile.sources.gguf.arrangement import (
     kept_blocks,
     reordered,
 )
+from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, StoredRows
 from engine.compile.sources.gguf.latents import SplitLatents
 from engine.errors import CompileError, UnsupportedModel

@@ -1,7 +1,8 @@
 """Of files whose layers with a window have heads of their own: what config.json of Gemma 4 would say."""
 
 from engine.compile.sources.checkpoint import Checkpoint
-from engine.compile.sources.gguf.architectures import ArchitectureFields, GgufGeometry
+from engine.compile.sources.gguf.fields import ArchitectureFields
+from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.errors import UnsupportedModel
 
 TABLE = "model.embed_tokens_per_layer.weight"

@@ -11,7 +11,8 @@ import numpy as np
 
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, CheckpointView, Float32
-from engine.compile.sources.gguf.architectures import GgufArchitecture, GgufGeometry
+from engine.compile.sources.gguf.architectures import GgufArchitecture
+from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.compile.sources.gguf.header import GgufHeader, read_header
 from engine.compile.sources.gguf.projector import CLIP, Projector, fits, projector_of
 from engine.compile.sources.gguf.tensors import gguf_tensors

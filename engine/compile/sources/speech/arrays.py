@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +12,18 @@ from numpy.typing import NDArray
 from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Float32, finite
 from engine.errors import CompileError
+from engine.files import open_regular, shown
+
+MappedBytes = np.memmap[tuple[int], np.dtype[np.uint8]]
+
+
+def mapped(path: Path) -> MappedBytes:
+    """The bytes of a regular file, read where they are looked at. CompileError when it cannot be opened."""
+    try:
+        open_regular(path).close()
+        return np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:
+        raise CompileError(f"{path} cannot be read: {shown(error) if isinstance(error, OSError) else error}") from error
 
 
 @dataclass(frozen=True, slots=True)

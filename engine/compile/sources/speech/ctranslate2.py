@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.compile.sources.speech.arrays import StoredArray
+from engine.compile.sources.speech.arrays import MappedBytes, StoredArray, mapped
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import brief, open_regular, shown
+from engine.files import brief, open_regular
 
 MODEL_FILE = "model.bin"
 KIND, VERSIONS = "WhisperSpec", range(4, 7)
@@ -35,12 +35,7 @@ def is_model_file(path: Path) -> bool:
 
 def read_variables(path: Path) -> dict[str, StoredArray]:
     """Every variable of a file by CTranslate2's name, mapped. CompileError, UnsupportedModel."""
-    try:
-        open_regular(path).close()
-        data = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:
-        raise CompileError(f"{path} cannot be read: {shown(error) if isinstance(error, OSError) else error}") from error
-    return _Reader(path, data).variables()
+    return _Reader(path, mapped(path)).variables()
 
 
 @dataclass(slots=True)
@@ -48,7 +43,7 @@ class _Reader:
     """Reads front to back; every number is checked against what is left."""
 
     path: Path
-    data: "np.memmap[tuple[int], np.dtype[np.uint8]]"
+    data: MappedBytes
     place: int = 0
 
     def variables(self) -> dict[str, StoredArray]:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.compile.sources.speech.arrays import BlockArray, ModelArray, StoredArray
+from engine.compile.sources.speech.arrays import BlockArray, MappedBytes, ModelArray, StoredArray, mapped
 from engine.errors import CompileError, UnsupportedModel
-from engine.files import WHISPER_MAGIC, brief, open_regular, shown
+from engine.files import WHISPER_MAGIC, brief
 
 SIZES = (
     *("vocab_size", "max_source_positions", "encoder_width", "encoder_attention_heads", "encoder_layers"),
@@ -80,12 +80,7 @@ class GgmlWhisper:
 
 def read_ggml(path: Path) -> GgmlWhisper:
     """The whole file, its tensors mapped. CompileError, UnsupportedModel."""
-    try:
-        open_regular(path).close()
-        data = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:
-        raise CompileError(f"{path} cannot be read: {shown(error) if isinstance(error, OSError) else error}") from error
-    return _Reader(path, data).model()
+    return _Reader(path, mapped(path)).model()
 
 
 def _renamed(name: str) -> str:
@@ -109,7 +104,7 @@ class _Reader:
     """Reads front to back; every number is checked against what is left."""
 
     path: Path
-    data: "np.memmap[tuple[int], np.dtype[np.uint8]]"
+    data: MappedBytes
     place: int = 0
 
     def model(self) -> GgmlWhisper:

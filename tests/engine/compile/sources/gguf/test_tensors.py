@@ -10,7 +10,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from engine.compile.quantisation.methods.blocks import Int4Blocks
-from engine.compile.sources.gguf.architectures import ARCHITECTURES, GgufGeometry
+from engine.compile.sources.gguf.architectures import ARCHITECTURES
+from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.compile.sources.gguf.header import read_header
 from engine.compile.sources.gguf.tensors import gguf_tensors
 from engine.errors import CompileError, UnsupportedModel
