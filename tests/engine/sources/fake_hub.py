@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlparse
+
+from tests.engine.sources.file_server import LeavableServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _API = re.compile(r"/api/models/([^/]+/[^/]+?)(/revision/[^/]+|/tree/[^/]+)?")
@@ -201,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving_hub(hub: FakeHub) -> Iterator[FakeHub]:
     """Serve it while the context lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
+    server = LeavableServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
