@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ROW = re.compile(r"^- ([A-Z]\d\d): ")
+ROW = re.compile(r"^- ([A-Z]\d{2,3}): ")
 TEST = re.compile(r" \(`([^`]+::[^`]+)`\)$")
 
 
