@@ -37,75 +37,65 @@ class EngineConfig:
     bundle: Annotated[
         str,
         MinLen(1),
-        "What to serve: 'demo', 'demo-diffusion', 'demo-vision', a bundle, a Hugging Face folder or a GGUF file.",
+        "What to serve: a bundle, a Hugging Face folder, a GGUF file or a name such as demo.",
     ]
     threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
     spin: str = "auto"
     max_rows: int = 256
-    max_context: Annotated[
-        int, Ge(0), "Most tokens of one sequence, prompt and answer; 0 = what the bundle allows."
-    ] = 0
+    max_context: Annotated[int, Ge(0), "Most tokens of a prompt with its answer; 0 = the bundle's."] = 0
     max_running: Annotated[int, Ge(1), "Most sequences that run at once; the others wait."] = 256
     pools: int = 1
     kv_slots: Annotated[
-        int, Interval(ge=0, le=1 << 24), "Tokens that the KV cache holds, of all sequences; 0 = from the bundle."
+        int, Interval(ge=0, le=1 << 24), "Tokens of all sequences in the KV cache; 0 = the bundle's."
     ] = 0
     reserve_tokens: int = 128
     max_gap_ms: Annotated[
         float,
         Ge(1),
-        "Longest time between two tokens of one stream to which reading prompts may stretch it, in milliseconds.",
+        "Longest gap between two tokens of a stream that other prompts may cause, in milliseconds.",
     ] = 250.0
     embed_rows: int = 16
-    prefix_cache: Annotated[bool, "Reuse the cache of equal prompt beginnings."] = True
-    kv_offload_mb: Annotated[int, Ge(0), "MiB of memory for prompt beginnings that left the KV cache; 0 = none."] = 1024
+    prefix_cache: Annotated[bool, "Reuse equal prompt beginnings."] = True
+    kv_offload_mb: Annotated[int, Ge(0), "MiB for prompt beginnings that left the KV cache; 0 = none."] = 1024
     kv_file: Annotated[
         str,
-        "File that keeps cached prompts over a restart: read at the start, written at the end, at most 1024 MiB or "
-        "kv_offload_mb; empty = none.",
+        "File that keeps cached prompts over a restart, up to 1024 MiB or kv_offload_mb if that is more; empty = none.",
     ] = ""
-    window: Annotated[
-        int, Ge(0), "Attention sees the last so many tokens of a sequence, and its first four; 0 = all of them."
-    ] = 0
+    window: Annotated[int, Ge(0), "Attention sees this many last tokens and the first four; 0 = all."] = 0
     sinks: int = 0
-    deterministic: Annotated[bool, "Run every step through one variant, so that texts do not depend on the load."] = (
-        False
-    )
+    deterministic: Annotated[bool, "Run all steps in one variant, so that answers do not depend on the load."] = False
     lookup_rows: Annotated[
         int,
         Interval(ge=-1, le=64),
-        "Most prompt-lookup guesses of a sequence in a step, where rows are padding or worth their time; 0 = off, "
-        "-1 = 4, but none where the model cannot take back a wrong one or guesses by itself.",
+        "Most prompt-lookup guesses of a sequence in a step; 0 = off, -1 = 4 where the model can take back a wrong one "
+        "and does not guess by itself.",
     ] = -1
     prediction_rows: int = 16
-    draft: Annotated[
-        str, "Bundle of a smaller model with the same tokenizer, which guesses for this one; empty = none."
-    ] = ""
+    draft: Annotated[str, "Smaller model with the same tokenizer that guesses for this one; empty = none."] = ""
     draft_tokens: int = 0
     devices: Annotated[
         str,
-        "Where a model is served: npu, cpu, npu,cpu = by both together, auto = both where there is an NPU, or another "
-        "bundle of the model, for its device; NAME=... for each of several models. Empty = as its bundle is compiled.",
+        "Where to serve: npu, cpu, npu,cpu = both together, auto = both if there is an NPU, or another bundle of the "
+        "model; NAME=... for each of several models. Empty = as the bundle is compiled.",
     ] = ""
     forecast: bool = True
     step_timeout_s: Annotated[
         float,
         Interval(ge=0, le=86400),
-        "Silence of the worker, or time in one step (20 times what it should take where that is more), after which "
-        "it is killed and its streams go on with a new one; at least 1, 0 = no bound.",
+        "A worker that is silent this long, or in one step this long and 20 times its expected time, is replaced; at "
+        "least 1, 0 = never.",
     ] = 30.0
     log_level: Annotated[LogLevel, "Least severe message written."] = "info"
     cost_cache: str = ""
     lora: Annotated[
         str,
-        "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model. Bundles that take them are "
-        "compiled with --lora.",
+        "Adapters in PEFT's form, NAME=FOLDER,...: a request names one as its model.",
         Trait.REPEATABLE,
     ] = ""
     qnn_options: Annotated[
         str,
-        "NPU: more options of its provider, key=value,...; among them op_packages=type:path:interface[:target];... and "
-        "libraries=FOLDER, the QNN libraries instead of those of onnxruntime-qnn.",
+        "NPU: options of its provider, key=value,...; also op_packages=type:path:interface[:target];... and "
+        "libraries=FOLDER (another QNN).",
     ] = ""
 
     @property

@@ -46,49 +46,40 @@ class Settings:
     model_name: Annotated[str, "Name of the model in the API; empty = the bundle's own name."] = ""
     more_models: Annotated[
         str,
-        "Further models, SOURCE or NAME=SOURCE,...: each loads at its first use into a worker of its own.",
+        "Further models, SOURCE or NAME=SOURCE,...; each loads at its first use.",
         Trait.REPEATABLE,
     ] = ""
-    models_dir: Annotated[str, "Folder whose bundles, checkpoints and GGUF files are served as well."] = ""
-    models_memory_mb: Annotated[
-        int, Ge(0), "MiB for all loaded models, as estimated before; 0 = three quarters of the machine's, if known."
-    ] = 0
-    idle_unload_s: Annotated[float, Ge(0), "Seconds without a request after which a model is unloaded; 0 = never."] = (
-        0.0
-    )
+    models_dir: Annotated[str, "Folder whose models are served as well."] = ""
+    models_memory_mb: Annotated[int, Ge(0), "MiB for all loaded models; 0 = three quarters of the machine's."] = 0
+    idle_unload_s: Annotated[float, Ge(0), "Time without a request after which a model is unloaded; 0 = never."] = 0.0
     cache_dir: Annotated[
         str,
-        "Folder for compiled checkpoints (removed after 30 unused days) and measured costs; empty = the user's own.",
+        "Folder for compiled bundles and measured step times; empty = the user's own.",
     ] = ""
-    max_queued: Annotated[int, Ge(1), "Most requests waiting or running; each of n counts. More are answered 503."] = (
-        256
-    )
-    max_queued_tokens: Annotated[int, Ge(0), "Most prompt tokens waiting; more are answered 503. 0 = no bound."] = 0
-    body_limit_bytes: Annotated[int, Ge(1024), "Largest request body; larger ones are answered 413."] = 8 * 1024 * 1024
-    body_timeout_s: Annotated[float, Ge(0.1), "Time a client has to send its body; later is answered 408."] = 30.0
+    max_queued: Annotated[int, Ge(1), "Most requests waiting or running, else 503; each of n counts."] = 256
+    max_queued_tokens: Annotated[int, Ge(0), "Most prompt tokens waiting, else 503; 0 = no bound."] = 0
+    body_limit_bytes: Annotated[int, Ge(1024), "Largest request body, else 413."] = 8 * 1024 * 1024
+    body_timeout_s: Annotated[float, Ge(0.1), "Time for a client to send its body, else 408."] = 30.0
     request_timeout_s: Annotated[
         float, Ge(0), "Longest life of a request, then 504 or an error event; 0 = no limit."
     ] = 0.0
     prepare_timeout_s: Annotated[
         float,
         Ge(0.05),
-        "Longest rendering of the chat template, and longest compilation of the form of an answer; longer is 400.",
+        "Time to render a chat template or to compile a form of answer, else 400.",
     ] = 2.0
-    keep_alive_s: Annotated[float, Ge(0), "Interval of comment lines in streams, from the beginning; 0 = none."] = 15.0
-    drain_s: Annotated[float, Ge(0), "Time running requests may take to finish after SIGTERM."] = 30.0
-    resumable: Annotated[
-        bool, "Take requests with which a gateway goes on for another server (deploy/ray_serve.py)."
-    ] = False
+    keep_alive_s: Annotated[float, Ge(0), "Interval of comment lines in streams; 0 = none."] = 15.0
+    drain_s: Annotated[float, Ge(0), "Time for running requests to finish after SIGTERM."] = 30.0
+    resumable: Annotated[bool, "Let a gateway continue another server's streams (deploy/ray_serve.py)."] = False
     access_log: Annotated[Literal["text", "json", "off"], "One line per request; json: one object a line."] = "text"
-    otel: Annotated[str, "OpenTelemetry collector for traces (OTLP over HTTP), such as http://localhost:4318."] = ""
+    otel: Annotated[str, "OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318."] = ""
     api_keys: Annotated[
         str, "API keys, comma-separated: key, name:key or name:sha256:digest. Empty = no keys.", Trait.SECRET
     ] = dataclasses.field(default="", repr=False)
     api_key_file: Annotated[str, "File with one API key per line: key, name:key or name:sha256:digest."] = ""
     media: Annotated[
         str,
-        "Where images may come from besides data URLs: host names (* = any public one) and absolute folders, "
-        "comma-separated.",
+        "Hosts (* = any public one) and absolute folders whose images requests may name, comma-separated.",
     ] = ""
     allowed_hosts: Annotated[str, "Host names served besides loopback ones, comma-separated; * = any."] = ""
     cors_origins: Annotated[str, "Web origins that may call from a browser, comma-separated; * = any."] = ""
@@ -99,13 +90,10 @@ class Settings:
     tokens_per_minute: Annotated[int, Ge(0), "Most prompt and answer tokens of one key (or address); 0 = no limit."] = 0
     max_concurrent: Annotated[int, Ge(0), "Most POST requests of one key (or address) at once; 0 = no limit."] = 0
     isolate_prefix_cache: Annotated[bool, "Share cached prompts only within one key (or address)."] = False
-    page: Annotated[
-        bool, "Serve a chat page at /, what each step was at /v1/steps, and the API's description at /docs."
-    ] = True
+    page: Annotated[bool, "Serve the chat page /, /v1/steps and /docs."] = True
     store_responses: Annotated[
         bool,
-        "Store responses, as OpenAI does where a request does not say store: false, for 30 days after their last use "
-        "and up to 512 MiB; off = such fields are 400.",
+        "Store responses for 30 days after their last use, up to 512 MiB, unless a request says store: false.",
     ] = False
     data_dir: Annotated[str, "Folder for stored responses; empty = the user's own."] = ""
 
