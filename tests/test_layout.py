@@ -35,7 +35,7 @@ def test_expected_packages() -> None:
     for name in ("fastapi", "uvicorn", "pydantic", "numpy", "sse-starlette", "onnxruntime"):
         assert f"{name}>=" in always
     extras = project["optional-dependencies"]
-    assert set(extras) == {"compile", "learn", "qnn", "hub", "speech", "otel", "bench", "ray", "dev"}
+    assert set(extras) == {"compile", "qnn", "hub", "speech", "otel", "bench", "ray", "dev"}
     assert any(line.startswith("onnxruntime-qnn>=2.7") for line in extras["qnn"])
     assert any(line.startswith("qai-hub-models-cli") for line in extras["hub"])
 

@@ -2,8 +2,8 @@
 # The locks beside this script, from pyproject.toml: deploy/locks/remake.sh UV [--upgrade]. `make lock` runs it.
 # One for each set that something of ours installs: serve.txt (the image), qnn.txt (the image with EXTRAS=qnn),
 # compile.txt (`make serve`), dev.txt (`make test`, CI), uv.txt (what installs the others), for Python 3.11 and newer on
-# every system. The extra `ray` has none, for nothing that serves installs it; `learn` has none, for torch is in no lock;
-# `hub` has none: nothing of ours installs it, and its client wants an older tqdm than the newest tokenizers takes.
+# every system. The extra `ray` has none, for nothing that serves installs it; `hub` has none:
+# nothing of ours installs it, and its client wants an older tqdm than the newest tokenizers takes.
 set -euo pipefail
 uv="$1"
 shift

@@ -263,20 +263,11 @@ class RoundingError(msgspec.Struct, frozen=True):
     chosen: Share
 
 
-class LearningError(msgspec.Struct, frozen=True):
-    """An error on calibration text that was held back: as codes were chosen, and after they were learned."""
-
-    chosen: Share
-    learned: Share
-
-
 class QualitySpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """level: of `--quality`. methods: in the order in which they were used. tokens: of calibration text.
 
     wide: the share of the layers' weights that have 8 bits because 4 would lose too much.
     peak_bytes: most memory of the compiler by then, 0 where unknown. errors: by kind of matrix, such as "down".
-    learned: squared error of what a layer hands on as a share of its squares, by "layer N", and mean KL in nats of the
-    whole model's predictions as "KL"; empty where nothing is learned.
     """
 
     level: Name
@@ -286,7 +277,6 @@ class QualitySpec(msgspec.Struct, frozen=True, omit_defaults=True):
     peak_bytes: Count = 0
     wide: Annotated[float, Meta(ge=0, le=1)] = 0.0
     errors: dict[Name, RoundingError] = {}
-    learned: dict[Name, LearningError] = {}
 
 
 TableWidth = Annotated[int, Meta(ge=1, le=1 << 24)]

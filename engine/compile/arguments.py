@@ -80,7 +80,7 @@ class QualityLevel(StrEnum):
 
     FAST = "fast"  # rounded to nearest
     GOOD = "good"  # by what the layers' outputs lose on calibration text
-    BEST = "best"  # then learned
+    BEST = "best"  # on twice as much text; on an NPU with more matrices of 8 bits
 
 
 EMBEDDING_BITS = (32, 16, 8, 4)

@@ -218,9 +218,7 @@ def _quality_text(quality: QualitySpec) -> str:
     errors = ", ".join(f"{kind} {each.nearest:.1e} to {each.chosen:.1e}" for kind, each in quality.errors.items())
     left = f"\noutput errors: {errors}" if errors else ""
     wide = f", {100 * quality.wide:.0f} % of the weights in 8 bits" if quality.wide else ""
-    text = f"{quality.level}: {', '.join(quality.methods)}{wide} ({cost}){left}"
-    learned = ", ".join(f"{name} {each.chosen:.1e} to {each.learned:.1e}" for name, each in quality.learned.items())
-    return f"{text}\non text held back: {learned}" if learned else text
+    return f"{quality.level}: {', '.join(quality.methods)}{wide} ({cost}){left}"
 
 
 def _parity_text(manifest: Manifest) -> str:

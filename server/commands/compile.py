@@ -64,7 +64,7 @@ def compile_command(
     target: Annotated[Target, typer.Option()] = Target.CPU,
     quant: Annotated[Quant | None, _option(help=QUANT)] = None,
     quality: Annotated[
-        QualityLevel | None, _option(help="4-bit codes: rounded, chosen on text (default), learned")
+        QualityLevel | None, _option(help="4-bit codes: rounded, chosen on text (default), on more of it")
     ] = None,
     layout: Annotated[Layout | None, _option(help="what a step is made of (see docs/explanation/fused.md)")] = None,
     split: Annotated[Split | None, _option(help="pool: graphs of their own (lmhead)")] = None,

@@ -14,7 +14,7 @@ from tools.demo_model.corpus.conversation import Sample, render
 from tools.demo_model.corpus.mixture import draw
 from tools.demo_model.exam import exams
 
-SAMPLES = 1300  # 145,000 tokens: `--quality best` reads 131,072
+SAMPLES = 1300  # 145,000 tokens: `--quality best` reads 65,536
 QUESTIONS = 60  # of each exam
 
 

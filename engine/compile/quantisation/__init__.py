@@ -1,1 +1,1 @@
-"""From a checkpoint's floats to stored weights: methods, rounding, the choice of codes, learning."""
+"""From a checkpoint's floats to stored weights: methods, rounding, the choice of codes."""

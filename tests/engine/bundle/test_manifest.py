@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from engine.bundle.manifest import DiffusionSpec, load_manifest, save_manifest
+from engine.bundle.specs import QualitySpec
 from engine.errors import BundleError
 from tests.engine.tiny_bundle import write_bundle
 
@@ -81,6 +82,16 @@ def test_models_of_blocks_say_so_and_the_others_nothing(tmp_path: Path) -> None:
     assert "diffusion" not in (tmp_path / "manifest.json").read_text()
     save_manifest(tmp_path, structs.replace(manifest, diffusion=DiffusionSpec(16, 7)))
     assert load_manifest(tmp_path).diffusion == DiffusionSpec(16, 7)
+
+
+def test_fields_of_another_version_are_passed_over(tmp_path: Path) -> None:
+    """Bundles of `--quality best` once told what was learned."""
+    write_bundle(tmp_path)
+    document = json.loads((tmp_path / "manifest.json").read_text())
+    quality = {"level": "best", "methods": ["GPTQ"], "tokens": 4096, "seconds": 1.5}
+    document["quality"] = quality | {"learned": {"KL": {"chosen": 0.2, "learned": 0.1}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    assert load_manifest(tmp_path).quality == QualitySpec("best", ("GPTQ",), 4096, 1.5)
 
 
 def test_deep_nesting(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.compile.calibration.forward import gated, layer_output, mixed_text, mixing
+from engine.compile.calibration.forward import gated, mixed_text
 from engine.compile.calibration.layer_reader import LayerReader, norm
-from engine.compile.quantisation.choose.chosen_codes import CodedCheckpoint, CodesFolder
+from engine.compile.quantisation.choose.chosen_codes import CodesFolder
 from engine.compile.quantisation.choose.form import (
     Addition,
     CodeForm,
@@ -23,10 +22,6 @@ from engine.compile.quantisation.choose.matrices import HEAD, MatrixGroup, group
 from engine.compile.quantisation.rounding.codes import BlockCodes
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network
-
-if TYPE_CHECKING:
-    from engine.compile.quantisation.learn.learner import TorchLearner
-
 
 HEAD_ROWS = 8192
 
@@ -53,7 +48,6 @@ class Chooser:
         forms: Forms,
         codes: CodesFolder,
         advance: Callable[[int], None],
-        learner: "TorchLearner | None" = None,
         kept: frozenset[str] = frozenset(),
     ) -> None:
         self._kept = kept
@@ -62,7 +56,6 @@ class Chooser:
         self._forms = forms
         self._codes = codes
         self._advance = advance
-        self._learner = learner
         self.errors: dict[str, OutputError] = defaultdict(OutputError)
 
     def run(self, texts: Sequence[Sequence[int]]) -> Streams:
@@ -71,13 +64,10 @@ class Chooser:
         states = embedded(self._checkpoint, network, texts)
         streams = Streams(states, states)
         for layer in range(network.spec.layers):
-            streams = self._learned(layer, streams, self._layer(layer, streams))
+            streams = self._layer(layer, streams)
         if self._forms.head is not None:
             reader = LayerReader(self._checkpoint, network, network.spec.layers)
             self._head(self._normed(reader, network.details.names.final_norm, streams), self._forms.head)
-        if self._learner is not None:
-            for name, codes in self._learner.model(self._checkpoint, self._codes, texts).items():
-                self._codes.replace(name, codes)
         return streams
 
     def _layer(self, layer: int, streams: Streams) -> Streams:
@@ -136,21 +126,6 @@ class Chooser:
             self._codes.append(name, codes)
             self.errors[HEAD] += error
             self._advance(1)
-
-    def _learned(self, layer: int, before: Streams, after: Streams) -> Streams:
-        """The streams behind a layer whose codes were learned, if they are to be."""
-        groups = [group.without(self._kept) for group in groups_of(self._network, layer)]
-        names = [name for group in groups for name in group.tensors]
-        if self._learner is None or not names:
-            return after
-        reader = LayerReader(self._checkpoint, self._network, layer)
-        codes = {name: self._codes[name] for name in names}
-        for name, learned in self._learner.layer(reader, layer, codes, before.chosen, after.floats).items():
-            self._codes.replace(name, learned)
-        coded = LayerReader(CodedCheckpoint(self._checkpoint, self._codes), self._network, layer)
-        return Streams(
-            [layer_output(coded, layer, x, mixing(coded, layer, [len(x)])) for x in before.chosen], after.floats
-        )
 
 
 def embedded(checkpoint: Checkpoint, network: Network, texts: Sequence[Sequence[int]]) -> list[Float32]:

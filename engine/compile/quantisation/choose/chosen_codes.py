@@ -65,13 +65,6 @@ class CodesFolder(Mapping[str, BlockCodes]):
             self._write(known.stem, ZEROS, codes.grid.zeros.tobytes())
         known.rows += rows
 
-    def replace(self, name: str, codes: BlockCodes) -> None:
-        """Write a whole tensor anew."""
-        layout = self._layouts.pop(name)
-        for path in self._folder.glob(f"{layout.stem}.*"):
-            path.unlink()
-        self.append(name, codes)
-
     def form(self, name: str) -> BlockForm:
         """Of a tensor's codes; KeyError when it has none here."""
         return BlockForm(4, self._layouts[name].block, self._layouts[name].zeros == "uint8")
@@ -117,16 +110,3 @@ class ChosenCheckpoint(CheckpointView):
 
     def form(self, name: str) -> BlockForm | None:
         return self._codes.form(name) if name in self._codes else self.inner.form(name)
-
-
-class CodedCheckpoint(ChosenCheckpoint):
-    """The same, but the floats of a matrix in `codes` are those that its codes stand for."""
-
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """What the codes stand for; of other tensors the checkpoint's own floats."""
-        return self._codes[name].floats() if name in self._codes else self.inner.tensor(name, shape)
-
-    def rows(self, name: str, start: int, stop: int) -> Float32:
-        if name in self._codes:
-            return self._codes.read(name, start, stop).floats()
-        return self.inner.rows(name, start, stop)

@@ -9,7 +9,6 @@ from engine.compile.plan import measured_on_text
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.choose.form import CodeForm
 from engine.compile.quantisation.choose.matrices import groups_of, kept_matrices
-from engine.compile.quantisation.learn.learning_plan import missing_extra, unsupported
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import CHOOSABLE, head_method, method_of, quants_with
 from engine.compile.sources.source import Source
@@ -21,7 +20,7 @@ TEXT_TOKENS = 512
 TOKENS = (32_768, 24_576, 16_384, 12_288, 8_192, 6_144, 5_120, 4_096)  # the first that patience allows, or the last
 MOST_TOKENS, LEAST_TOKENS = TOKENS[0], TOKENS[-1]
 HEAD_TOKENS = 2_048  # for balancing heads
-BEST_TEXTS = 4  # times as many for the best quality
+BEST_TEXTS = 2  # times as many for the best quality
 PATIENCE = 760.0  # seconds: more tokens than this allows are not taken
 SCALE_TEXTS = 8  # that channel scales are searched on
 SCALE_ROWS = 256  # of a matrix, that they are tried on
@@ -119,8 +118,10 @@ def _resolved(arguments: CompileArguments, source: Source, network: Network) -> 
         return replace(arguments, quality=QualityLevel.FAST if reason else QualityLevel.GOOD)
     if reason:
         raise CompileError(f"--quality {arguments.quality} {reason}")
-    if arguments.quality is QualityLevel.BEST and (reason := _not_learnable(arguments, network)):
-        raise CompileError(f"--quality best {reason}")
+    if arguments.quality is QualityLevel.BEST and method_of(arguments).choice is None:
+        raise CompileError(
+            f"--quality best chooses codes of 4 bits, of which --quant {arguments.quant} has none; take --quality good"
+        )
     return arguments
 
 
@@ -129,13 +130,6 @@ def _calibration_text(arguments: CompileArguments) -> str:
     if measured := measured_on_text(arguments):
         return f"--calibration is read for {measured} alone: weights are rounded to nearest"
     return "--calibration is not read: weights are rounded to nearest, and nothing else of this bundle is measured"
-
-
-def _not_learnable(arguments: CompileArguments, network: Network) -> str:
-    """Why nothing can be learned behind good; '' when something can."""
-    if method_of(arguments).choice is None:
-        return f"learns codes of 4 bits, of which --quant {arguments.quant} has none; take --quality good"
-    return missing_extra() or unsupported(network)
 
 
 def methods_of(arguments: CompileArguments, form: CodeForm | None, is_rotated: bool = False) -> tuple[str, ...]:
@@ -158,7 +152,7 @@ def balances(arguments: CompileArguments) -> bool:
 
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
-    """Of choosing codes for these arguments, without what is learned."""
+    """Of choosing codes for these arguments."""
     if method_of(arguments).choice is None:
         return estimated_pass(network)
     has_head = head_method(arguments).choice is not None and arguments.task is not ModelTask.EMBED

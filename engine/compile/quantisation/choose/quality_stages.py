@@ -1,82 +1,38 @@
-"""The stages of `--quality`: even heads and turned streams, then codes that are chosen or learned."""
+"""The stages of `--quality`: even heads and turned streams, then codes that are chosen."""
 
 import shutil
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.bundle.specs import LearningError, ModelTask, QualitySpec, RoundingError
+from engine.bundle.specs import ModelTask, QualitySpec, RoundingError
 from engine.bundle.weight_files import HEAD_BASIS
 from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.calibration.documents import calibration_documents, token_sequences
 from engine.compile.compilation import Compilation
-from engine.compile.progress import ProgressSink, peak_memory
+from engine.compile.progress import peak_memory
 from engine.compile.quantisation.choose.channels import ChannelScales
 from engine.compile.quantisation.choose.choose import Chooser, Forms, embedded, steps_of
 from engine.compile.quantisation.choose.chosen_codes import ChosenCheckpoint, CodesFolder
 from engine.compile.quantisation.choose.form import CodeForm, OutputError
-from engine.compile.quantisation.choose.matrices import groups_of, head_tensor, kept_matrices
+from engine.compile.quantisation.choose.matrices import kept_matrices
 from engine.compile.quantisation.choose.quality import (
-    BASE,
     HEAD_TOKENS,
     SCALE_TEXTS,
     TEXT_TOKENS,
-    Estimate,
     balances,
     estimate_of,
     estimate_text,
     methods_of,
 )
 from engine.compile.quantisation.choose.wide import Q4_0_SHARE, Aim, widened
-from engine.compile.quantisation.learn.learning_plan import NOTHING, LearningPlan, planned
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import head_method, method_of
 from engine.compile.quantisation.transforms.basis import head_basis
 from engine.compile.quantisation.transforms.heads import StreamStatistics, balancing_edits, head_statistics
 from engine.compile.quantisation.transforms.rotation import rotation_edits
 from engine.compile.quantisation.transforms.transformed import TransformedCheckpoint
-from engine.isolation.memory import usable_memory
-from engine.models.network import Network
-
-if TYPE_CHECKING:
-    from engine.compile.quantisation.learn.learner import TorchLearner
-
-
-def plan_of(arguments: CompileArguments, network: Network, tokens: int) -> LearningPlan:
-    """What is learned; nothing unless the best quality is wanted."""
-    if arguments.quality is not QualityLevel.BEST:
-        return NOTHING
-    return planned(network, arguments.task is not ModelTask.EMBED, tokens, usable_memory())
-
-
-def with_learning(estimate: Estimate, plan: LearningPlan) -> Estimate:
-    """Of both together: layers are learned beside what choosing codes holds, the whole model after that."""
-    memory = max(estimate.memory + plan.beside, BASE + plan.memory if plan.methods else 0)
-    return replace(estimate, seconds=estimate.seconds + plan.seconds, memory=memory)
-
-
-def learner_of(network: Network, forms: Forms, plan: LearningPlan, progress: ProgressSink) -> "TorchLearner | None":
-    """What learns as planned, None where nothing is to be learned."""
-    if not plan.methods:
-        return None
-    from engine.compile.quantisation.learn.learner import TorchLearner  # noqa: PLC0415
-
-    with_units: set[str] = set()
-    if forms.layers.has_multiples:
-        groups = (group for layer in range(network.spec.layers) for group in groups_of(network, layer))
-        with_units.update(name for group in groups for name in group.tensors)
-    if forms.head is not None and forms.head.has_multiples:
-        with_units.add(head_tensor(network))
-    return TorchLearner(network, plan, with_units, progress)
-
-
-def learning_errors(learner: "TorchLearner | None") -> dict[str, LearningError]:
-    """As the manifest tells them."""
-    found = {} if learner is None else learner.errors
-    return {name: LearningError(*(float(f"{error:.3e}") for error in errors)) for name, errors in found.items()}
-
 
 BALANCE_TEXT_TOKENS = 256
 SEED = 0  # of the rotation
@@ -145,10 +101,7 @@ def choose_codes_stage(work: Compilation) -> None:
     if method_of(arguments).choice is None:
         return
     estimate, forms = estimate_of(arguments, network), forms_of(arguments)
-    plan = plan_of(arguments, network, estimate.tokens)
-    work.progress.note(f"quality {arguments.quality}: {estimate_text(with_learning(estimate, plan))}")
-    for reason in plan.skipped:
-        work.progress.note(reason)
+    work.progress.note(f"quality {arguments.quality}: {estimate_text(estimate)}")
     begin = time.monotonic()
     texts = calibration_tokens(work, estimate.tokens)
     folder = work.folder / CODES
@@ -157,21 +110,18 @@ def choose_codes_stage(work: Compilation) -> None:
     share = _widen(work, forms.layers, texts, kept)
     kept |= work.wide
     _scale_channels(work, forms.layers, texts, kept)
-    steps = steps_of(network, forms) + plan.layer_steps * network.spec.layers
-    work.progress.stage(f"quality ({arguments.quality})", steps, "steps" if plan.layers else "matrices")
-    learner = learner_of(network, forms, plan, work.progress)
-    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, learner, kept)
+    work.progress.stage(f"quality ({arguments.quality})", steps_of(network, forms), "matrices")
+    chooser = Chooser(work.checkpoint, network, forms, codes, work.progress.advance, kept)
     chooser.run(texts)
     work.checkpoint = ChosenCheckpoint(work.checkpoint, codes)
     work.quality = QualitySpec(
         level=str(arguments.quality),
-        methods=(*methods_of(arguments, forms.layers, work.is_rotated), *plan.methods),
+        methods=methods_of(arguments, forms.layers, work.is_rotated),
         tokens=sum(map(len, texts)),
         seconds=round(time.monotonic() - begin, 1),
         peak_bytes=peak_memory()[0],
         wide=share,
         errors={kind: _shares(error) for kind, error in chooser.errors.items()},
-        learned=learning_errors(learner),
     )
 
 

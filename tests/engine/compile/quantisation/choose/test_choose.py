@@ -10,12 +10,11 @@ import pytest
 
 from engine.compile.calibration.forward import reference_hidden
 from engine.compile.calibration.layer_reader import LayerReader, norm
-from engine.compile.quantisation.choose.chosen_codes import CodedCheckpoint
 from engine.compile.quantisation.choose.matrices import DOWN, GATE_UP, HEAD, OUTPUT, QKV, groups_of, head_tensor
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint
 from engine.compile.sources.source import FolderSource, Source
 from engine.models.family import read_network
-from tests.engine.compile.quantisation.choose.texts import choose, random_texts
+from tests.engine.compile.quantisation.choose.texts import choose, coded, random_texts
 from tests.engine.compile.quantisation.transforms.rotated_source import rotated
 from tests.hybrid import make_hybrid
 
@@ -36,9 +35,8 @@ def check_streams(source: Source, folder: Path) -> None:
     with source.tensors() as checkpoint:
         codes, streams, _ = choose(checkpoint, network, folder, texts, head=None)
         final = LayerReader(checkpoint, network, 0).norm_weight(network.details.names.final_norm)
-        coded = CodedCheckpoint(checkpoint, codes)
         for index, text in enumerate(texts):
-            for states, read in ((streams.floats, checkpoint), (streams.chosen, coded)):
+            for states, read in ((streams.floats, checkpoint), (streams.chosen, coded(checkpoint, codes))):
                 expected = reference_hidden(read, network, np.array(text))
                 found = norm(states[index], final, network.norm_epsilon)
                 np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())

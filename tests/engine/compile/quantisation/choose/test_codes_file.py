@@ -45,15 +45,6 @@ def test_rows_may_come_in_runs_and_be_read_in_others(coding: Coding, tmp_path: P
     assert np.array_equal(codes.read("head", 3, 7).floats(), whole[3:7])
 
 
-def test_a_tensor_may_be_written_anew(tmp_path: Path) -> None:
-    codes, other = CodesFolder(tmp_path), random_codes(3, 64, 32, Coding.ASYMMETRIC)
-    codes.append("a", random_codes(4, 64))
-    codes.append("b", random_codes(5, 64))
-    codes.replace("a", other)
-    assert_same(codes["a"], other)
-    assert_same(codes["b"], random_codes(5, 64))
-
-
 def test_rows_of_another_form_are_refused(tmp_path: Path) -> None:
     codes = CodesFolder(tmp_path)
     codes.append("a", random_codes(4, 128))

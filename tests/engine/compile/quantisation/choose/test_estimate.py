@@ -6,11 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.compile.arguments import CompileArguments, QualityLevel
 from engine.compile.quantisation.choose.quality import (
+    BEST_TEXTS,
     LEAST_TOKENS,
     MOST_TOKENS,
     PATIENCE,
     TOKENS,
+    estimate_of,
     estimated,
     estimated_for,
     minutes_text,
@@ -66,6 +69,13 @@ def test_as_much_text_is_read_as_patience_allows(network: Network) -> None:
             assert estimated_for(grown, True, more).seconds > PATIENCE
         found.add(estimate.tokens)
     assert len(found) > 2
+
+
+def test_the_best_quality_reads_more_text(network: Network) -> None:
+    levels = (QualityLevel.GOOD, QualityLevel.BEST)
+    good, best = (estimate_of(CompileArguments(Path(), Path(), quality=level), network) for level in levels)
+    assert best.tokens == BEST_TEXTS * good.tokens
+    assert good.seconds < best.seconds <= BEST_TEXTS * good.seconds
 
 
 def test_recurrent_layers_count(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ def test_methods_with_nothing_to_choose(quant: str, tiny_checkpoint: Path) -> No
         settled(tiny_checkpoint, quant=Quant(quant), quality=QualityLevel.GOOD)
 
 
+def test_the_best_quality_is_for_codes_of_4_bits(tiny_checkpoint: Path) -> None:
+    for quant in (Quant.INT4, Quant.W4, Quant.W4A16):
+        assert settled(tiny_checkpoint, quant=quant, quality=QualityLevel.BEST)[0] is QualityLevel.BEST
+    with pytest.raises(CompileError, match="--quality best chooses codes of 4 bits, of which --quant w8a16 has none"):
+        settled(tiny_checkpoint, quant=Quant.W8A16, quality=QualityLevel.BEST)
+
+
 def test_blocks_that_a_file_has_are_kept(tiny_checkpoint: Path, tmp_path: Path) -> None:
     four = write_gguf(tiny_checkpoint, tmp_path / "four.gguf", GGMLQuantizationType.Q4_0)
     eight = write_gguf(tiny_checkpoint, tmp_path / "eight.gguf", GGMLQuantizationType.Q8_0)

@@ -16,7 +16,7 @@ from engine.compile.pipeline import compile_bundle
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.llama_cpp import q4_0_of
 from engine.compile.quantisation.choose.matrices import groups_of
-from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Aim, widened
+from engine.compile.quantisation.choose.wide import CHOSEN, MARGIN, Q4_0_SHARE, Aim, widened
 from engine.compile.quantisation.methods.integer_blocks import INT4
 from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint
 from engine.compile.sources.source import FolderSource
@@ -87,12 +87,16 @@ FORMS: dict[Quant, dict[str, Any]] = {
 def test_a_bundle_has_both_widths_and_says_so(
     quant: Quant, tiny_checkpoint: Path, short_text: Path, tmp_path: Path
 ) -> None:
-    sizes, notes = dict[QualityLevel, int](), Notes()
-    for level in (QualityLevel.FAST, QualityLevel.GOOD):
+    sizes, notes = dict[QualityLevel, int](), dict[QualityLevel, Notes]()
+    for level in QualityLevel:
+        notes[level] = Notes()
         arguments = CompileArguments(tiny_checkpoint, tmp_path / level, quant=quant, quality=level)
-        manifest = compile_bundle(replace(arguments, calibration=short_text, **FORMS[quant]), notes)
+        manifest = compile_bundle(replace(arguments, calibration=short_text, **FORMS[quant]), notes[level])
         sizes[level] = sum(entry.bytes for name, entry in manifest.files.items() if name.endswith("data"))
     assert manifest.quality is not None
     assert 0 < manifest.quality.wide <= 1
     assert sizes[QualityLevel.GOOD] > sizes[QualityLevel.FAST]
-    assert any("get 8 bits" in text for text in notes.texts)
+    aims = ["".join(text for text in notes[level].texts if "get 8 bits" in text) for level in QualityLevel]
+    assert aims[0] == ""
+    assert aims[1].endswith("Q4_K_M" if quant is Quant.INT4 else f"Q4_0 times {Q4_0_SHARE}")
+    assert aims[2].endswith("Q4_K_M")

@@ -8,7 +8,7 @@ from engine.compile.quantisation.choose.choose import Chooser, Forms
 from engine.compile.quantisation.choose.chosen_codes import CodesFolder
 from engine.compile.quantisation.choose.form import CodeForm, Streams
 from engine.compile.quantisation.rounding.codes import Coding
-from engine.compile.sources.checkpoint import Checkpoint
+from engine.compile.sources.checkpoint import Checkpoint, RoundedCheckpoint
 from engine.models.network import Network
 
 SYMMETRIC = CodeForm(32, Coding.SYMMETRIC)
@@ -18,6 +18,11 @@ def random_texts(count: int, length: int, vocab: int = 256) -> list[list[int]]:
     """Texts of different lengths, `length` the longest."""
     random = np.random.default_rng(5)
     return [[int(token) for token in random.integers(0, vocab, length - index)] for index in range(count)]
+
+
+def coded(checkpoint: Checkpoint, codes: CodesFolder) -> Checkpoint:
+    """The checkpoint with the floats that the codes stand for."""
+    return RoundedCheckpoint(checkpoint, {name: lambda _, name=name: codes[name].floats() for name in codes})
 
 
 def choose(

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from engine.compile.calibration.forward import reference_logits
 from engine.compile.quantisation.choose.channels import ChannelScales
 from engine.compile.quantisation.choose.choose import embedded
-from engine.compile.quantisation.choose.chosen_codes import CodedCheckpoint, CodesFolder
+from engine.compile.quantisation.choose.chosen_codes import CodesFolder
 from engine.compile.quantisation.choose.form import CodeForm, nearest
 from engine.compile.quantisation.choose.matrices import groups_of
 from engine.compile.quantisation.rounding.codes import Coding
@@ -20,7 +20,7 @@ from engine.compile.sources.source import FolderSource
 from engine.demo.location import demo_folder
 from engine.models.family import read_network
 from engine.models.network import Network
-from tests.engine.compile.quantisation.choose.texts import choose
+from tests.engine.compile.quantisation.choose.texts import choose, coded
 from tools.demo_model.corpus.conversation import render
 from tools.demo_model.corpus.mixture import draw
 
@@ -65,15 +65,14 @@ def test_chosen_codes_diverge_by_less_than_half_of_nearest_ones(form: CodeForm, 
     network, held_out = read_network(source.config), texts("held out", 6, 128)
     with source.tensors() as checkpoint:
         expected = log_probabilities(checkpoint, network, held_out)
-        rough = CodedCheckpoint(checkpoint, round_all(checkpoint, network, tmp_path / "nearest", form))
+        rough = coded(checkpoint, round_all(checkpoint, network, tmp_path / "nearest", form))
         edits = ChannelScales(checkpoint, network, form, 32_768).edits(
             embedded(checkpoint, network, other[:4]), lambda _: None
         )
         scaled = TransformedCheckpoint(checkpoint, edits)
         codes, _, _ = choose(scaled, network, tmp_path / "chosen", other, form, None)
         before, after = (
-            divergences(expected, log_probabilities(coded, network, held_out))
-            for coded in (rough, CodedCheckpoint(scaled, codes))
+            divergences(expected, log_probabilities(each, network, held_out)) for each in (rough, coded(scaled, codes))
         )
     assert after.mean() < 0.5 * before.mean()
     assert (after.reshape(6, -1).mean(axis=1) < before.reshape(6, -1).mean(axis=1)).all()

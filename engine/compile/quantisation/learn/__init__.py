@@ -1,1 +1,0 @@
-"""Rounding and scales that gradients improve: a layer at a time, then the whole model; needs torch, an extra."""
