@@ -137,8 +137,18 @@ _GRANITE_SHARED_NAMES = replace(
 )
 
 
+# As GGUF files name them.
+_GRANITE_SPLIT_NAMES = replace(
+    _GRANITE_NAMES,
+    shared_gate_up=(f"{_SHARED_MLP}.gate_proj", f"{_SHARED_MLP}.up_proj"),
+    shared_down=f"{_SHARED_MLP}.down_proj",
+)
+
+
 def _granite_moe_details(config: ConfigFields) -> FamilyDetails:
-    experts = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config)), names=_GRANITE_NAMES)
+    shared = config.integer("shared_intermediate_size", 0, 1 << 20, 0)
+    names = _GRANITE_SPLIT_NAMES if shared else _GRANITE_NAMES
+    experts = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config), shared), names=names)
     return replace(GRANITE.read_details(config), experts=experts)
 
 

@@ -106,14 +106,31 @@ class ClippedSwiglu:
 
 
 @dataclass(frozen=True, slots=True)
+class BesideNames:
+    """Where experts take the stream beside the layer's own feed-forward, and the sum of both is normed again.
+
+    Modules of norms: before the experts, behind them, behind the feed-forward. Tensors: router_scale [hidden], of the
+    stream normed for the router, times 1 / sqrt(hidden); expert_scale [count], of what each expert gives.
+    """
+
+    norm: str
+    post_norm: str
+    dense_post_norm: str
+    router_scale: str
+    expert_scale: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertDetails:
-    """Layers with experts in place of a feed-forward. clipped: None = silu(gate) * up."""
+    """Layers with experts in place of a feed-forward. clipped: None = as in the feed-forward. beside: None = experts
+    take what that would."""
 
     spec: ExpertSpec
     routing: Routing = Routing()
     names: ExpertNames = ExpertNames()
     has_router_bias: bool = False
     clipped: ClippedSwiglu | None = None
+    beside: BesideNames | None = None
 
 
 @dataclass(frozen=True, slots=True)

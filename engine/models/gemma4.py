@@ -1,4 +1,5 @@
-"""Gemma 4: heads of two sizes, last layers that read the keys and values of earlier ones, and inputs of each layer.
+"""Gemma 4: heads of two sizes, last layers that read the keys and values of earlier ones, and inputs of each layer;
+or, in the larger ones, experts beside the feed-forward.
 
 Checkpoints for text, images and sound serve their text model.
 """
@@ -8,6 +9,7 @@ from dataclasses import replace
 from engine.bundle.model_spec import LayerAttention, RotationKind
 from engine.errors import UnsupportedModel
 from engine.models.config_fields import ConfigFields
+from engine.models.experts import BesideNames, ExpertDetails, ExpertKeys, ExpertNames, read_experts, usual_forms
 from engine.models.layer_kinds import declared_window, layer_count, sliding_layers
 from engine.models.network import Activation, Family, FamilyDetails, LayerInputs, Multipliers, QkNorm, WeightNames
 from engine.models.post_norm_families import GEMMA_NAMES
@@ -49,10 +51,33 @@ def _global_heads(config: ConfigFields, layer: int) -> tuple[int, int]:
     return kv_heads, config.integer("global_head_dim", 2, 1024, _GLOBAL_HEAD_DIM)
 
 
+def _experts(config: ConfigFields, root: str = TEXT) -> ExpertDetails | None:
+    """Of each layer, beside its feed-forward; None where there are none. root: how the text model's names begin."""
+    if not config.flag("enable_moe_block", bool(config.raw("num_experts"))):
+        return None
+    if config.flag("use_double_wide_mlp", False):
+        raise UnsupportedModel("use_double_wide_mlp is not supported beside experts")
+    at, keys = f"{root}layers.{{layer}}", ExpertKeys(chosen="top_k_experts")
+    names = ExpertNames(
+        router=f"{at}.router.proj",
+        forms=usual_forms(f"{at}.experts")[1:],
+        shared_gate_up=(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
+        shared_down=f"{at}.mlp.down_proj",
+    )
+    beside = BesideNames(
+        norm=f"{at}.pre_feedforward_layernorm_2",
+        post_norm=f"{at}.post_feedforward_layernorm_2",
+        dense_post_norm=f"{at}.post_feedforward_layernorm_1",
+        router_scale=f"{at}.router.scale",
+        expert_scale=f"{at}.router.per_expert_scale",
+    )
+    width = config.integer("intermediate_size", 1, 1 << 20)
+    return ExpertDetails(
+        read_experts(config, keys, tuple(range(layer_count(config))), width), names=names, beside=beside
+    )
+
+
 def _details(config: ConfigFields) -> FamilyDetails:
-    if config.flag("enable_moe_block", False):
-        # onnxruntime's operators for experts gate with silu alone on a CPU.
-        raise UnsupportedModel("enable_moe_block: experts whose gate is GELU are not supported")
     layers, attention = layer_count(config), _attention(config)
     ffn, has_bias = config.integer("intermediate_size", 1, 1 << 20), config.flag("attention_bias", False)
     shared = frozenset(layer for layer, each in enumerate(attention) if each.cache_of >= 0)
@@ -76,6 +101,7 @@ def _details(config: ConfigFields) -> FamilyDetails:
         layer_ffn=tuple(ffn * (2 if layer in shared else 1) for layer in range(layers)) if is_wide else (),
         layer_inputs=LayerInputs(size, tokens) if size else None,
         names=_NAMES,
+        experts=_experts(config),
         ignored=tuple(f"model.layers.{layer}.self_attn.{name}" for layer in sorted(shared) for name in _UNREAD),
     )
 
@@ -86,7 +112,8 @@ def _nested_details(config: ConfigFields) -> FamilyDetails:
     inputs = details.layer_inputs and LayerInputs(**nested(details.layer_inputs, NESTED))
     ignored = tuple(NESTED + name.removeprefix(TEXT) for name in details.ignored)
     names = WeightNames(**nested(details.names, NESTED))
-    return replace(details, names=names, layer_inputs=inputs, ignored=(*ignored, *_OTHER_SENSES))
+    experts, unread = _experts(config, NESTED), (*ignored, *_OTHER_SENSES)
+    return replace(details, names=names, layer_inputs=inputs, experts=experts, ignored=unread)
 
 
 GEMMA4 = Family(

@@ -39,7 +39,7 @@ def _of_layer_inputs(network: Network) -> int:
 
 
 def _of_experts(spec: ModelSpec, details: FamilyDetails) -> int:
-    """Of the layers with experts, norms not counted."""
+    """Of the layers with experts, norms not counted but for those of experts beside a feed-forward."""
     experts = spec.experts
     if experts is None or details.experts is None:
         return 0
@@ -47,7 +47,8 @@ def _of_experts(spec: ModelSpec, details: FamilyDetails) -> int:
     one = 3 * spec.hidden * experts.ffn + (2 * experts.ffn + spec.hidden) * biases
     router = experts.count * (spec.hidden + details.experts.has_router_bias + bool(names.choice_bias))
     layer = experts.count * one + router + 3 * spec.hidden * experts.shared + spec.hidden * bool(names.shared_gate)
-    return len(experts.layers) * layer
+    beside = details.experts.beside and 4 * spec.hidden + experts.count
+    return len(experts.layers) * (layer + (beside or 0))
 
 
 def _of_recurrence(spec: ModelSpec) -> int:

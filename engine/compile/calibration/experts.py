@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.compile.calibration.layer_reader import gated, sigmoid
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.compile.sources.experts import ExpertTensors
 from engine.models.experts import ExpertDetails, GroupScore, RouterScore, Routing
@@ -17,10 +18,10 @@ def mixed_by_experts(checkpoint: Checkpoint, network: Network, layer: int, x: Fl
     assert details is not None
     tensors = ExpertTensors(checkpoint, network, layer)
     experts, shares = chosen(outputs, details, _choice_bias(checkpoint, details, layer))
-    mixed = np.zeros_like(x)
+    mixed, scales = np.zeros_like(x), tensors.scales()
     for expert in np.unique(experts).tolist():
         tokens, places = np.nonzero(experts == expert)
-        grown = _one(tensors, details, expert, x[tokens])
+        grown = _one(tensors, network, expert, x[tokens]) * scales[expert]
         mixed[tokens] += grown * shares[tokens, places][:, None]
     return mixed
 
@@ -61,17 +62,19 @@ def _choice_bias(checkpoint: Checkpoint, details: ExpertDetails, layer: int) -> 
     return checkpoint.tensor(name, checkpoint.shape(name)).reshape(-1)
 
 
-def _one(tensors: ExpertTensors, details: ExpertDetails, expert: int, x: Float32) -> Float32:
+def _one(tensors: ExpertTensors, network: Network, expert: int, x: Float32) -> Float32:
     """One expert over the tokens that chose it [some, hidden]."""
+    details = network.details.experts
+    assert details is not None
     gate, up = (x @ weight.T for weight in tensors.gate_up(expert))
     biases = tensors.biases(expert)
     if biases is not None:
         gate, up = gate + biases[0], up + biases[1]
-    alpha = np.float32(1)
-    if details.clipped is not None:
+    if details.clipped is None:
+        inner = gated(np.concatenate([gate, up], axis=1), network.details.activation)
+    else:
         alpha, limit = np.float32(details.clipped.alpha), np.float32(details.clipped.limit)
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + np.float32(1)
-    with np.errstate(over="ignore"):
-        inner = gate / (np.float32(1) + np.exp(-alpha * gate)) * up
+        inner = gate * sigmoid(alpha * gate) * up
     grown: Float32 = inner @ tensors.down(expert).T
     return grown if biases is None else grown + biases[2]

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from engine.compile.calibration.attention import Kept, capped, mixed_by_attention, rotation_of
 from engine.compile.calibration.experts import mixed_by_experts
-from engine.compile.calibration.layer_reader import LayerReader, norm, sigmoid
+from engine.compile.calibration.layer_reader import LayerReader, gated, norm, sigmoid
 from engine.compile.sources.checkpoint import Checkpoint, Float32
-from engine.models.network import Activation, Network
+from engine.models.network import Network
 
-_ERF = np.frompyfunc(math.erf, 1, 1)
 LENGTH_EPSILON = np.float32(1e-6)
 
 
@@ -153,15 +152,22 @@ def layer_output(reader: LayerReader, layer: int, x: Float32, mix: Mix, tap: Tap
     tap(OUTPUT, mixed)
     grown = reader.project(mixed, (output_name(network, layer),))
     x = x + reader.normed(grown, names.attention_post_norm) * residual
-    grown = _fed_forward(reader, layer, reader.normed(x, names.ffn_norm), tap)
+    grown = _fed_forward(reader, layer, x, tap)
     return x + reader.normed(grown, names.ffn_post_norm) * residual
 
 
-def _fed_forward(reader: LayerReader, layer: int, normed: Float32, tap: Tap) -> Float32:
-    """What a feed-forward makes of its norm [T, hidden], or the chosen experts and what all tokens go through."""
+def _fed_forward(reader: LayerReader, layer: int, x: Float32, tap: Tap) -> Float32:
+    """What a feed-forward makes of the stream [T, hidden], or the chosen experts and what all tokens go through."""
     network, names, experts = reader.network, reader.network.details.names, reader.network.details.experts
+    normed = reader.normed(x, names.ffn_norm)
     if experts is None or layer not in network.expert_layers:
         return _dense(reader, normed, names.gate_up, names.down, tap)
+    if (beside := experts.beside) is not None:
+        dense = _dense(reader, normed, experts.names.shared_gate_up, experts.names.shared_down, tap)
+        weight = reader.tensor(beside.router_scale) / np.float32(math.sqrt(network.spec.hidden))
+        routed = reader.project(norm(x, weight, network.norm_epsilon), (experts.names.router,))
+        grown = mixed_by_experts(reader.checkpoint, network, layer, reader.normed(x, beside.norm), routed)
+        return reader.normed(dense, beside.dense_post_norm) + reader.normed(grown, beside.post_norm)
     routed = reader.project(normed, (experts.names.router,))
     grown = mixed_by_experts(reader.checkpoint, network, layer, normed, routed)
     if not experts.names.shared_down:
@@ -234,15 +240,3 @@ def output_name(network: Network, layer: int) -> str:
     """The matrix behind attention or recurrence."""
     details = network.details
     return details.names.output if layer in network.spec.attention_layers else details.recurrent_names.output
-
-
-def gated(stacked: Float32, activation: Activation = Activation.GATED_SILU) -> Float32:
-    """Gate and up side by side [T, 2 * ffn] -> what the down projection is given [T, ffn]."""
-    gate, up = np.split(stacked, 2, axis=1)
-    if activation is Activation.GATED_SILU:
-        return gate * sigmoid(gate) * up
-    if activation is Activation.GATED_GELU:
-        share = np.float32(0.5) * (np.float32(1) + np.asarray(_ERF(gate / math.sqrt(2)), np.float32))
-        return np.asarray(gate * share * up, np.float32)
-    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
-    return np.asarray(np.float32(0.5) * gate * (np.float32(1) + np.tanh(inner)) * up, np.float32)

@@ -1,9 +1,13 @@
 """One layer's tensors by the family's names, and the plainest things done with them."""
 
+import math
+
 import numpy as np
 
 from engine.compile.sources.checkpoint import Checkpoint, Float32
-from engine.models.network import Network, NormKind
+from engine.models.network import Activation, Network, NormKind
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 class LayerReader:
@@ -60,3 +64,15 @@ def sigmoid(x: Float32) -> Float32:
     with np.errstate(over="ignore"):
         result: Float32 = np.float32(1) / (np.float32(1) + np.exp(-x))
     return result
+
+
+def gated(stacked: Float32, activation: Activation = Activation.GATED_SILU) -> Float32:
+    """Gate and up side by side [T, 2 * ffn] -> what the down projection is given [T, ffn]."""
+    gate, up = np.split(stacked, 2, axis=1)
+    if activation is Activation.GATED_SILU:
+        return gate * sigmoid(gate) * up
+    if activation is Activation.GATED_GELU:
+        share = np.float32(0.5) * (np.float32(1) + np.asarray(_ERF(gate / math.sqrt(2)), np.float32))
+        return np.asarray(gate * share * up, np.float32)
+    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate**3)
+    return np.asarray(np.float32(0.5) * gate * (np.float32(1) + np.tanh(inner)) * up, np.float32)

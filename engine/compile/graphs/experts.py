@@ -30,12 +30,16 @@ def routed(
     if not (details.routing.is_usual and packed.choice_bias is None):
         choice, scores = _choice(graph, outputs, packed, details.routing)
     if rows:
-        numbers = _best(graph, choice, details.spec.chosen)
-        graph.reshape(numbers, 1, "rows", details.spec.chosen, name=EXPERTS)
-        graph.add_output(EXPERTS, "int64", 1, rows, details.spec.chosen)
+        tell_chosen(graph, _best(graph, choice, details.spec.chosen), details, rows)
     if packed.gate_up.matrix.block:
         return _quantised(graph, x, (choice, scores), packed, details)
     return _floats(graph, x, (choice, scores), packed, details)
+
+
+def tell_chosen(graph: GraphBuilder, numbers: str, details: ExpertDetails, rows: str) -> None:
+    """numbers [N, k] as an output."""
+    graph.reshape(numbers, 1, "rows", details.spec.chosen, name=EXPERTS)
+    graph.add_output(EXPERTS, "int64", 1, rows, details.spec.chosen)
 
 
 def _best(graph: GraphBuilder, scores: str, count: int) -> str:

@@ -12,6 +12,7 @@ from engine.bundle.segments import FLOAT, MASK, A, B, ranks_axis
 from engine.bundle.specs import STARTING, LoraModule
 from engine.compile.graphs.experts import routed
 from engine.compile.graphs.graph_builder import CONTEXT, CONTRIB, Dim, GraphBuilder
+from engine.compile.graphs.grouped_experts import grouped
 from engine.compile.quantisation.methods.table import METHODS
 from engine.compile.quantisation.packed import PackedLayer, PackedLinear
 from engine.compile.quantisation.weight_file import StoredTensor
@@ -216,15 +217,20 @@ class LayerWriter:
 
     def with_feed_forward(self, x: str, packed: PackedLayer, name: str = "") -> str:
         """x [1, N, hidden] plus what the feed-forward makes of it, or the experts that each row chooses."""
-        normed = self.normed(x, packed.ffn_norm)
-        grown = self._fed_forward(normed, packed)
+        grown = self._fed_forward(x, packed)
         return self.graph.op("Add", [x, self.normed(grown, packed.ffn_post_norm)], name=name)
 
-    def _fed_forward(self, normed: str, packed: PackedLayer) -> str:
+    def _fed_forward(self, x: str, packed: PackedLayer) -> str:
         graph, details, experts = self.graph, self.network.details.experts, packed.experts
+        normed = self.normed(x, packed.ffn_norm)
         dense = "" if packed.gate_up is None else self._dense(normed, packed.gate_up, packed.down)
         if experts is None or details is None:
             return dense
+        if (beside := experts.beside) is not None:
+            asked, given = self.normed(x, beside.router_norm), self.normed(x, beside.norm)
+            scores = linear(graph, asked, experts.router)
+            mixed = grouped(graph, given, scores, experts, details, self.activated, self.rows)
+            return graph.op("Add", [self.normed(dense, beside.dense_post_norm), self.normed(mixed, beside.post_norm)])
         mixed = routed(graph, normed, linear(graph, normed, experts.router), experts, details, self.rows)
         if not dense:
             return mixed

@@ -32,9 +32,10 @@ class ExpertPacker:
         experts = self._network.details.experts
         assert experts is not None
         tensors = ExpertTensors(self._checkpoint, self._network, layer)
-        factor, at = np.float32(scale * experts.routing.scale), f"layer_{layer}_experts"
+        at, count = f"layer_{layer}_experts", experts.spec.count
+        factor = tensors.scales() * np.float32(scale * experts.routing.scale)
         hidden, ffn = self._network.spec.hidden, experts.spec.ffn
-        numbers = range(experts.spec.count)
+        numbers = range(count)
         keeps = not method_of(self._arguments).is_exact
 
         def gate_up() -> Iterator[Pieces]:
@@ -44,14 +45,14 @@ class ExpertPacker:
         def down() -> Iterator[Pieces]:
             for expert in numbers:
                 self._on_read(tensors.stored_bytes())
-                yield (_scaled(tensors.kept_down(expert) if keeps else tensors.down(expert), factor),)
+                yield (_scaled(tensors.kept_down(expert) if keeps else tensors.down(expert), factor[expert]),)
 
         first, last = tensors.kept_gate_up(0), (tensors.kept_down(0),)
         first_matrix = self._store(file, f"{at}_gate_up", (2 * ffn, hidden), self._form(first, hidden), gate_up())
         down_matrix = self._store(file, f"{at}_down", (hidden, ffn), self._form(last, ffn), down())
         biases = [tensors.biases(expert) for expert in numbers]
         both = np.stack([in_turns(each[0], each[1]) for each in biases if each is not None]) if biases[0] else None
-        last_bias = np.stack([each[2] * factor for each in biases if each is not None]) if biases[0] else None
+        last_bias = np.stack([each[2] for each in biases if each is not None]) * factor[:, None] if biases[0] else None
         return (
             PackedStack(first_matrix, None if both is None else small.add(f"{at}_gate_up_bias", both)),
             PackedStack(down_matrix, None if last_bias is None else small.add(f"{at}_down_bias", last_bias)),

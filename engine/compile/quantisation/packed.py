@@ -61,15 +61,27 @@ class PackedStack:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedBeside:
+    """Norms [hidden] of the stream for the router and for the experts, behind these, and behind the feed-forward."""
+
+    router_norm: StoredTensor
+    norm: StoredTensor
+    post_norm: StoredTensor
+    dense_post_norm: StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
 class PackedExperts:
     """Of one layer. gate_up: rows of gate and up take turns. down holds the factor of what is routed. choice_bias
-    [experts]: what scores are chosen with. shared_gate: of what every row goes through as well, None = it has none."""
+    [experts]: what scores are chosen with. shared_gate: of what every row goes through as well, None = it has none.
+    beside: None = experts take what the feed-forward would."""
 
     router: PackedLinear
     gate_up: PackedStack
     down: PackedStack
     choice_bias: StoredTensor | None = None
     shared_gate: PackedLinear | None = None
+    beside: PackedBeside | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from engine.compile.quantisation.methods.blocks import Blocks
 from engine.compile.quantisation.methods.method import Activations, FloatMatrix, Method
 from engine.compile.quantisation.methods.table import UNROUNDED, embedding_bits, head_method, method_of, wide_method
 from engine.compile.quantisation.packed import (
+    PackedBeside,
     PackedDelta,
     PackedEnding,
     PackedExperts,
@@ -30,6 +31,7 @@ from engine.compile.quantisation.packed import (
 )
 from engine.compile.quantisation.weight_file import StoredTensor, WeightFile
 from engine.compile.sources.checkpoint import Checkpoint, Float32
+from engine.models.experts import BesideNames
 from engine.models.network import Network, QkNorm
 
 Run = TypeVar("Run")
@@ -211,7 +213,18 @@ class WeightPacker:
             gate = self._store(small, f"{at}_shared_gate", source, UNROUNDED, None)
         router_bias = small.add(f"{at}_router_bias", self._bias(router)) if router.has_bias else None
         stored = self._store(small, f"{at}_router", router, UNROUNDED, router_bias)
-        return PackedExperts(stored, *stacks, bias, gate)
+        beside = self._beside(small, layer, experts.beside) if experts.beside else None
+        return PackedExperts(stored, *stacks, bias, gate, beside)
+
+    def _beside(self, small: WeightFile, layer: int, names: BesideNames) -> PackedBeside:
+        hidden, at = self._network.spec.hidden, f"layer_{layer}"
+        scale = self.vector(names.router_scale.format(layer=layer), hidden) / np.float32(math.sqrt(hidden))
+        norms = {place: getattr(names, place) for place in ("norm", "post_norm", "dense_post_norm")}
+        stored = {
+            place: small.add(f"{at}_experts_{place}", self._norm(module.format(layer=layer), hidden))
+            for place, module in norms.items()
+        }
+        return PackedBeside(small.add(f"{at}_router_norm", scale), **stored)
 
     def _attention(self, small: WeightFile, layer: int) -> _Mixer:
         details, spec, heads = self._network.details, self._network.spec, self._network.heads_of(layer)

@@ -54,6 +54,13 @@ class ExpertTensors:
         gate, up = (found[0][part] for part in self._halves())
         return gate, up, found[1]
 
+    def scales(self) -> Float32:
+        """[count]: what each expert's output is multiplied with."""
+        beside, count = self._details.beside, self._details.spec.count
+        if beside is None:
+            return np.ones(count, np.float32)
+        return self._checkpoint.tensor(self._name(beside.expert_scale, 0), (count,))
+
     def stored_bytes(self) -> int:
         """Of one expert's matrices."""
         names = (self._name(name, 0) for name in (*self._form.gate_up, self._form.down))

@@ -64,7 +64,7 @@ ROPE = {
 @pytest.mark.parametrize(
     "changes,said",
     [
-        ({"enable_moe_block": True}, "enable_moe_block"),
+        ({"enable_moe_block": True, "num_experts": 8}, "use_double_wide_mlp is not supported beside experts"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
         ({"num_kv_shared_layers": 34}, "num_kv_shared_layers"),
     ],

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.compile.calibration.forward import gated, mixed_text
-from engine.compile.calibration.layer_reader import LayerReader, norm
+from engine.compile.calibration.forward import mixed_text
+from engine.compile.calibration.layer_reader import LayerReader, gated, norm
 from engine.compile.quantisation.choose.chosen_codes import CodesFolder
 from engine.compile.quantisation.choose.form import (
     Addition,

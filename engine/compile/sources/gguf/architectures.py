@@ -51,7 +51,19 @@ GEMMA4 = GEMMA | {
     f"{LAYER}.per_layer_projection": "blk.{layer}.proj",
     f"{LAYER}.post_per_layer_input_norm": "blk.{layer}.post_norm",
 }
-LAYER_SCALES = {f"{LAYER}.layer_scalar": "blk.{layer}.layer_output_scale.weight"}
+GEMMA4_EXPERTS = {
+    f"{LAYER}.router.proj": "blk.{layer}.ffn_gate_inp",
+    f"{LAYER}.pre_feedforward_layernorm_2": "blk.{layer}.pre_ffw_norm_2",
+    f"{LAYER}.post_feedforward_layernorm_1": "blk.{layer}.post_ffw_norm_1",
+    f"{LAYER}.post_feedforward_layernorm_2": "blk.{layer}.post_ffw_norm_2",
+}
+GEMMA4_TENSORS = {
+    f"{LAYER}.layer_scalar": "blk.{layer}.layer_output_scale.weight",
+    f"{LAYER}.router.scale": "blk.{layer}.ffn_gate_inp.scale",
+    f"{LAYER}.router.per_expert_scale": "blk.{layer}.ffn_down_exps.scale",
+    f"{LAYER}.experts.gate_up_proj": "blk.{layer}.ffn_gate_up_exps.weight",
+    f"{LAYER}.experts.down_proj": "blk.{layer}.ffn_down_exps.weight",
+}
 STACKED = {f"{LAYER}.mlp.gate_up_proj": "blk.{layer}.ffn_up"}
 PHI3 = {name: stored for name, stored in DENSE.items() if name not in (QUERY, KEY, VALUE, GATE, UP)}
 PHI3 |= STACKED | {f"{LAYER}.self_attn.qkv_proj": "blk.{layer}.attn_qkv"}
@@ -75,6 +87,7 @@ def _with_experts(mlp: str) -> dict[str, str]:
 EXPERTS, MIXTRAL = _with_experts(f"{LAYER}.mlp"), _with_experts(f"{LAYER}.block_sparse_moe")
 GRANITE_MOE = {name: stored for name, stored in MIXTRAL.items() if not name.endswith("block_sparse_moe.gate")}
 GRANITE_MOE |= {f"{LAYER}.block_sparse_moe.router.layer": "blk.{layer}.ffn_gate_inp"}
+GRANITE_MOE |= {f"{LAYER}.shared_mlp.{name}_proj": f"blk.{{layer}}.ffn_{name}_shexp" for name in ("gate", "up", "down")}
 SHARED = {
     f"{LAYER}.mlp.shared_expert.{name}_proj": f"blk.{{layer}}.ffn_{name}_shexp" for name in ("gate", "up", "down")
 }
@@ -223,7 +236,13 @@ MULTIPLIERS = {
 EXPERT_COUNT = "expert_count"
 COUNTS = {"num_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
 SIZES = COUNTS | {"moe_intermediate_size": "expert_feed_forward_length"}
+GEMMA4_SIZES = {
+    "num_experts": EXPERT_COUNT,
+    "top_k_experts": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
 LOCAL_COUNTS = {"num_local_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
+GRANITE_SIZES = LOCAL_COUNTS | {"shared_intermediate_size": "expert_shared_feed_forward_length"}
 LOCAL_SIZES = LOCAL_COUNTS | {"intermediate_size": "expert_feed_forward_length"}
 LATENT_SIZES = SIZES | {
     "n_routed_experts": EXPERT_COUNT,
@@ -285,7 +304,7 @@ ARCHITECTURES = {
         GgufArchitecture("smollm3", "SmolLM3ForCausalLM", DENSE, is_interleaved=True),
         GgufArchitecture("granite", "GraniteForCausalLM", DENSE, is_interleaved=True, keys=MULTIPLIERS),
         GgufArchitecture(
-            "granitemoe", "GraniteMoeForCausalLM", GRANITE_MOE, is_interleaved=True, keys=MULTIPLIERS | LOCAL_COUNTS
+            "granitemoe", "GraniteMoeForCausalLM", GRANITE_MOE, is_interleaved=True, keys=MULTIPLIERS | GRANITE_SIZES
         ),
         GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", HUNYUAN),
         GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM", DENSE),
@@ -295,7 +314,9 @@ ARCHITECTURES = {
         GgufArchitecture("gemma", "GemmaForCausalLM", DENSE, has_more_norms=True),
         GgufArchitecture("gemma2", "Gemma2ForCausalLM", GEMMA, has_more_norms=True, keys=CAPS),
         GgufArchitecture("gemma3", "Gemma3ForCausalLM", GEMMA, has_more_norms=True, keys=CAPS),
-        GgufArchitecture("gemma4", "Gemma4ForCausalLM", GEMMA4, LAYER_SCALES, keys=CAPS),
+        GgufArchitecture(
+            "gemma4", "Gemma4ForCausalLM", GEMMA4 | GEMMA4_EXPERTS, GEMMA4_TENSORS, keys=CAPS | GEMMA4_SIZES
+        ),
         GgufArchitecture(
             "gemma-embedding", "Gemma3TextModel", GEMMA, has_more_norms=True, facts=BOTH_WAYS, is_encoder=True
         ),

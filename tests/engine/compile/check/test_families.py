@@ -65,6 +65,12 @@ GEMMA4_LARGE = GEMMA4 | {
     "hidden_size_per_layer_input": 0,
     "use_bidirectional_attention": "vision",
 }
+GEMMA4_EXPERTS = GEMMA4_LARGE | {
+    "enable_moe_block": True,
+    "num_experts": 8,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 32,
+}
 LOCAL = {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "pad_token_id": 0}
 GLM = {
     "n_routed_experts": 8,
@@ -137,6 +143,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt-oss": ("GptOss", "gpt_oss", GPT_OSS),
     "gemma4-small": ("Gemma4", "gemma4", GEMMA4_SMALL),
     "gemma4-large": ("Gemma4", "gemma4", GEMMA4_LARGE),
+    "gemma4-experts": ("Gemma4", "gemma4", GEMMA4_EXPERTS),
     "gemma4-heads-alike": ("Gemma4", "gemma4", GEMMA4_SMALL | {"global_head_dim": 16, "max_position_embeddings": 128}),
     "deepseek-v2": ("DeepseekV2", "deepseek_v2", DEEPSEEK),
     "deepseek-v2-groups": ("DeepseekV2", "deepseek_v2", LATENT | GROUPS | {"routed_scaling_factor": 2.5}),

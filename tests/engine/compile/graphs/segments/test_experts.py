@@ -15,7 +15,8 @@ from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.calibration.experts import mixed_by_experts
 from engine.compile.graphs.experts import routed
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.graphs.layers import linear
+from engine.compile.graphs.grouped_experts import grouped
+from engine.compile.graphs.layers import FUSED, LayerWriter, linear
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks, int8_blocks
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile
@@ -23,7 +24,7 @@ from engine.compile.sources.checkpoint import Float32, SafetensorsCheckpoint, re
 from engine.compile.targets.cpu import whole_network
 from engine.models.experts import ClippedSwiglu, GroupScore, RouterScore, Routing
 from engine.models.family import read_network
-from engine.models.network import Network
+from engine.models.network import Activation, Network
 
 MakeOracle = Callable[..., tuple[Any, Path]]
 SIZES = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 1}
@@ -62,7 +63,11 @@ def rows_of(arguments: CompileArguments, network: Network, folder: Path, x: Floa
     # The operator may write over its input when nothing else reads it.
     normed = graph.op("Mul", ["x", graph.real(1.0)])
     outputs = linear(graph, normed, experts.router)
-    mixed = routed(graph, normed, outputs, experts, network.details.experts, "rows")
+    writer, details = LayerWriter(graph, FUSED, network), network.details.experts
+    if network.details.activation is Activation.GATED_SILU:
+        mixed = routed(graph, normed, outputs, experts, details, "rows")
+    else:
+        mixed = grouped(graph, normed, outputs, experts, details, writer.activated, "rows")
     graph.op("Mul", [mixed, graph.real(1.0)], name="y")
     graph.add_output("y", "float32", 1, "rows", network.spec.hidden)
     graph.add_output(outputs, "float32", 1, "rows", experts.router.matrix.outputs)
@@ -72,10 +77,11 @@ def rows_of(arguments: CompileArguments, network: Network, folder: Path, x: Floa
     return found[0], routing[0], chosen
 
 
+QUANTS = [(Quant.FP32, False), (Quant.INT8, False), (Quant.INT4, False), (Quant.INT4, True)]
+
+
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS)
-@pytest.mark.parametrize(
-    ("quant", "asymmetric"), [(Quant.FP32, False), (Quant.INT8, False), (Quant.INT4, False), (Quant.INT4, True)]
-)
+@pytest.mark.parametrize(("quant", "asymmetric"), QUANTS)
 def test_rows_are_those_of_the_definition(
     quant: Quant, asymmetric: bool, routing: Routing, make_oracle: MakeOracle, tmp_path: Path
 ) -> None:
@@ -83,9 +89,6 @@ def test_rows_are_those_of_the_definition(
     _, source = make_oracle("Qwen3Moe", **SIZES)
     tensors = load_file(source / "model.safetensors")
     tensors[BIAS.format(layer=0)] = np.linspace(-0.2, 0.2, 8, dtype=np.float32)
-    stored = {
-        name: rounded(value, quant, asymmetric) if ".experts." in name else value for name, value in tensors.items()
-    }
     save_file(tensors, source / "model.safetensors")
     changes: dict[str, object] = {}
     network = described(source, routing)
@@ -95,10 +98,32 @@ def test_rows_are_those_of_the_definition(
             "names": replace(network.details.experts.names, choice_bias=BIAS),
             "clipped": ClippedSwiglu(1.702, 0.5),
         }
-    network = described(source, routing, **changes)
+    compare(
+        described(source, routing, **changes), CompileArguments(source, tmp_path, quant=quant, asymmetric=asymmetric)
+    )
+
+
+@pytest.mark.parametrize(("quant", "asymmetric"), QUANTS)
+def test_rows_that_gelu_gates_are_those_of_the_definition(
+    quant: Quant, asymmetric: bool, make_oracle: MakeOracle, tmp_path: Path
+) -> None:
+    """Some experts have no row."""
+    _, source = make_oracle("Qwen3Moe", **(SIZES | {"num_experts": 24}))
+    network = described(source, Routing())
+    network = replace(network, details=replace(network.details, activation=Activation.GATED_GELU_TANH))
+    compare(network, CompileArguments(source, tmp_path, quant=quant, asymmetric=asymmetric))
+
+
+def compare(network: Network, arguments: CompileArguments) -> None:
+    """The graph of the first layer, stored so, with the definition on the numbers that are then stored."""
+    source, quant = arguments.source, arguments.quant
+    tensors = load_file(source / "model.safetensors")
     x = np.random.default_rng(1).normal(size=(1, 9, network.spec.hidden)).astype(np.float32)
-    arguments = CompileArguments(source, tmp_path, quant=quant, asymmetric=asymmetric)
-    found, outputs, chosen = rows_of(arguments, network, tmp_path, x)
+    found, outputs, chosen = rows_of(arguments, network, arguments.output, x)
+    stored = {
+        name: rounded(value, quant, arguments.asymmetric) if ".experts." in name else value
+        for name, value in tensors.items()
+    }
     save_file(stored, source / "model.safetensors")
     with SafetensorsCheckpoint(source) as checkpoint:
         expected = mixed_by_experts(checkpoint, network, 0, x[0], outputs)

@@ -60,11 +60,15 @@ RENAMED = {
     "deepseekv2": "deepseek2",
     "glm4moelite": "deepseek2",
     "gptoss": "gpt-oss",
+    # The converter writes the older architectures where all layers have attention.
+    "granitemoeshared": "granitemoe",
+    "granitemoehybrid": "granite",
 }
 TURNED = ("llama", "mistral3", "smollm3", "granite", "granitemoe")  # the converter re-orders their queries and keys
 MORE_NORMS = ("gemma", "gemma2", "gemma3")
 LLAMA_3 = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
 INTERLEAVED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+ROUTER_SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
 Floats = NDArray[np.float32]
 
 
@@ -104,7 +108,7 @@ def write_gguf(
         whole = whole.replace("expert_bias", "expert_bias.bias")
         if ".feed_forward.experts." in whole:
             whole = whole.removeprefix("model.")
-        written = names.get_name(whole, try_suffixes=(".weight", ".bias"))
+        written = names.get_name(whole, try_suffixes=(".weight", ".bias")) or of_router(whole)
         assert written is not None
         heads = next((config[count] for module, count in INTERLEAVED.items() if module in name), 0)
         turned = interleaved(value, heads) if architecture in TURNED and heads else value
@@ -130,6 +134,12 @@ def with_stacks(tensors: list[tuple[str, Floats]]) -> list[tuple[str, Floats]]:
     """The matrices of experts as one tensor of all of them."""
     halved: list[tuple[str, Floats]] = []
     for name, value in tensors:
+        if re.search(r"layers\.\d+\.experts\.", name):  # of Gemma 4, whose gate and up stay in one
+            halved.append((f"{name}.weight", value))
+            continue
+        if "shared_mlp" in name:
+            halved += of_shared(name, value, has_experts=any("block_sparse_moe" in other for other, _ in tensors))
+            continue
         is_granite = name.endswith("block_sparse_moe.input_linear.weight")
         if not is_granite and not name.endswith("experts.gate_up_proj"):
             halved.append((f"{name}.weight" if name.endswith("experts.down_proj") else name, value))
@@ -145,6 +155,21 @@ def with_stacks(tensors: list[tuple[str, Floats]]) -> list[tuple[str, Floats]]:
             continue
         stacks.setdefault(f"{expert[1]}.{expert[3]}", {})[int(expert[2])] = value
     return [*found.items(), *((name, np.stack([by[n] for n in sorted(by)])) for name, by in stacks.items())]
+
+
+def of_router(name: str) -> str:
+    """Gemma 4's two tensors that no table of names has."""
+    layer, ending = name.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{ROUTER_SCALES[ending]}"
+
+
+def of_shared(name: str, value: Floats, has_experts: bool) -> list[tuple[str, Floats]]:
+    """What every token of Granite goes through, by the names of those who have its matrices apart."""
+    mlp = name[: name.index("shared_mlp")] + ("mlp.shared_expert" if has_experts else "mlp")
+    if name.endswith("output_linear.weight"):
+        return [(f"{mlp}.down_proj.weight", value)]
+    gate, up = map(np.ascontiguousarray, np.split(value, 2))
+    return [(f"{mlp}.gate_proj.weight", gate), (f"{mlp}.up_proj.weight", up)]
 
 
 def with_halves(tensors: list[tuple[str, Floats]], config: dict[str, Any]) -> list[tuple[str, Floats]]:
@@ -267,8 +292,9 @@ def add_two_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 def add_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Of the feed-forward, and heads of keys, where layers are of one kind."""
-    if config.get("intermediate_size"):
-        writer.add_feed_forward_length(config["intermediate_size"])
+    width = "shared_intermediate_size" if config["model_type"] == "granitemoehybrid" else "intermediate_size"
+    if config.get(width):
+        writer.add_feed_forward_length(config[width])
     if config["model_type"] in ("lfm2", "lfm2_moe"):
         writer.add_head_count_kv([config["num_key_value_heads"] * (kind != "conv") for kind in config["layer_types"]])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
@@ -280,7 +306,7 @@ def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """How many, and of what size."""
     if count := config.get("num_experts", config.get("num_local_experts")):
         writer.add_expert_count(count)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
     if config["model_type"] in ("glm4_moe", "ernie4_5_moe"):
         add_shared_experts(writer, config)
     if config["model_type"] == "lfm2_moe":
@@ -288,6 +314,8 @@ def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if config["model_type"] == "granitemoeshared":
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
     if config.get("shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
@@ -320,7 +348,7 @@ def add_layer_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if config["model_type"] in ("granite", "granitemoe"):
+    if config["model_type"].startswith("granite"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])

@@ -21,13 +21,16 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.models.family import read_network
 from tests.engine.compile.check.test_families import (
     DEEPSEEK,
+    GEMMA4_EXPERTS,
     GEMMA4_LARGE,
     GEMMA4_SMALL,
     GLM,
     GRANITE,
+    GRANITE4,
     LATENT,
     LFM2,
     LFM2_MOE,
+    LOCAL,
     YARN,
 )
 from tests.engine.compile.check.test_transformers_parity import (
@@ -97,10 +100,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     # The converter writes the size that `block_auto_adjust_ff_dim` would make of the config's.
     "lfm2": ("Lfm2", LFM2 | {"block_auto_adjust_ff_dim": False}),
     "lfm2-moe": ("Lfm2Moe", LFM2_MOE),
-    "granite-moe": (
-        "GraniteMoe",
-        GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32},
-    ),
+    "granite4": ("GraniteMoeHybrid", GRANITE4),
+    "granite-moe": ("GraniteMoe", GRANITE | LOCAL),
+    "granite-moe-shared": ("GraniteMoeShared", GRANITE | LOCAL | {"shared_intermediate_size": 96}),
     "hunyuan": ("HunYuanDenseV1", {"head_dim": 16, "pad_token_id": 0}),
     "ernie": ("Ernie4_5", {"head_dim": 16, "pad_token_id": 0}),
     "olmo2": ("Olmo2", {"pad_token_id": 0}),
@@ -114,6 +116,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4-flash": ("Glm4MoeLite", LATENT | {"q_lora_rank": 24}),
     "gemma4-small": ("Gemma4", GEMMA4_SMALL),
     "gemma4-large": ("Gemma4", GEMMA4_LARGE),
+    "gemma4-experts": ("Gemma4", GEMMA4_EXPERTS),
 }
 
 
