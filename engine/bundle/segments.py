@@ -73,7 +73,7 @@ def recurrent_forms(spec: RecurrentSpec) -> tuple[dict[str, Form], dict[str, For
     """Inputs and outputs of the graph that takes rows of one sequence, and its state, one layer further."""
     tail: Form = (FLOAT, (1, *spec.tail_shape))
     memory: Form = (FLOAT, (1, *spec.memory_shape))
-    weight: Form = (FLOAT, (spec.channels, 1, spec.kernel))
+    weight: Form = (FLOAT, (spec.channels, 1, spec.columns))
     inputs = _step_forms(spec) | {CONV_WEIGHT: weight, TAIL: tail}
     outputs: dict[str, Form] = {OUT: (FLOAT, (1, FREE_ROWS, spec.value_width)), TAIL_OUT: tail}
     if not spec.has_memory:

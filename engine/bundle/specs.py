@@ -301,6 +301,7 @@ class RecurrentKind(StrEnum):
     """What a recurrent layer does with its rows."""
 
     GATED_DELTA = "gated_delta"  # a convolution, then the gated delta rule over a matrix for each head
+    MAMBA2 = "mamba2"  # a convolution, then decaying sums of outer products, a matrix for each head
     SHORT_CONV = "short_conv"  # a convolution over gated rows, whose outputs are gated: its last inputs are the state
 
 
@@ -321,12 +322,19 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
     @property
     def has_memory(self) -> bool:
         """Whether the state has matrices beside the convolution's last inputs."""
-        return self.kind is RecurrentKind.GATED_DELTA
+        return self.kind is not RecurrentKind.SHORT_CONV
 
     @property
     def inputs(self) -> int:
         """Numbers of a token that the first matrix of a layer gives."""
-        return self.channels + self.value_width * (1 if self.has_memory else 2)
+        steps = self.value_heads if self.kind is RecurrentKind.MAMBA2 else 0
+        return self.channels + self.value_width * (1 if self.has_memory else 2) + steps
+
+    @property
+    def columns(self) -> int:
+        """Numbers that the convolution's file has for a channel: its weights, and of Mamba2 its bias, and how much of
+        the channel's value is added to what the state gives."""
+        return self.kernel + (2 if self.kind is RecurrentKind.MAMBA2 else 0)
 
     @property
     def key_width(self) -> int:
@@ -372,8 +380,8 @@ class RecurrentSpec(msgspec.Struct, frozen=True):
         """What is wrong with it in a model of so many layers, "" when nothing is."""
         if list(self.layers) != sorted(set(self.layers)) or self.layers[-1] >= layers:
             return f"recurrent layers {list(self.layers)[:8]} are not ascending numbers below {layers}"
-        if self.has_memory and layers - 1 in self.layers:
-            return "the last layer is recurrent; it must have attention"
+        if len(self.layers) == layers:
+            return "no layer has attention"
         if self.value_heads % self.key_heads:
             return f"{self.value_heads} value heads are no multiple of {self.key_heads} key heads"
         if self.state_bytes > MOST_STATE_BYTES:

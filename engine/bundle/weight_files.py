@@ -130,8 +130,8 @@ CONV_WEIGHTS = "conv_weights.f32"
 
 
 def conv_shape(spec: RecurrentSpec) -> tuple[int, int, int]:
-    """[R, C, W]."""
-    return len(spec.layers), spec.channels, spec.kernel
+    """[R, C, W], with more columns for Mamba2."""
+    return len(spec.layers), spec.channels, spec.columns
 
 
 def check_conv_weights(manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from engine.compile.compilation import Compilation, Pipeline, describe, summary
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graphs_stage
 from engine.compile.graphs.layers import FUSED, NPU
 from engine.compile.graphs.pool import PartPlan, plan_parts
-from engine.compile.graphs.segments import conv_weights_stage
+from engine.compile.graphs.recurrence import conv_weights_stage
 from engine.compile.graphs.vision import vision_stage
 from engine.compile.plan import (
     check_arguments,

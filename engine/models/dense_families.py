@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from engine.bundle.manifest import DiffusionSpec
 from engine.bundle.model_spec import LayerAttention, RotationKind
-from engine.errors import CompileError, UnsupportedModel
+from engine.errors import CompileError
 from engine.models.config_fields import ConfigFields
 from engine.models.layer_kinds import declared_window, every_window, layer_count, switched_window
 from engine.models.network import Family, FamilyDetails, Multipliers, QkNorm, WeightNames
@@ -101,7 +101,7 @@ def _smollm3_details(config: ConfigFields) -> FamilyDetails:
 
 
 SMOLLM3 = Family("smollm3", "SmolLM3ForCausalLM", _smollm3_details, default_theta=2_000_000.0)
-# Granite 3 and dense Granite 4: Llama with four constants.
+# Granite 3: Llama with four constants.
 _MOST = 1e6
 
 
@@ -116,25 +116,6 @@ def _granite_details(config: ConfigFields) -> FamilyDetails:
 
 
 GRANITE = Family("granite", "GraniteForCausalLM", _granite_details)
-# Dense Granite 4 is a hybrid without experts and without recurrent layers; some releases know no positions.
-_GRANITE4_NAMES = WeightNames(
-    gate_up=("model.layers.{layer}.shared_mlp.input_linear",), down="model.layers.{layer}.shared_mlp.output_linear"
-)
-
-
-def _granite4_details(config: ConfigFields) -> FamilyDetails:
-    if experts := config.integer("num_local_experts", 0, 1 << 16, 0):
-        raise UnsupportedModel(f"num_local_experts {experts} is not supported for granitemoehybrid, only 0 is")
-    kinds = layer_count(config) * (LayerAttention(0, RotationKind.NONE),)
-    attention = () if config.raw("position_embedding_type") == "rope" else kinds
-    return replace(_granite_details(config), names=_GRANITE4_NAMES, attention=attention)
-
-
-def _granite4_ffn(config: ConfigFields) -> int:
-    return config.integer("shared_intermediate_size", 1, 1 << 20)
-
-
-GRANITE4 = Family("granitemoehybrid", "GraniteMoeHybridForCausalLM", _granite4_details, read_ffn=_granite4_ffn)
 # Hunyuan: heads of queries and keys are normed behind the rotation.
 _HUNYUAN_NAMES = WeightNames(
     q_norm="model.layers.{layer}.self_attn.query_layernorm", k_norm="model.layers.{layer}.self_attn.key_layernorm"
@@ -166,4 +147,4 @@ ERNIE = Family(
     is_interleaved=True,
 )
 
-DENSE = (LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, QWEN2, QWEN3, SDAR, SMOLLM3, GRANITE, GRANITE4, HUNYUAN, ERNIE)
+DENSE = (LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, PHI3, QWEN2, QWEN3, SDAR, SMOLLM3, GRANITE, HUNYUAN, ERNIE)

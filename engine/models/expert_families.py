@@ -146,16 +146,22 @@ _GRANITE_SPLIT_NAMES = replace(
 
 
 def _granite_moe_details(config: ConfigFields) -> FamilyDetails:
-    shared = config.integer("shared_intermediate_size", 0, 1 << 20, 0)
-    names = _GRANITE_SPLIT_NAMES if shared else _GRANITE_NAMES
-    experts = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config), shared), names=names)
+    # Files of llama.cpp have that feed-forward under the same architecture.
+    has_shared = config.integer("shared_intermediate_size", 0, 1 << 20, 0)
+    plain = ExpertDetails(read_experts(config, _OF_BLOCK, _all_layers(config)), names=_GRANITE_NAMES)
+    experts = granite_experts(config, is_split=True) if has_shared else plain
     return replace(GRANITE.read_details(config), experts=experts)
+
+
+def granite_experts(config: ConfigFields, is_split: bool = False) -> ExpertDetails:
+    """With one more feed-forward. is_split: gate and up of that are two matrices."""
+    keys = replace(_OF_BLOCK, shared="shared_intermediate_size")
+    names = _GRANITE_SPLIT_NAMES if is_split else _GRANITE_SHARED_NAMES
+    return ExpertDetails(read_experts(config, keys, _all_layers(config)), names=names)
 
 
 def _granite_shared_details(config: ConfigFields) -> FamilyDetails:
-    keys = replace(_OF_BLOCK, shared="shared_intermediate_size")
-    experts = ExpertDetails(read_experts(config, keys, _all_layers(config)), names=_GRANITE_SHARED_NAMES)
-    return replace(GRANITE.read_details(config), experts=experts)
+    return replace(GRANITE.read_details(config), experts=granite_experts(config))
 
 
 GRANITE_MOE = replace(

@@ -13,6 +13,7 @@ from engine.models.dense_families import DENSE
 from engine.models.expert_families import WITH_EXPERTS
 from engine.models.gemma4 import GEMMA4, GEMMA4_NESTED
 from engine.models.gpt_oss import GPT_OSS
+from engine.models.granite_hybrid import GRANITE4
 from engine.models.latent_families import WITH_LATENTS
 from engine.models.layer_kinds import sliding_layers
 from engine.models.lfm2 import LFM2
@@ -26,7 +27,7 @@ from engine.models.vision import VISION, deepstack_layers, reads_images
 
 # The table of families, and the step from config.json to a Network.
 
-_OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED)
+_OTHERS = (QWEN3_5, QWEN3_5_NESTED, LFM2, GPT_OSS, GEMMA4, GEMMA4_NESTED, GRANITE4)
 _ALL = (*DENSE, *POST_NORM, *WITH_EXPERTS, *_OTHERS, *WITH_LATENTS, *TEXT_MODELS, *VISION)
 FAMILIES = {family.architecture: family for family in _ALL}
 

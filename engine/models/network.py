@@ -95,8 +95,10 @@ class WeightNames:
 class RecurrentNames:
     """Modules and tensors of a recurrent layer; matrices are the name plus `.weight`, as is the norm.
 
-    qkv_gate: stacked along outputs: queries, keys and values before the convolution, then the output's gate.
+    qkv_gate: stacked along outputs: queries, keys and values before the convolution, then the output's gate; of Mamba2
+    the gate, values, keys and queries, then what decay gives elsewhere.
     decay: gives the argument of softplus, to which the tensor dt_bias is added. a_log: tensor, the decay's logarithm.
+    skip: tensor, what values of each head are added with, of Mamba2 alone.
     """
 
     qkv_gate: tuple[str, ...] = (
@@ -110,6 +112,7 @@ class RecurrentNames:
     conv: str = "model.layers.{layer}.linear_attn.conv1d"
     norm: str = "model.layers.{layer}.linear_attn.norm"
     output: str = "model.layers.{layer}.linear_attn.out_proj"
+    skip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,7 @@ class Family:
     the embedding where the config does not say. read_ffn: the width of the feed-forward, None = `intermediate_size`.
     text_group: where the config of a model for more than text keeps that of its text model, "" = it is the config.
     text_defaults: what that one means where it leaves a field out.
-    read_recurrent(config, layers): the layers without keys and values, for families that have such.
+    read_recurrent(config, layers): the layers without keys and values, for families that may have such.
     """
 
     name: str
@@ -225,7 +228,7 @@ class Family:
     read_ffn: Callable[[ConfigFields], int] | None = None
     text_group: str = ""
     text_defaults: Mapping[str, int] = field(default_factory=dict)
-    read_recurrent: Callable[[ConfigFields, int], RecurrentSpec] | None = None
+    read_recurrent: Callable[[ConfigFields, int], RecurrentSpec | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """How many parameters a network has, from its geometry."""
 
 from engine.bundle.model_spec import ModelSpec
+from engine.bundle.specs import RecurrentKind
 from engine.models.network import FamilyDetails, Network, QkNorm
 
 
@@ -57,6 +58,8 @@ def _of_recurrence(spec: ModelSpec) -> int:
     if recurrent is None:
         return 0
     layer = spec.hidden * (recurrent.inputs + recurrent.value_width) + recurrent.channels * recurrent.kernel
-    if recurrent.has_memory:
+    if recurrent.kind is RecurrentKind.MAMBA2:
+        layer += recurrent.channels + 3 * recurrent.value_heads + recurrent.value_width
+    elif recurrent.has_memory:
         layer += 2 * recurrent.value_heads * (spec.hidden + 1) + recurrent.value_dim
     return len(recurrent.layers) * layer

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.adapters.adapter import Adapter
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import BASE_ATTENTION
+from engine.bundle.segments import BASE_ATTENTION, OUT
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import ROUNDED, read_kv_scales
 from engine.errors import StepFailed
@@ -150,6 +150,7 @@ class SegmentRuntime(Runtime):
         self._cache_of = {layer: index for index, layer in enumerate(manifest.model.attention_layers)}
         without = (layer for layer in range(manifest.model.layers) if layer not in self._cache_of)
         self._state_of = {layer: index for index, layer in enumerate(without)}
+        self._ends_recurrent = manifest.model.layers - 1 in self._state_of
         self._rotary = rotary_tables(manifest.model)
         self._places = RowPlaces()
         self._row_of: NDArray[np.int64] = np.zeros(0, np.int64)  # where the rows of the last step were
@@ -228,7 +229,17 @@ class SegmentRuntime(Runtime):
         self._parts.mark("attention")
 
     def non_finite_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `rows` [M] whose new keys or values hold infinity or NaN."""
+        """Those of `rows` [M] with infinity or NaN in new keys or values, or in what a last layer without them gave."""
+        if self._ends_recurrent:
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = self._rows.rows(OUT, len(self._row_of))[0, self._row_of[rows]].sum(axis=1)
+            given = rows[~np.isfinite(sums)]
+        else:
+            given = rows[:0]
+        return np.union1d(given, self._of_attention(rows))
+
+    def _of_attention(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same of keys and values alone."""
         if self._non_finite is not None:
             return rows[np.isin(self._row_of[rows], self._non_finite.among(self._row_of[rows]))]
         spoiled: list[int] = []

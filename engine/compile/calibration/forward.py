@@ -1,8 +1,7 @@
 """The float definition of the network, in numpy, straight from the checkpoint: what the graphs are checked against.
 
-Written from the transformer's definition, and for recurrent layers from that of the gated delta rule, token by token;
-it shares no code with the graph writer. Shapes: T tokens, H heads, K key heads, D head_dim; of recurrent layers H value
-heads, K key size, V value size, W kernel.
+Written from the transformer's definition; it shares no code with the graph writer. Shapes: T tokens, H heads, K key
+heads, D head_dim.
 """
 
 import math
@@ -14,58 +13,9 @@ from numpy.typing import NDArray
 from engine.compile.calibration.attention import Kept, capped, mixed_by_attention, rotation_of
 from engine.compile.calibration.experts import mixed_by_experts
 from engine.compile.calibration.layer_reader import LayerReader, gated, norm, sigmoid
+from engine.compile.calibration.recurrence import mixed_by_recurrence
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.models.network import Network
-
-LENGTH_EPSILON = np.float32(1e-6)
-
-
-def mixed_by_recurrence(reader: LayerReader, stacked: Float32, x: Float32) -> Float32:
-    """Gated DeltaNet, or a gated convolution, from an empty state: what the output projection is given [T, H * V].
-
-    stacked: queries, keys, values and gate side by side [T, ...]. x [T, hidden]: normed, what they were made of.
-    """
-    names, spec = reader.network.details.recurrent_names, reader.network.spec.recurrent
-    assert spec is not None
-    weight = reader.tensor(f"{names.conv}.weight")[:, 0]
-    if not spec.has_memory:
-        first, gate, values = np.split(stacked, 3, axis=1)
-        return np.asarray(_convolved(first * values, weight) * gate, np.float32)
-    mixed, gate = np.split(stacked, [spec.channels], axis=1)
-    mixed = _convolved(mixed, weight)
-    mixed = mixed * sigmoid(mixed)
-    query, key, value = np.split(mixed, [spec.key_width, 2 * spec.key_width], axis=1)
-    repeats = spec.value_heads // spec.key_heads
-    query, key = (
-        np.repeat(_of_unit_length(part.reshape(len(x), spec.key_heads, -1)), repeats, axis=1) for part in (query, key)
-    )
-    query = query / np.sqrt(np.float32(spec.key_dim))
-    beta = sigmoid(reader.project(x, (names.beta,)))
-    step = np.logaddexp(np.float32(0), reader.project(x, (names.decay,)) + reader.tensor(names.dt_bias))
-    decay = np.exp(-np.exp(reader.tensor(names.a_log)) * step)
-    memory = np.zeros(spec.memory_shape, np.float32)
-    outputs = []
-    for row, values in enumerate(value.reshape(len(x), spec.value_heads, -1)):
-        memory = memory * decay[row][:, None, None]
-        wrong = beta[row][:, None] * (values - np.einsum("hkv,hk->hv", memory, key[row]))
-        memory = memory + key[row][:, :, None] * wrong[:, None, :]
-        outputs.append(np.einsum("hkv,hk->hv", memory, query[row]))
-    heads = norm(np.stack(outputs), reader.tensor(f"{names.norm}.weight"), reader.network.norm_epsilon)
-    gated = heads.reshape(len(x), -1) * gate * sigmoid(gate)
-    return np.asarray(gated, np.float32)
-
-
-def _convolved(x: Float32, weight: Float32) -> Float32:
-    """x [T, channels], each channel with its own weight [channels, W] over this token and those before."""
-    kernel = weight.shape[1]
-    padded = np.concatenate([np.zeros((kernel - 1, x.shape[1]), np.float32), x])
-    return np.asarray(sum(padded[tap : tap + len(x)] * weight[:, tap] for tap in range(kernel)), np.float32)
-
-
-def _of_unit_length(x: Float32) -> Float32:
-    result: Float32 = x / np.sqrt(np.sum(np.square(x), axis=-1, keepdims=True) + LENGTH_EPSILON)
-    return result
-
 
 _HEAD_ROWS = 16_384
 

@@ -1,41 +1,23 @@
-"""The linear graphs of a segmented bundle and the graphs of its sequences: recurrent layers and attention.
+"""The linear graphs of a segmented bundle.
 
 Every node costs some microseconds on a pass of one row, so rows keep rank 3 and heads are never transposed.
 Shapes: N rows, H query heads on K key heads of D numbers each.
-Recurrent layers: N rows of one sequence, C channels, W kernel, G key heads, H value heads, K key size, V value size.
-Definition: transformers `Qwen3_5GatedDeltaNet`.
 """
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from engine.bundle.manifest import describe_file
 from engine.bundle.model_spec import HeadForm, RopeSpec
 from engine.bundle.segments import (
-    BETA,
-    CONV_IN,
-    CONV_WEIGHT,
-    DECAY,
     GAIN,
     GATE_IN,
     GATE_OUT,
     LAYER_INPUTS,
-    MEMORY,
-    MEMORY_OUT,
-    OUT,
     SINKS,
-    TAIL,
-    TAIL_OUT,
-    recurrent_forms,
 )
-from engine.bundle.specs import LoraModule, RecurrentSpec
+from engine.bundle.specs import LoraModule
 from engine.bundle.vision import EMBEDDED, EMBEDS, deepstack_name
-from engine.bundle.weight_files import CONV_WEIGHTS, conv_shape, write_conv_weights
-from engine.compile.compilation import Compilation
 from engine.compile.graphs.embedding import embed
-from engine.compile.graphs.graph_builder import CONTRIB, LOGIT_ROWS, ROWS, GraphBuilder
+from engine.compile.graphs.graph_builder import LOGIT_ROWS, ROWS, GraphBuilder
 from engine.compile.graphs.latents import start_latents, values_alone
 from engine.compile.graphs.layers import (
     COS_INPUT,
@@ -48,138 +30,12 @@ from engine.compile.graphs.layers import (
     linear,
     rotate_rows,
 )
-from engine.compile.quantisation.packed import (
-    PackedEnding,
-    PackedLayer,
-    PackedLayerInputs,
-    PackedPart,
-    PackedRecurrence,
-)
+from engine.compile.graphs.recurrence import recurrent_output, start_recurrence
+from engine.compile.quantisation.packed import PackedEnding, PackedLayer, PackedLayerInputs, PackedPart
 from engine.compile.quantisation.weight_file import StoredTensor
 from engine.models.network import Network, QkNorm
 
 DTYPE = "float32"
-NORM_EPSILON = 1e-6  # of the length of queries and keys
-
-
-def start_recurrence(layers: LayerWriter, x: str, stacked: str, packed: PackedRecurrence) -> None:
-    """x [1, N, hidden], normed, and its stacked product [1, N, C + H * V] -> what the recurrence takes, and its gate.
-
-    decay is a logarithm: -exp(A_log) * softplus(a + dt_bias). beta is a sigmoid.
-    """
-    graph, spec = layers.graph, _spec(layers)
-    if packed.delta is None:
-        _start_convolution(graph, spec, stacked)
-        return
-    widths = graph.integers(spec.channels, spec.value_width)
-    graph.node("Split", [stacked, widths], [CONV_IN, GATE_OUT], axis=-1)
-    heads = graph.integers(spec.value_heads, spec.value_heads)
-    beta, step = graph.op_many("Split", [linear(graph, x, packed.delta.steps), heads], 2, axis=-1)
-    graph.op("Sigmoid", [beta], name=BETA)
-    shifted = graph.op("Add", [step, graph.parameter(packed.delta.dt_bias)])
-    graph.op("Mul", [graph.op("Softplus", [shifted]), graph.parameter(packed.delta.rate)], name=DECAY)
-    widths_of = {CONV_IN: spec.channels, DECAY: spec.value_heads, BETA: spec.value_heads, GATE_OUT: spec.value_width}
-    for name, width in widths_of.items():
-        graph.add_output(name, DTYPE, 1, ROWS, width)
-
-
-def _start_convolution(graph: GraphBuilder, spec: RecurrentSpec, stacked: str) -> None:
-    """Gate, gate of the outputs and values side by side [1, N, 3 * C]: the first times the values is convolved."""
-    widths = graph.integers(*[spec.channels] * 3)
-    gate, _, values = graph.node("Split", [stacked, widths], ["first_gate", GATE_OUT, "ungated"], axis=-1)
-    graph.op("Mul", [gate, values], name=CONV_IN)
-    for name in (CONV_IN, GATE_OUT):
-        graph.add_output(name, DTYPE, 1, ROWS, spec.channels)
-
-
-def recurrent_output(layers: LayerWriter, rows: str, packed: PackedRecurrence) -> str:
-    """Declares what the recurrence gave and its gate [1, N, H * V]; each head normed, times silu(gate)."""
-    graph, spec = layers.graph, _spec(layers)
-    for name in (OUT, GATE_IN):
-        graph.add_input(name, DTYPE, 1, rows, spec.value_width)
-    if packed.delta is None:
-        return graph.op("Mul", [OUT, GATE_IN])
-    apart = graph.reshape(OUT, 1, f"{rows}*{spec.value_heads}", spec.value_dim)
-    normed = graph.reshape(layers.norm(apart, graph.parameter(packed.delta.norm)), 1, rows, spec.value_width)
-    return graph.op("Mul", [normed, layers.lowering.silu(graph, GATE_IN)])
-
-
-def recurrent_graph(spec: RecurrentSpec) -> GraphBuilder:
-    """Rows of one sequence through the convolution and, where there is one, the gated delta rule, from one state to
-    the next.
-
-    state and conv_state are not changed: the new ones are outputs, with memory of their own.
-    """
-    graph = GraphBuilder(DTYPE, None)
-    inputs, outputs = recurrent_forms(spec)
-    for name, (dtype, dims) in inputs.items():
-        graph.add_input(name, dtype, *dims)
-    turned = graph.op("Transpose", [CONV_IN], perm=[0, 2, 1])
-    convolved = graph.node(
-        "CausalConvWithState",
-        [turned, CONV_WEIGHT, "", TAIL],
-        ["convolved", TAIL_OUT],
-        CONTRIB,
-        **({"activation": "silu"} if spec.has_memory else {}),
-    )[0]
-    rows = graph.op("Transpose", [convolved], name="" if spec.has_memory else OUT, perm=[0, 2, 1])
-    if spec.has_memory:
-        _add_delta_rule(graph, spec, rows)
-    for name, (dtype, dims) in outputs.items():
-        graph.add_output(name, dtype, *dims)
-    return graph
-
-
-def _add_delta_rule(graph: GraphBuilder, spec: RecurrentSpec, rows: str) -> None:
-    """rows [1, N, C]: queries, keys and values."""
-    widths = graph.integers(spec.key_width, spec.key_width, spec.value_width)
-    query, key, value = graph.op_many("Split", [rows, widths], 3, axis=-1)
-    # A row of unit length; queries also carry the scale 1 / sqrt(K).
-    unit = 1.0 / math.sqrt(spec.key_dim)
-    query, key = _of_length(graph, spec, query, unit * unit), _of_length(graph, spec, key, unit)
-    graph.node(
-        "LinearAttention",
-        [query, key, value, MEMORY, DECAY, BETA],
-        [OUT, MEMORY_OUT],
-        CONTRIB,
-        q_num_heads=spec.value_heads,
-        kv_num_heads=spec.value_heads,
-        update_rule="gated_delta",
-        scale=1.0,
-    )
-
-
-def _of_length(graph: GraphBuilder, spec: RecurrentSpec, x: str, scale: float) -> str:
-    """x [1, N, G * K] -> [1, N, H * K]: every head x / |x| * sqrt(K) * scale, repeated for the values it serves.
-
-    The norm over K numbers takes their mean, so its epsilon is a K-th of that of their sum.
-    """
-    apart = graph.reshape(x, 1, f"{ROWS}*{spec.key_heads}", spec.key_dim)
-    weight = graph.constant(np.full(spec.key_dim, scale, np.float32))
-    normed = graph.op("RMSNormalization", [apart, weight], axis=-1, epsilon=NORM_EPSILON / spec.key_dim)
-    repeats = spec.value_heads // spec.key_heads
-    if repeats > 1:
-        single = graph.reshape(normed, 1, f"{ROWS}*{spec.key_heads}", 1, spec.key_dim)
-        normed = graph.op("Expand", [single, graph.integers(1, 1, repeats, 1)])
-    return graph.reshape(normed, 1, ROWS, spec.value_heads * spec.key_dim)
-
-
-def conv_weights_stage(work: Compilation) -> None:
-    """Write the convolutions of all recurrent layers, if there are any."""
-    spec, names = work.network.spec.recurrent, work.network.details.recurrent_names
-    if spec is None:
-        return
-    modules = [names.conv.format(layer=layer) for layer in spec.layers]
-    shape = (spec.channels, 1, spec.kernel)
-    weights = [work.checkpoint.tensor(f"{module}.weight", shape) for module in modules]
-    write_conv_weights(work.folder, np.stack(weights).reshape(conv_shape(spec)))
-    work.files[CONV_WEIGHTS] = describe_file(work.folder / CONV_WEIGHTS)
-
-
-def _spec(layers: LayerWriter) -> RecurrentSpec:
-    spec = layers.network.spec.recurrent
-    assert spec is not None
-    return spec
 
 
 IDS, HIDDEN_IN, HIDDEN_OUT, ATTENDED, LOGITS = "input_ids", "hidden_in", "hidden_out", "attended", "logits"

@@ -33,13 +33,13 @@ class PackedTable:
 
 @dataclass(frozen=True, slots=True)
 class PackedDelta:
-    """What only a layer with the gated delta rule has.
+    """What only a layer whose state has matrices has.
 
-    steps: two numbers for each value head, of beta and of the decay. rate [heads]: -exp(A_log). dt_bias [heads].
-    norm [value size]: of the outputs of a head.
+    steps: two numbers for each value head, of beta and of the decay; None = the layer's first matrix gives the latter
+    (Mamba2). rate [heads]: -exp(A_log). dt_bias [heads]. norm: of the outputs of a head [value size], or of all.
     """
 
-    steps: PackedLinear
+    steps: PackedLinear | None
     rate: StoredTensor
     dt_bias: StoredTensor
     norm: StoredTensor

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from engine.bundle.specs import ModelTask
+from engine.bundle.specs import ModelTask, RecurrentKind
 from engine.compile.arguments import CompileArguments
 from engine.compile.graphs.embedding import store_integer_table, store_table
 from engine.compile.graphs.pool import PartPlan
@@ -272,14 +272,16 @@ class WeightPacker:
         recurrent = spec.recurrent
         assert recurrent is not None
         heads = recurrent.value_heads
-        steps = LinearSource(
-            (names.beta.format(layer=layer), names.decay.format(layer=layer)), (heads, heads), spec.hidden
-        )
-        # A decay is an exponential, and these are few: they are never rounded.
-        stored = self._store(small, f"{at}_steps", steps, UNROUNDED, None)
+        is_mamba2, stored = recurrent.kind is RecurrentKind.MAMBA2, None
+        if not is_mamba2:
+            modules = (names.beta.format(layer=layer), names.decay.format(layer=layer))
+            steps = LinearSource(modules, (heads, heads), spec.hidden)
+            # A decay is an exponential, and these are few: they are never rounded.
+            stored = self._store(small, f"{at}_steps", steps, UNROUNDED, None)
         rate = -np.exp(self.vector(names.a_log.format(layer=layer), heads))
         dt_bias = self.vector(names.dt_bias.format(layer=layer), heads)
-        norm = self.vector(f"{names.norm.format(layer=layer)}.weight", recurrent.value_dim)
+        width = recurrent.value_width if is_mamba2 else recurrent.value_dim
+        norm = self.vector(f"{names.norm.format(layer=layer)}.weight", width)
         return PackedDelta(
             stored,
             small.add(f"{at}_rate", rate),

@@ -29,7 +29,8 @@ from engine.compile.graphs.attention import attention_graphs, masked_attention_g
 from engine.compile.graphs.graph_builder import GraphBuilder
 from engine.compile.graphs.layers import lora_modules
 from engine.compile.graphs.pool import PartPlan
-from engine.compile.graphs.segments import linear_graph, recurrent_graph
+from engine.compile.graphs.recurrence import recurrent_graph
+from engine.compile.graphs.segments import linear_graph
 from engine.compile.plan import kv_type, tries_int8
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile

@@ -56,6 +56,8 @@ def _randomise(name: str, parameter: torch.Tensor) -> None:
     """Values that make every part of the network matter: the library's own start is almost zero."""
     if name.endswith(("bias", "sinks")):
         parameter.normal_(0, 0.3)
+    elif name.endswith("A_log"):
+        parameter.uniform_(-3, 1)
     elif "norm" in name or name.endswith(("scale", ".D")):
         parameter.uniform_(0.5, 1.5)
     elif "embed" in name:

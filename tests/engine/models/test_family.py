@@ -59,7 +59,7 @@ WITH_EXPERTS = (
 HEADS = {"qk_nope_head_dim": 16, "v_head_dim": 16}
 MORE: dict[str, dict[str, Any]] = {
     "SDARForCausalLM": {"mask_token_id": 99},
-    "GraniteMoeHybridForCausalLM": {"shared_intermediate_size": 128},
+    "GraniteMoeHybridForCausalLM": {"shared_intermediate_size": 128, "layer_types": ["attention"] * 2},
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
     **{f"{name}ForCausalLM": EXPERTS for name in (*WITH_EXPERTS, "GptOss")},
     **{f"{name}ForCausalLM": EXPERTS | HEADS for name in ("DeepseekV2", "Glm4MoeLite")},

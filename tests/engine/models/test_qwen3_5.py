@@ -82,7 +82,6 @@ def test_a_quarter_of_a_head_turns_unless_the_config_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 22}, "the last layer is recurrent"),
         ({"full_attention_interval": 1}, "no layer is of type 'linear_attention'"),
         ({"layer_types": ["linear_attention"] * 3}, "layer_types must name 24 layers"),
         ({"layer_types": ["mamba"] * 24}, "layer type 'mamba' is not supported"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.bundle.specs import RecurrentKind
 from engine.models.network import Network
 
 Float64 = NDArray[np.float64]
@@ -223,8 +224,8 @@ def readers(network: Network, layer: int) -> tuple[str, ...]:
     if layer in network.spec.attention_layers:
         return details.names.qkv
     names = details.recurrent_names
-    steps = (names.beta, names.decay) if network.spec.recurrent and network.spec.recurrent.has_memory else ()
-    return (*names.qkv_gate, *steps)
+    has_steps = network.spec.recurrent is not None and network.spec.recurrent.kind is RecurrentKind.GATED_DELTA
+    return (*names.qkv_gate, *((names.beta, names.decay) if has_steps else ()))
 
 
 def value_module(network: Network) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from enum import IntEnum
 from engine.compile.sources.gguf.header import GgufHeader
 from engine.errors import UnsupportedModel
 from engine.files import brief
+from engine.models.granite_hybrid import SPLIT_MLP
 
 ARCHITECTURE = "general.architecture"
 # Facts of the network that are stored as tensors.
@@ -135,6 +136,18 @@ LFM2_MOE = LFM2 | {
     **{f"{FEED_FORWARD}.experts.{name}_proj": f"blk.{{layer}}.ffn_{name}_exps" for name in ("gate", "up", "down")},
 }
 LFM2_BIAS = {f"{FEED_FORWARD}.expert_bias": "blk.{layer}.exp_probs_b.bias"}
+MAMBA2 = f"{LAYER}.mamba"
+GRANITE_HYBRID = GRANITE_MOE | {
+    f"{MAMBA2}.in_proj": "blk.{layer}.ssm_in",
+    f"{MAMBA2}.conv1d": "blk.{layer}.ssm_conv1d",
+    f"{MAMBA2}.norm": "blk.{layer}.ssm_norm",
+    f"{MAMBA2}.out_proj": "blk.{layer}.ssm_out",
+}
+GRANITE_HYBRID_TENSORS = {
+    f"{MAMBA2}.A_log": "blk.{layer}.ssm_a",
+    f"{MAMBA2}.D": "blk.{layer}.ssm_d",
+    f"{MAMBA2}.dt_bias": "blk.{layer}.ssm_dt.bias",
+}
 MODERN_BERT = {
     "model.embeddings.tok_embeddings": "token_embd",
     "model.embeddings.norm": "token_embd_norm",
@@ -243,6 +256,13 @@ GEMMA4_SIZES = {
 }
 LOCAL_COUNTS = {"num_local_experts": EXPERT_COUNT, "num_experts_per_tok": "expert_used_count"}
 GRANITE_SIZES = LOCAL_COUNTS | {"shared_intermediate_size": "expert_shared_feed_forward_length"}
+MAMBA2_SIZES = {
+    "mamba_n_heads": "ssm.time_step_rank",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_d_ssm": "ssm.inner_size",
+    "mamba_d_conv": "ssm.conv_kernel",
+}
 LOCAL_SIZES = LOCAL_COUNTS | {"intermediate_size": "expert_feed_forward_length"}
 LATENT_SIZES = SIZES | {
     "n_routed_experts": EXPERT_COUNT,
@@ -305,6 +325,15 @@ ARCHITECTURES = {
         GgufArchitecture("granite", "GraniteForCausalLM", DENSE, is_interleaved=True, keys=MULTIPLIERS),
         GgufArchitecture(
             "granitemoe", "GraniteMoeForCausalLM", GRANITE_MOE, is_interleaved=True, keys=MULTIPLIERS | GRANITE_SIZES
+        ),
+        GgufArchitecture(
+            "granitehybrid",
+            "GraniteMoeHybridForCausalLM",
+            GRANITE_HYBRID,
+            GRANITE_HYBRID_TENSORS,
+            is_interleaved=True,
+            keys=MULTIPLIERS | GRANITE_SIZES | MAMBA2_SIZES,
+            facts={SPLIT_MLP: True},
         ),
         GgufArchitecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", HUNYUAN),
         GgufArchitecture("ernie4_5", "Ernie4_5ForCausalLM", DENSE),

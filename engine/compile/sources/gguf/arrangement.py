@@ -25,6 +25,7 @@ from engine.compile.sources.gguf.architectures import (
     DELTA,
     DT_BIAS,
     KEY,
+    MAMBA2,
     MIXED,
     NORMS,
     OUTPUT_GATE,
@@ -85,7 +86,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What to undo. is_flat: the file lacks the middle axis of length 1.
+    """What to undo. is_flat: the file lacks the middle axis of length 1. is_vector: it has a second axis.
 
     restore(tensor, values): values of the checkpoint, for vectors; CompileError begins with `tensor`.
     """
@@ -93,6 +94,7 @@ class Arrangement:
     rows: Order | None = None
     columns: Tiles | None = None
     is_flat: bool = False
+    is_vector: bool = False
     restore: Callable[[str, Float32], Float32] | None = None
 
 
@@ -109,6 +111,10 @@ def arrangements(architecture: GgufArchitecture, geometry: GgufGeometry) -> Mapp
         found = _recurrent(geometry.recurrent)
     if SHORT_CONVOLUTION in architecture.modules:
         found[f"{SHORT_CONVOLUTION}.weight"] = Arrangement(is_flat=True)
+    if f"{MAMBA2}.conv1d" in architecture.modules:
+        vectors = dict.fromkeys((f"{MAMBA2}.D", f"{MAMBA2}.norm.weight"), Arrangement(is_vector=True))
+        rate = Arrangement(is_vector=True, restore=_logarithm)
+        found |= vectors | {f"{MAMBA2}.A_log": rate, f"{MAMBA2}.conv1d.weight": Arrangement(is_flat=True)}
     if architecture.has_more_norms:
         found |= {f"{norm}.weight": Arrangement(restore=_without_one) for norm in NORMS}
     return {name.format(layer=layer): each for name, each in found.items() for layer in range(geometry.layers)}

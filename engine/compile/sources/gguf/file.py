@@ -103,6 +103,7 @@ def network_config(
         **{name: fields.number(key, 0.0, 1e6, None) for name, key in architecture.keys.items() if fields.has(key)},
         **architecture.facts,
         **({"norm_topk_prob": fields.flag(NORMALISED, False)} if fields.has(NORMALISED) else {}),
+        "position_embedding_type": "rope" if fields.flag("rope.scaling.finetuned", True) else None,
         "use_qk_norm": "model.layers.0.self_attn.q_norm.weight" in tensors,
         **_gemma_scale(architecture, geometry, fields),
         "partial_rotary_factor": turned / geometry.head_dim,
@@ -119,7 +120,7 @@ def network_config(
 
 
 def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, object]:
-    """A number, or one for each layer: those with none have short convolutions."""
+    """A number, or one for each layer: those with none have short convolutions, or a state."""
     if fields.has(KEY_LENGTH_OF_WINDOWS):
         return {"num_key_value_heads": fields.each(KEY_HEADS, geometry.layers, 1, geometry.heads)[0]}
     if not fields.is_array(KEY_HEADS):
@@ -127,7 +128,8 @@ def _key_heads(fields: ArchitectureFields, geometry: GgufGeometry) -> dict[str, 
     counts = fields.counts(KEY_HEADS, geometry.layers)
     if len(set(counts) - {0}) != 1:
         raise UnsupportedModel(f"{fields.title}: {fields.key(KEY_HEADS)} that differ between layers are not supported")
-    kinds = [ATTENTION_LAYER if count else CONVOLUTION for count in counts]
+    other = RECURRENT_LAYER if fields.has("ssm.state_size") else CONVOLUTION
+    kinds = [ATTENTION_LAYER if count else other for count in counts]
     return {"num_key_value_heads": max(counts)} | ({"layer_types": kinds} if 0 in counts else {})
 
 

@@ -67,7 +67,7 @@ class GgufTensors:
         self._title = header.path.name
         self._arranged = arrangements(architecture, geometry)
         self._stored = {
-            name: _with_flat_axis(stored) if self._arrangement(name).is_flat else stored
+            name: _as_arranged(stored, self._arrangement(name))
             for name, stored in _renamed(header, architecture, geometry).items()
         }
         self._used = {ROPE_FACTORS, *LONG_FACTORS.values()}
@@ -219,6 +219,9 @@ def _renamed(header: GgufHeader, architecture: GgufArchitecture, geometry: GgufG
     return {known.get(name, name): stored for name, stored in header.tensors.items()}
 
 
-def _with_flat_axis(stored: StoredRows) -> StoredRows:
-    """[channels, kernel] as [channels, 1, kernel]."""
-    return replace(stored, shape=(stored.shape[0], 1, stored.shape[1])) if len(stored.shape) == 2 else stored
+def _as_arranged(stored: StoredRows, arrangement: Arrangement) -> StoredRows:
+    """[channels, kernel] as [channels, 1, kernel], or all numbers as a vector."""
+    if arrangement.is_vector:
+        return replace(stored, shape=(math.prod(stored.shape),), row_bytes=stored.bytes)
+    is_flat = arrangement.is_flat and len(stored.shape) == 2
+    return replace(stored, shape=(stored.shape[0], 1, stored.shape[1])) if is_flat else stored

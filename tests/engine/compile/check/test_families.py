@@ -39,6 +39,23 @@ GRANITE4 = GRANITE | {
     "layer_types": ["full_attention"] * 3,
     "position_embedding_type": "rope",
 }
+GRANITE_HYBRID = GRANITE4 | {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "position_embedding_type": None,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+    "mamba_chunk_size": 16,
+}
+GRANITE_HYBRID_MOE = GRANITE_HYBRID | {
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 32,
+    "mamba_n_groups": 1,
+    "mamba_conv_bias": False,
+    "layer_types": ["full_attention", "linear_attention"] * 2,
+}
 LFM2 = {
     "num_hidden_layers": 4,
     "layer_types": ["full_attention", "conv", "full_attention", "conv"],
@@ -118,6 +135,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granite": ("Granite", "granite", GRANITE),
     "granite4": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE4),
     "granite4-nope": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE4 | {"position_embedding_type": "nope"}),
+    "granite4-hybrid": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE_HYBRID),
+    "granite4-hybrid-moe": ("GraniteMoeHybrid", "granitemoehybrid", GRANITE_HYBRID_MOE),
     "lfm2": ("Lfm2", "lfm2", LFM2),
     "lfm2-ends-with-attention": ("Lfm2", "lfm2", LFM2 | {"layer_types": LFM2["layer_types"][::-1]}),
     "lfm2-moe": ("Lfm2Moe", "lfm2_moe", LFM2_MOE),

@@ -1,9 +1,10 @@
-"""Layers with windows and short convolutions, as served: the tokens of transformers."""
+"""Layers with windows, short convolutions and Mamba2, as served: the tokens of transformers."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,9 @@ from engine.compile.arguments import Layout, Quant
 from engine.config import EngineConfig
 from engine.request import Request, SamplingParams
 from engine.worker.assembly import Assembled, assemble
+from tests.engine.compile.check.test_families import GRANITE_HYBRID
 
+MakeOracle, Build = Callable[..., tuple[Any, Path]], Callable[..., tuple[Path, Manifest]]
 WINDOW = 16
 TOKENS = 160
 
@@ -32,15 +35,40 @@ def answer(loop: Assembled, name: str, prompt: list[int], most: Callable[[], Non
 @pytest.mark.parametrize("kinds", [("conv", "full_attention"), ("full_attention", "conv")])
 def test_short_convolutions(
     kinds: tuple[str, str],
-    make_oracle: Callable[..., tuple[Any, Path]],
-    build: Callable[..., tuple[Path, Manifest]],
+    make_oracle: MakeOracle,
+    build: Build,
     prompt: list[int],
 ) -> None:
     """LFM2: a prompt in pieces, then decodes; then one that goes on from a remembered state."""
     changes = {"num_hidden_layers": 4, "layer_types": [*kinds, *kinds], "hidden_size": 128, "head_dim": 32}
     model, source = make_oracle("Lfm2", block_multiple_of=16, pad_token_id=0, **changes)
+    answers_as(model, served_from(build, source), prompt)
+
+
+def test_mamba2(make_oracle: MakeOracle, build: Build, prompt: list[int]) -> None:
+    """The same of Granite 4, whose last layer has a state and no keys and values."""
+    model, source = make_oracle("GraniteMoeHybrid", **GRANITE_HYBRID)
+    answers_as(model, served_from(build, source), prompt)
+
+
+def test_a_last_layer_without_keys_tells_what_is_not_finite(
+    make_oracle: MakeOracle, build: Build, prompt: list[int]
+) -> None:
+    """In a step of no logits already, so that no state of it is remembered."""
+    _, source = make_oracle("GraniteMoeHybrid", **GRANITE_HYBRID)
+    served = served_from(build, source)
+    served.runtime._recurrent._weights[-1, 0] = np.nan  # type: ignore[attr-defined]
+    served.loop.add(Request("a", tuple(prompt), SamplingParams(max_tokens=4)), (), seed=1, now_s=0.0)
+    failures = served.loop.step().failures
+    assert [failure.message for failure in failures] == ["the graph returned keys or values that are not finite"]
+
+
+def served_from(build: Build, source: Path) -> Assembled:
     folder, _ = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
-    served = assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
+    return assemble(EngineConfig(str(folder), threads=1, max_rows=24, spin="off"))
+
+
+def answers_as(model: Any, served: Assembled, prompt: list[int]) -> None:
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
     for name in ("a", "b"):
         assert answer(served, name, prompt) == expected[0, len(prompt) :].tolist()

@@ -43,10 +43,19 @@ def test_logits_are_those_of_transformers_however_a_text_is_cut(hybrid: Hybrid, 
         {"linear_num_value_heads": 2, "linear_conv_kernel_dim": 2},
         {"layer_types": ["linear_attention", "full_attention"] * 2, "num_hidden_layers": 4},
         {"layer_types": ["full_attention", "linear_attention", "full_attention"], "num_hidden_layers": 3},
+        {"layer_types": ["full_attention", "linear_attention"] * 2, "num_hidden_layers": 4},
         {"attention_bias": True, "tie_word_embeddings": False, "num_hidden_layers": 4},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5}},
     ],
-    ids=["equal-heads", "kernel-2", "every-second", "attention-first", "bias-own-head", "half-rotary"],
+    ids=[
+        "equal-heads",
+        "kernel-2",
+        "every-second",
+        "attention-first",
+        "attention-before-each",
+        "bias-own-head",
+        "half-rotary",
+    ],
 )
 def test_other_geometries(changes: dict[str, Any], tmp_path: Path, build: Build) -> None:
     source = tmp_path / "checkpoint"

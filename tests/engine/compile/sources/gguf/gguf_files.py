@@ -15,7 +15,12 @@ from tokenizers import Tokenizer
 
 from engine.compile.sources.checkpoint import SafetensorsCheckpoint
 from engine.compile.sources.gguf.vocabulary import TokenKind
-from tests.engine.compile.sources.gguf.hybrid_files import add_hybrid_facts, hybrid_tensor
+from tests.engine.compile.sources.gguf.hybrid_files import (
+    add_hybrid_facts,
+    add_mamba2_facts,
+    hybrid_tensor,
+    mamba2_tensor,
+)
 
 F32, F16, BF16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16
 HYBRIDS = ("qwen35", "qwen35moe")
@@ -37,6 +42,7 @@ MODEL_ARCHS = {
     "olmoe": gguf.MODEL_ARCH.OLMOE,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "granite": gguf.MODEL_ARCH.GRANITE,
+    "granitehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "hunyuan-dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
@@ -60,11 +66,17 @@ RENAMED = {
     "deepseekv2": "deepseek2",
     "glm4moelite": "deepseek2",
     "gptoss": "gpt-oss",
-    # The converter writes the older architectures where all layers have attention.
     "granitemoeshared": "granitemoe",
-    "granitemoehybrid": "granite",
+    "granitemoehybrid": "granitehybrid",
 }
-TURNED = ("llama", "mistral3", "smollm3", "granite", "granitemoe")  # the converter re-orders their queries and keys
+TURNED = (
+    "llama",
+    "mistral3",
+    "smollm3",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+)  # the converter re-orders their queries and keys
 MORE_NORMS = ("gemma", "gemma2", "gemma3")
 LLAMA_3 = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
 INTERLEAVED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
@@ -89,15 +101,21 @@ def write_gguf(
     name = config["architectures"][0].removesuffix("ForCausalLM").removesuffix("Model")
     architecture = name.lower().replace("_", "")
     architecture = RENAMED.get(architecture, architecture)
+    if architecture == "granitehybrid" and "linear_attention" not in config["layer_types"]:
+        architecture = "granite"
     writer = gguf.GGUFWriter(output, architecture, split_max_tensors=part_tensors)
     add_facts(writer, config)
     if architecture in HYBRIDS:
         add_hybrid_facts(writer, config)
+    if architecture == "granitehybrid":
+        add_mamba2_facts(writer, config)
     add_text(writer, source, config["vocab_size"], pre)
     names = gguf.get_tensor_name_map(MODEL_ARCHS[architecture], config["num_hidden_layers"])
     tensors = with_stacks(tensors_of(source))
     if architecture == "deepseek2":
         tensors = with_halves(tensors, config)
+    if architecture == "granitehybrid":
+        tensors = [mamba2_tensor(config, name, value) for name, value in tensors]
     if architecture in HYBRIDS:
         tensors = [hybrid_tensor(config, name, value) for name, value in tensors]
     for name, value in tensors:
@@ -292,12 +310,16 @@ def add_two_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 def add_widths(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Of the feed-forward, and heads of keys, where layers are of one kind."""
-    width = "shared_intermediate_size" if config["model_type"] == "granitemoehybrid" else "intermediate_size"
+    is_alone = config["model_type"] == "granitemoehybrid" and not config["num_local_experts"]
+    width = "shared_intermediate_size" if is_alone else "intermediate_size"
     if config.get(width):
         writer.add_feed_forward_length(config[width])
     if config["model_type"] in ("lfm2", "lfm2_moe"):
         writer.add_head_count_kv([config["num_key_value_heads"] * (kind != "conv") for kind in config["layer_types"]])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
+    elif "linear_attention" in config.get("layer_types", ()) and config["model_type"] == "granitemoehybrid":
+        kinds = config["layer_types"]
+        writer.add_head_count_kv([config["num_key_value_heads"] * (kind == "full_attention") for kind in kinds])
     else:
         writer.add_head_count_kv(1 if config.get("kv_lora_rank") else config["num_key_value_heads"])
 
@@ -314,7 +336,7 @@ def add_expert_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    if config["model_type"] == "granitemoeshared":
+    if config["model_type"] in ("granitemoeshared", "granitemoehybrid"):
         writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
     if config.get("shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of Qwen3.5: facts of recurrent layers, heads in another order, other values."""
+"""What llama.cpp's converter makes of Qwen3.5 and Granite 4: facts of recurrent layers, other orders and values."""
 
 from typing import Any
 
@@ -45,6 +45,29 @@ def hybrid_tensor(config: dict[str, Any], name: str, value: Floats) -> tuple[str
     elif name.endswith("norm.weight") and "linear_attn" not in name:
         value = value + np.float32(1)
     return name, value
+
+
+def add_mamba2_facts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Sizes of Mamba2 layers, and whether those with attention know positions."""
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_group_count(config["mamba_n_groups"])
+    writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+
+
+def mamba2_tensor(config: dict[str, Any], name: str, value: Floats) -> tuple[str, Floats]:
+    """As `hybrid_tensor`."""
+    if name.endswith("mamba.A_log"):
+        return name, -np.exp(value)[:, None]
+    if name.endswith("mamba.D"):
+        return name, value[:, None]
+    if name.endswith("mamba.norm.weight"):
+        return name, value.reshape(config["mamba_n_groups"], -1)
+    if name.endswith("mamba.conv1d.weight"):
+        return name, value[:, 0]
+    return name.replace("mamba.dt_bias", "mamba.dt_proj.bias"), value
 
 
 def tiled(value: Floats, key_heads: int, value_heads: int, width: int) -> Floats:

@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "a long kernel": ({"ssm.conv_kernel": 1 << 30}, "conv_kernel must be an integer from 2 to 64"),
     "heads that do not share": ({"ssm.group_count": 3}, "4 value heads are no multiple of 3 key heads"),
-    "no attention": ({"full_attention_interval": 8}, "the last layer is recurrent"),
+    "no attention": ({"full_attention_interval": 8}, "no layer has attention"),
     "attention only": ({"full_attention_interval": 1}, "no layer is recurrent"),
     "all draft": ({"nextn_predict_layers": 4}, "nextn_predict_layers must be an integer from 0 to 3"),
     "few kinds": ({"attention.recurrent_layers": [True] * 3}, "recurrent_layers must be 4 truth values"),
