@@ -77,8 +77,8 @@ def compile_command(
     embedding_bits: Annotated[int | None, EMBEDDING] = None,
     head: Annotated[Quant | None, typer.Option(help="how the LM head is stored (as --quant)")] = None,
     rows: Annotated[str, typer.Option(help="fixed variants: rows, such as 1,8,32,128")] = "",
-    context: Annotated[str, typer.Option(help="fixed variants: key axis widths, 256,1024")] = "",
-    same_past: Annotated[str, typer.Option(help="instead of --context: past columns")] = "",
+    context: Annotated[str, typer.Option(help="fixed variants: KV slots, 256,1024")] = "",
+    same_past: Annotated[str, typer.Option(help="instead of --context: past KV slots")] = "",
     whole_context: Annotated[str, typer.Option(help="instead: rows of graphs without caches")] = "",
     max_context: Annotated[int, _option(help="most tokens of one sequence")] = 0,
     parity_tokens: Annotated[int, _option(help="length of the final check")] = 0,
@@ -148,9 +148,9 @@ def _numbers(text: str, key: str) -> tuple[int, ...]:
 def export_blocks_command(
     source: Annotated[str, typer.Argument(help="a folder, a .gguf file, ORG/NAME of the hub or 'demo-diffusion'")],
     output: Annotated[Path, typer.Argument(help="folder to make")],
-    context: Annotated[int, typer.Option(help="columns of the cache: most tokens of a sequence")] = 2048,
+    context: Annotated[int, typer.Option(help="tokens of the cache")] = 2048,
     block: Annotated[int, typer.Option(help="tokens denoised together (as config.json says, else 4)")] = 0,
-    batch: Annotated[int, typer.Option(help="sequences in a pass")] = 1,
+    batch: Annotated[int, typer.Option(help="sequences in a step")] = 1,
     backend: Annotated[Backend, typer.Option(help="which operators the graph is made of")] = Backend.CPU,
     quant: Annotated[
         Quant | None, typer.Option(help="cpu: fp32 (default), int8, int4; portable: fp32; npu: fp16, w4")
