@@ -22,6 +22,7 @@ MUTANT_SEED ?= 1
 MUTANT_COUNT ?= 120
 PEERS ?= build/peers
 PEERS_OPTIONS ?=
+PEERS_WITH ?=
 QUALITY ?= build/quality
 QUALITY_OPTIONS ?=
 LOWEST_TESTS ?= $(addprefix tests/engine/,core runtime text) $(addprefix tests/server/,api generation http) \
@@ -63,9 +64,10 @@ bench-large: $(DEV)
 	$(BIN)/hexserve bench build/qwen3-0.6b-int4 --shared-prefix 1000
 
 # hexserve beside llama-server on Qwen2.5-Coder 0.5B, with a table of ratios and docs/benchmarks/peers.svg. The first run builds
-# llama.cpp (10 minutes or more); PEERS=DIR keeps and finds it, PEERS_OPTIONS="--gguf FILE ..." changes a run.
+# llama.cpp (10 minutes or more); PEERS=DIR keeps and finds it, PEERS_OPTIONS="--gguf FILE ..." changes a run, and
+# PEERS_WITH=ik,openvino,vllm takes these servers instead, each in an environment of its own.
 bench-peers: $(DEV)
-	$(BIN)/python -m tools.peers --folder $(PEERS) $(PEERS_OPTIONS)
+	$(BIN)/python -m tools.peers --folder $(PEERS) --with "$(PEERS_WITH)" $(PEERS_OPTIONS)
 
 # Quantised models against the bars, with a table and docs/benchmarks/quality.svg; QUALITY=DIR keeps what is made,
 # QUALITY_OPTIONS="--models smollm2 --forms w4,w4a16 ..." takes less (docs/benchmarks/quality.md).

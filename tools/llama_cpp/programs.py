@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from filelock import FileLock
@@ -22,12 +22,16 @@ class BuildFailed(Exception):
 
 
 class LlamaCpp:
-    """The programs of one source tree. folder: gets the build and a log. say: told each step as it begins."""
+    """The programs of one source tree. folder: gets the build and a log. say: told each step as it begins.
 
-    def __init__(self, tree: Path, folder: Path, say: Callable[[str], None]) -> None:
+    options: of cmake, beside our own.
+    """
+
+    def __init__(self, tree: Path, folder: Path, say: Callable[[str], None], options: Sequence[str] = ()) -> None:
         self.tree = tree.absolute()
         self._folder = folder.absolute()
         self._say = say
+        self._options = (*OPTIONS, *options)
 
     def program(self, name: str) -> Path:
         """The executable, such as llama-perplexity; the first one takes 10 minutes or more."""
@@ -37,7 +41,7 @@ class LlamaCpp:
             if not built.is_file():
                 cmake, ninja = self._tools()
                 places = ["-S", str(self.tree), "-B", str(self._folder), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-                self._run(f"configure {name}", [cmake, *places, *OPTIONS])
+                self._run(f"configure {name}", [cmake, *places, *self._options])
                 jobs = str(os.cpu_count() or 1)
                 self._run(f"build {name}", [cmake, "--build", str(self._folder), "--target", name, "--parallel", jobs])
         return built

@@ -2,9 +2,9 @@
 
 Both servers run all the while and are loaded in turns, never together, by `hexserve bench`: random token ids, streamed,
 every answer to its full length, median of --rounds alternating rounds. Prints a table of ratios against the bars, how
-near each server is to the file's floats among them, and draws it. Ends with 0 when all bars hold, 1 when one does not
-or something failed, 130 after Ctrl-C. Needs an installed `hexserve[dev]`, a C++ compiler the first time, and a few GB
-below --folder.
+near each server is to the file's floats among them, and draws it. `--with ik,openvino,vllm` has each of these servers
+take llama-server's place (tools/peers/rivals.py). Ends with 0 when all bars hold, 1 when one does not or something
+failed, 130 after Ctrl-C. Needs an installed `hexserve[dev]`, a C++ compiler the first time, a few GB below --folder.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,19 @@ from rich.console import Console
 
 from server.commands.own_server import OwnServer, ServerFailed, free_port, running_child, serve_command
 from tools.llama_cpp.fidelity import FidelityFailed
+from tools.peers.agreement import Floats
 from tools.peers.fidelity import kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch
-from tools.peers.report import PeerRatio, drawing, ratios_of_load, ratios_of_memory, ratios_of_prefix, table
+from tools.peers.report import (
+    PeerRatio,
+    drawing,
+    ratios_of_load,
+    ratios_of_memory,
+    ratios_of_prefix,
+    ratios_of_rival,
+    table,
+)
+from tools.peers.rivals import RIVALS, RivalLoad, rivals_named
 from tools.peers.setup import VERSION, PeersFolder, SetupFailed
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
@@ -66,8 +77,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
     parser.add_argument("--svg", type=Path, default=Path("docs/benchmarks/peers.svg"))
+    parser.add_argument("--with", dest="rivals", default="", help=f"instead of llama-server: of {', '.join(RIVALS)}")
     parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
-    return parser.parse_args()
+    options = parser.parse_args()
+    try:
+        options.rivals = rivals_named(options.rivals)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
 
 
 def compare(options: argparse.Namespace, console: Console) -> tuple[list[PeerRatio], str]:
@@ -77,10 +94,12 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[PeerRat
         console.print(f"the machine is busy (load {busy:.1f}): these figures will say little", style="red")
     folder = PeersFolder(options.folder, console)
     program, gguf = folder.program("llama-server"), options.gguf or RealModels(default_folder()).fetch(PUBLISHED)
+    say = partial(console.print, markup=False, highlight=False)
     bundle = Path(options.bundle) if options.bundle else folder.bundle(gguf, options.compile)
+    if options.rivals:
+        return beside_rivals(options, folder, gguf, bundle, say), caption_of(options, gguf, bundle, busy)
     if options.setup_only:
         sys.exit(0)
-    say = partial(console.print, markup=False, highlight=False)
     fidelity = [ratio_of_fidelity(gguf, folder.llama, folder.scratch, say)]
     with ExitStack() as stack:
         other = stack.enter_context(llama_server(program, gguf, options.threads))
@@ -89,11 +108,37 @@ def compare(options: argparse.Namespace, console: Console) -> tuple[list[PeerRat
         found = measure((other, own), options)
     peaks = [watch.peaks[server.pid] for server in (own, other)]
     found += ratios_of_memory(*((peak.rss, peak.pss) for peak in peaks))
-    caption = (
+    return fidelity + found, f"{caption_of(options, gguf, bundle, busy)} {kernels(folder.llama, gguf)}"
+
+
+def caption_of(options: argparse.Namespace, gguf: Path, bundle: Path, busy: float) -> str:
+    """Under what it was measured."""
+    return (
         f"{options.threads} threads on {platform.machine()}, {gguf.name} and {bundle.name} (llama.cpp of {VERSION}), "
-        f"median of {options.rounds} alternating rounds, load {busy:.1f} before. {kernels(folder.llama, gguf)}"
+        f"median of {options.rounds} alternating rounds, load {busy:.1f} before."
     )
-    return fidelity + found, caption
+
+
+def beside_rivals(
+    options: argparse.Namespace, folder: PeersFolder, gguf: Path, bundle: Path, say: Callable[[str], None]
+) -> list[PeerRatio]:
+    """Each rival in turn, alone with hexserve: how often its next token is the floats', then its speed."""
+    load, found = RivalLoad(options.threads, SLOTS, CONTEXT), list[PeerRatio]()
+    prepared = [(each, free_port()) for each in options.rivals]
+    commands = [each.prepare(options.folder.absolute(), gguf, load, port, say) for each, port in prepared]
+    if options.setup_only:
+        sys.exit(0)
+    floats = Floats.of(folder, gguf, options.threads, say)
+    for (rival, port), ready in zip(prepared, commands, strict=True):
+        say(f"{rival.name}: {rival.precision}")
+        with running_child(ready.command, port, ready.ready_path) as other, hexserve(bundle, options.threads) as own:
+            found += floats.agreement(rival.name, other.address, own.address)
+            for prompt_tokens, clients in LOADS:
+                words = ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
+                name = f"{rival.name}-{prompt_tokens}"
+                figures = bench((other, own), words, options, name, takes_ids=rival.takes_ids)
+                found += ratios_of_rival(rival.name, prompt_tokens, figures)
+    return found
 
 
 def load_before() -> float:
@@ -127,12 +172,17 @@ def measure(servers: tuple[OwnServer, OwnServer], options: argparse.Namespace) -
 
 
 def bench(
-    servers: tuple[OwnServer, OwnServer], load: list[str], options: argparse.Namespace, name: str
+    servers: tuple[OwnServer, OwnServer],
+    load: list[str],
+    options: argparse.Namespace,
+    name: str,
+    takes_ids: bool = True,
 ) -> dict[str, Any]:
-    """Run `hexserve bench` over both; its figures."""
+    """Run `hexserve bench` over both; its figures. takes_ids: prompts are token ids, else chats of about as many."""
     figures = options.folder / f"figures-{name}.json"
     command = [sys.executable, "-m", "server", "bench", *(server.address for server in servers), *load]
-    command += ["--token-ids", str(VOCABULARY), "--max-tokens", str(ANSWER_TOKENS), "--rounds", str(options.rounds)]
+    command += ["--token-ids", str(VOCABULARY)] if takes_ids else []
+    command += ["--max-tokens", str(ANSWER_TOKENS), "--rounds", str(options.rounds)]
     command += ["--requests-per-client", str(options.requests), "--json", str(figures)]
     if subprocess.run(command, check=False).returncode:
         raise SetupFailed("hexserve bench failed")

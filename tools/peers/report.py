@@ -11,6 +11,7 @@ PLOT, LEFT, ROW = 300, 300, 22
 MOST = 2.5  # the right end of the plot
 GOOD, POOR = "#2f6fde", "#d9a441"
 SPEED_BARS = {(128, 1): 1.4, (128, 4): 1.35, (128, 8): 1.5, (128, 16): 1.5, (1024, 1): 1.3, (1024, 4): 1.4}
+RIVAL_SPEED_BAR, LONE_RIVAL_BAR = 1.0, 0.95  # of every server beyond llama-server; of a lone client
 FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.6, 1.5, 2.0, 0.1
 
 
@@ -44,6 +45,21 @@ def ratios_of_load(prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRati
             PeerRatio(load, "first token", each["first_token_p50"], FIRST_TOKEN_BAR),
             PeerRatio(load, "median gap", each["gap_p50"]),
             PeerRatio(load, "p95 gap", each["gap_p95"], GAP_P95_BAR),
+        ]
+    return found
+
+
+def ratios_of_rival(rival: str, prompt_tokens: int, figures: dict[str, Any]) -> list[PeerRatio]:
+    """The same beside another server than llama-server, whose bars are fewer."""
+    found = []
+    for each in figures["comparisons"]:
+        clients = each["clients"]
+        load = f"{rival}: {prompt_tokens} in, {clients} client{'s' * (clients > 1)}"
+        bar = LONE_RIVAL_BAR if clients == 1 else RIVAL_SPEED_BAR
+        found += [
+            PeerRatio(load, "output tok/s", each["tokens_per_second"], bar, is_least=True),
+            PeerRatio(load, "first token", each["first_token_p50"]),
+            PeerRatio(load, "p95 gap", each["gap_p95"]),
         ]
     return found
 

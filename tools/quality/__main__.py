@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tools.peers.setup import PeersFolder, SetupFailed
 from tools.quality.folder import FORMS, QualityFolder, Subject
-from tools.quality.report import QualityRow, bar_table, bars, drawing, table
+from tools.quality.report import EMULATED, QualityRow, bar_table, bars, drawing, table
 from tools.quality.rivals import RIVALS, WAY, Rivals, made_by
 from tools.quality.steps import QualitySteps
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
@@ -52,7 +52,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/quality"))
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--ways", default="fast,good", help="of --quality")
-    parser.add_argument("--forms", default=",".join(FORMS), help="of " + ", ".join(FORMS))
+    on_cpu = ",".join(form for form in FORMS if not form.endswith(EMULATED))
+    parser.add_argument("--forms", default=on_cpu, help="of " + ", ".join(FORMS))
     parser.add_argument("--rivals", default=",".join(RIVALS), help="of " + ", ".join(RIVALS))
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where llama.cpp is built")
     parser.add_argument("--tokens", type=int, default=4096, help="held-out tokens that are scored, at most")

@@ -15,7 +15,7 @@ from engine.demo.location import CALIBRATION, HELD_OUT, demo_folder, shipped_tex
 from engine.models.family import read_network
 from engine.processes import module_command
 from tools.quality.keys import checkpoint_key, key_of, sources_key, text_key
-from tools.quality.report import QualityRow
+from tools.quality.report import EMULATED, QualityRow
 from tools.quality.steps import QualitySteps
 from tools.real_models.fetch import RealModels
 from tools.real_models.held_out import held_out_text as held_out_text_of
@@ -31,13 +31,14 @@ class Form:
     """How weights are stored.
 
     options: of `hexserve compile`, none where codes alone are scored. bits: of a weight with its part of the scale.
-    head_bits: of one of the LM head.
+    head_bits: of one of the LM head. scored: more options of `hexserve eval`.
     """
 
     options: tuple[str, ...]
     bits: float
     head_bits: float
     takes_calibration: bool = False
+    scored: tuple[str, ...] = ()
 
 
 FORMS = {
@@ -45,6 +46,16 @@ FORMS = {
     "int4": Form(("--quant", "int4"), 4 + 32 / 32, 4 + 32 / 32),
     "w4a16": Form(("--quant", "w4a16", "--rows", "64", "--context", "576"), 4 + 8 / 32, 8.0, takes_calibration=True),
     "w8a16": Form(("--quant", "w8a16", "--rows", "64", "--context", "576"), 8.0, 8.0, takes_calibration=True),
+}
+
+
+# The NPU's own graphs in Qualcomm's emulator, which takes a second for a few tokens.
+ON_NPU = ("--target", "x-elite", "--one-graph-per-binary", "--rows", "32", "--context", "256")
+FORMS |= {
+    f"{quant}{EMULATED}": Form(
+        ("--quant", quant, *ON_NPU), bits, 8.0, takes_calibration=True, scored=("--tokens", "512", "--context", "224")
+    )
+    for quant, bits in (("w4", 4 + 16 / 32), ("w4a16", 4 + 8 / 32), ("w8a16", 8.0))
 }
 
 
@@ -127,9 +138,8 @@ class QualityFolder:
         place = (subject.name, name, way)
         if form.options:
             used = subject.calibration_options if form.takes_calibration or way != "fast" else ()
-            return self.scored(
-                subject, place, bits_of(subject.folder, form), subject.folder, (*form.options, *used), way
-            )
+            bits = bits_of(subject.folder, form)
+            return self.scored(subject, place, bits, subject.folder, (*form.options, *used), way, form.scored)
         floats = self.folder / "floats"
         shutil.rmtree(floats, ignore_errors=True)
         command = module_command("tools.quality.floats", str(subject.folder), "-o", str(floats))
@@ -152,8 +162,9 @@ class QualityFolder:
         source: Path,
         options: tuple[str, ...],
         quality: str,
+        scored: tuple[str, ...] = (),
     ) -> QualityRow:
-        """Compile and score. quality: of --quality, '' where there is nothing to choose."""
+        """Compile and score. quality: of --quality, '' where there is nothing to choose. scored: as of a form."""
         bundle, figures = self.folder / "bundle", self.folder / "figures" / _file_name(*place, ".json")
         hexserve = [sys.executable, "-m", "server"]
         command = [*hexserve, "compile", str(source), "-o", str(bundle), "--force", *options]
@@ -162,7 +173,7 @@ class QualityFolder:
         seconds = time.monotonic() - began
         figures.parent.mkdir(exist_ok=True)
         judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]
-        judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures)]
+        judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures), *scored]
         self._steps.run(f"{' '.join(place)}: score", judged)
         written = json.loads(figures.read_text(encoding="utf-8"))["models"][0]["quality"]
         return QualityRow.of(place, bits, seconds, written)

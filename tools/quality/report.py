@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element, SubElement
 from tools.drawing import add_text, document, headed
 
 FAST = "fast"
+EMULATED = "-emulator"  # the end of a form's name
 KL_BAR, DISAGREEMENT_BAR = 0.25, 0.5
 # Of published models: the KL of w8a16 in nats, and the shares of Q4_0's and Q4_K_M's.
 EIGHT_BITS = "w8a16"
@@ -75,9 +76,12 @@ class Bar:
 
 
 def bars(rows: Sequence[QualityRow], published: frozenset[str]) -> list[Bar]:
-    """Every bar that the rows have figures for. published: models that are held against llama.cpp's files."""
+    """Every bar that the rows have figures for. published: models that are held against llama.cpp's files.
+
+    The emulator's rows have none: they are of fewer tokens than what they would be held against.
+    """
     by_place = {(row.checkpoint, row.form, row.way): row for row in rows}
-    chosen = [row for row in rows if row.way in ("good", "best")]
+    chosen = [row for row in rows if row.way in ("good", "best") and not row.form.endswith(EMULATED)]
     bars_of = {True: _bars_of_published, False: _bars_of_demo}
     return [bar for row in chosen for bar in bars_of[row.checkpoint in published](row, by_place)]
 

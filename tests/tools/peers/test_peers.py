@@ -10,8 +10,10 @@ import pytest
 from rich.console import Console
 
 from tools.peers import report, setup
+from tools.peers.agreement import ASKED, prompts_of, share_of_equals
 from tools.peers.fidelity import instructions_in
 from tools.peers.memory import MemoryWatch, tree_memory
+from tools.peers.rivals import rivals_named
 
 FIGURES = {
     "load": {"max_tokens": 64},
@@ -35,6 +37,34 @@ def test_ratios_against_their_bars() -> None:
         ("128 in, 64 out, 16 clients", "p95 gap", True),
     ]
     assert "| 128 in, 64 out, 1 client | first token | 0.70 | ≤ 0.6 | no |" in report.table(found)
+
+
+def test_bars_beside_other_servers() -> None:
+    found = report.ratios_of_rival("ik", 128, FIGURES)
+    assert [(each.load, each.name, each.bar, each.holds) for each in found if each.bar] == [
+        ("ik: 128 in, 1 client", "output tok/s", 0.95, True),
+        ("ik: 128 in, 16 clients", "output tok/s", 1.0, True),
+    ]
+
+
+def test_other_servers_have_names() -> None:
+    assert [each.name for each in rivals_named("ik,vllm")] == ["ik", "vllm"]
+    assert rivals_named("") == []
+    with pytest.raises(ValueError, match="--with foo: it is one of ik, openvino, vllm"):
+        rivals_named("ik,foo")
+
+
+def test_prompts_are_passages_of_whole_words() -> None:
+    text = " ".join(f"word{number}" for number in range(4_000))
+    prompts = prompts_of(text)
+    assert len(prompts) == len(set(prompts)) == ASKED
+    assert all(f" {prompt} " in text for prompt in prompts)
+
+
+def test_shares_of_equal_tokens() -> None:
+    assert share_of_equals([" a", "b"], [" a", "c"]) == 0.5
+    with pytest.raises(ValueError, match="no prompt"):
+        share_of_equals([], [])
 
 
 def test_prefix_and_memory() -> None:

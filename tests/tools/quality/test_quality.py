@@ -50,6 +50,11 @@ def test_tables_and_drawing_have_every_row() -> None:
     assert widths[0] > widths[1] > 0
 
 
+def test_rows_of_the_emulator_have_no_bars() -> None:
+    rows = [row(("smollm2", form, "good"), 0.02, 0.9, 0.01) for form in ("w8a16", "w8a16-emulator")]
+    assert [(bar.form, bar.holds) for bar in report.bars(rows, frozenset({"smollm2"}))] == [("w8a16", False)]
+
+
 def test_bars_of_published_models() -> None:
     losses = {("w8a16", "good"): 0.012, ("w4", "good"): 0.1, ("w4a16", "best"): 0.05}
     theirs = {("Q4_0", "llama.cpp"): 0.4, ("Q4_K_M", "llama.cpp"): 0.06}

