@@ -132,11 +132,16 @@ class Settings:
         self, folder: Path, cache: Path, draft: Path | None = None, other: Path | None = None
     ) -> "Settings":
         """The same settings with their sources resolved to bundle folders; measured costs are kept in the cache."""
-        costs = self.engine.cost_cache or str(cache / "costs")
+        costs = self.engine.cost_cache or str(costs_folder(cache))
         engine = dataclasses.replace(
             self.engine, bundle=str(folder), draft=str(draft or ""), devices=str(other or ""), cost_cache=costs
         )
         return dataclasses.replace(self, engine=engine)
+
+
+def costs_folder(cache: Path) -> Path:
+    """Where step times are kept."""
+    return cache / "costs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Facts about the machine: chip, driver, device nodes, versions. Windows and Linux differ here and nowhere else."""
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import BundleError
+from engine.isolation.processor import processor_name, registry_text
 from engine.runtime.qnn.environment import LIBRARIES, OPTIONS_VARIABLE, configured_folder, library_folder
 
 
@@ -59,7 +59,6 @@ PACKAGES = ("hexserve", "onnxruntime", "onnxruntime-qnn", "numpy", "tokenizers",
 VARIABLES = ("ADSP_LIBRARY_PATH", OPTIONS_VARIABLE, "QNN_SDK_ROOT", "LD_LIBRARY_PATH")
 # Windows' device class "ComputeAccelerator", which NPU drivers belong to.
 ACCELERATORS = r"SYSTEM\CurrentControlSet\Control\Class\{f01a9d53-3ff6-48d2-9f97-c8a7004be10c}"
-PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 DEVICE_NODES = ("/dev/fastrpc*", "/dev/adsprpc*", "/dev/dma_heap/system")
 SYSTEM_ENVIRONMENT = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment"
 
@@ -86,17 +85,6 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-def chip_name() -> str:
-    """What the system calls its processor, '' when it does not tell."""
-    if sys.platform == "win32":
-        return _registry_text(PROCESSOR, "ProcessorNameString")
-    found = []
-    for path in ("/sys/devices/soc0/machine", "/proc/device-tree/model", "/proc/device-tree/compatible"):
-        with contextlib.suppress(OSError):
-            found.append(Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n ").replace("\0", " "))
-    return ", ".join(filter(None, found)) or platform.processor()
-
-
 def machine_facts() -> MachineFacts:
     """All that the checks want to know of this machine."""
     machine = platform.machine()
@@ -110,7 +98,7 @@ def machine_facts() -> MachineFacts:
         machine=machine,
         native_machine=_native_machine(machine),
         kernel=platform.release(),
-        chip=chip_name(),
+        chip=processor_name(),
         nodes=tuple(_nodes()) if sys.platform == "linux" else (),
         accelerators=tuple(_accelerators()) if sys.platform == "win32" else (),
         library_folder=str(folder or ""),
@@ -129,7 +117,7 @@ def _native_machine(machine: str) -> str:
     """An emulated x64 Python is told AMD64 everywhere but in the system's own environment."""
     if sys.platform != "win32":
         return machine
-    return _registry_text(SYSTEM_ENVIRONMENT, "PROCESSOR_ARCHITECTURE") or machine
+    return registry_text(SYSTEM_ENVIRONMENT, "PROCESSOR_ARCHITECTURE") or machine
 
 
 def _file_names(folders: Iterable[Path]) -> tuple[str, ...]:
@@ -165,15 +153,6 @@ def _accelerators() -> Iterator[Accelerator]:
         return
     for name in names:
         path = f"{ACCELERATORS}\\{name}"
-        description = _registry_text(path, "DriverDesc")
+        description = registry_text(path, "DriverDesc")
         if description:
-            yield Accelerator(description, _registry_text(path, "DriverVersion"))
-
-
-def _registry_text(path: str, name: str) -> str:
-    winreg: Any = __import__("winreg")
-    try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
-            return str(winreg.QueryValueEx(key, name)[0]).strip()
-    except OSError:
-        return ""
+            yield Accelerator(description, registry_text(path, "DriverVersion"))

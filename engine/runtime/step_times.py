@@ -1,22 +1,22 @@
-"""Timing every shape once at start-up, and remembering the times per bundle and machine."""
+"""Timing every shape once at start-up."""
 
-import hashlib
-import os
-import platform
+import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 
-import msgspec
-
 from engine.bundle.variant import ShapeTable, StepShape
-from engine.files import MARKER_BYTES, read_bytes
 from engine.runtime.interface import PackedBatch, RowLayout, Runtime
+from engine.runtime.quiet import MachineReading, disturbance, others_share
 
 FREE_ROWS = (1, 8, 32, 128)
 FREE_PASTS = (64, 1024)
 MOST_DECODES = 8
 BUDGET_S = 20.0
+DISTURBED_S = 4.0  # where other programs work: what is not kept is not worth more
+RUNS, ATTEMPTS = 2, 2
+LEAST_MS = 1e-3
 
 
 def shapes_to_time(shapes: ShapeTable) -> list[StepShape]:
@@ -32,30 +32,68 @@ def shapes_to_time(shapes: ShapeTable) -> list[StepShape]:
     return found + [StepShape(count, past) for past in far for count in (rows[:1] if shapes.segmented else rows)]
 
 
-def measure(
-    runtime: Runtime, clock: Callable[[], float], known: Mapping[StepShape, float] = MappingProxyType({})
-) -> dict[StepShape, float]:
-    """Milliseconds of each shape: the better of two runs after a first one. Begins no new shape after 20 s.
+@dataclass(frozen=True, slots=True)
+class MeasuredTimes:
+    """Milliseconds of each shape. disturbed: why those of some shapes are not to be kept."""
 
-    known: times of an earlier start, which are kept; it may have stopped at its 20 s.
+    times: dict[StepShape, float] = field(default_factory=dict)
+    disturbed: dict[StepShape, str] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> dict[StepShape, float]:
+        """Those that tell what a step takes when nothing else runs on the machine."""
+        return {shape: milliseconds for shape, milliseconds in self.times.items() if shape not in self.disturbed}
+
+
+def measure(
+    runtime: Runtime,
+    read: Callable[[], MachineReading],
+    cores: int = 1,
+    known: Mapping[StepShape, float] = MappingProxyType({}),
+) -> MeasuredTimes:
+    """Milliseconds of each shape: the better of two runs after a first one. Begins no new shape after 20 s, or 4 s
+    where other programs disturb it.
+
+    Runs that were disturbed are repeated once within 4 s. known: times of an earlier start, which are kept; it may have
+    stopped at its 20 s.
     """
-    times = dict(known)
-    began = clock()
+    measured = MeasuredTimes(dict(known))
+    began_s = read().clock_s
     for shape in shapes_to_time(runtime.shapes):
-        if shape in times:
+        if shape in known:
             continue
-        if times and clock() - began > BUDGET_S:
+        seconds = read().clock_s - began_s
+        if measured.times and seconds > (DISTURBED_S if measured.disturbed else BUDGET_S):
             break
         batch = _empty_batch(runtime.shapes, shape)
         runtime.run(batch)
-        runs = []
-        for _ in range(2):
-            start = clock()
-            runtime.run(batch)
-            runs.append(1000.0 * (clock() - start))
-        times[shape] = max(min(runs), 1e-3)
+        _time_shape(runtime, batch, read, cores, measured, ATTEMPTS if seconds < DISTURBED_S else 1)
         runtime.free(0, range(len(batch.segments)))
-    return times
+    return measured
+
+
+def _time_shape(
+    runtime: Runtime,
+    batch: PackedBatch,
+    read: Callable[[], MachineReading],
+    cores: int,
+    measured: MeasuredTimes,
+    attempts: int,
+) -> None:
+    best_ms, reason = math.inf, ""
+    for _ in range(attempts):
+        readings = [read()]
+        for _ in range(RUNS):
+            runtime.run(batch)
+            readings.append(read())
+        runs_ms = [1000.0 * (after.clock_s - before.clock_s) for before, after in pairwise(readings)]
+        best_ms = min(best_ms, *runs_ms)
+        reason = disturbance(runs_ms, others_share(readings[0], readings[-1], cores))
+        if not reason:
+            break
+    measured.times[batch.shape] = max(best_ms, LEAST_MS)
+    if reason:
+        measured.disturbed[batch.shape] = reason
 
 
 def believed(shapes: ShapeTable, times: dict[StepShape, float]) -> dict[StepShape, float]:
@@ -117,28 +155,3 @@ def _empty_batch(shapes: ShapeTable, shape: StepShape) -> PackedBatch:
         blocks = () if shapes.slots else (index,)
         layout.add((0,), 0, blocks, past, logits=(0,) if not shapes.slots or index == decodes - 1 else ())
     return layout.batch(block_size=shape.past if shapes.slots else max(1, past))
-
-
-def cost_file(folder: Path, manifest_bytes: bytes, threads: int, shapes: ShapeTable) -> Path:
-    """Where the times of this bundle on this machine are kept."""
-    measured = shapes, shapes_to_time(shapes), MOST_DECODES
-    identity = repr((platform.machine(), platform.processor(), os.cpu_count(), threads, *measured)).encode()
-    return folder / f"costs-{hashlib.blake2b(manifest_bytes + identity, digest_size=12).hexdigest()}.json"
-
-
-def load_times(path: Path) -> dict[StepShape, float] | None:
-    """Times saved before; None when there are none or they cannot be read."""
-    try:
-        saved = msgspec.json.decode(read_bytes(path, MARKER_BYTES), type=list[tuple[int, int, float]])
-    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-    return {StepShape(rows, past): milliseconds for rows, past, milliseconds in saved}
-
-
-def save_times(path: Path, times: dict[StepShape, float]) -> None:
-    """Save times; a second writer wins whole."""
-    rows = [(shape.rows, shape.past, milliseconds) for shape, milliseconds in times.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_bytes(msgspec.json.encode(rows))
-    draft.replace(path)

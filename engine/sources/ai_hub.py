@@ -8,6 +8,7 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
+from engine.isolation.processor import processor_name
 from engine.processes import install_command
 from engine.sources.names import AiHubName, FetchFailed
 
@@ -27,14 +28,12 @@ def bundle_address(name: AiHubName, chipset: str = X_ELITE) -> str:
 
 def machine_chipset() -> str:
     """AI Hub's name of this machine's processor."""
-    from engine.doctor.machine import chip_name  # noqa: PLC0415  # loads onnxruntime
-
-    return chipset_of(chip_name())
+    return chipset_of(processor_name())
 
 
 def chipset_of(chip: str) -> str:
     """AI Hub's name of a processor. X Plus runs what is made for X Elite, and elsewhere the emulator does."""
-    from engine.doctor import machine_checks  # noqa: PLC0415  # as above
+    from engine.doctor import machine_checks  # noqa: PLC0415  # loads onnxruntime
 
     return X2_ELITE if machine_checks.chip_of(chip) == machine_checks.X2_ELITE else X_ELITE
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from engine.adapters.adapter import read_adapters
 from engine.adapters.named import named_adapters, read_salts
-from engine.bundle.manifest import MANIFEST_FILE, Manifest, load_manifest
-from engine.bundle.variant import ShapeTable, StepShape, pin, shape_of, shape_table
+from engine.bundle.manifest import Manifest, load_manifest
+from engine.bundle.variant import ShapeTable, pin, shape_of, shape_table
 from engine.bundle.weight_files import FLOAT_BYTES, read_forecast_prefix
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core.build import ModelLimits, build_scheduler
@@ -22,7 +22,6 @@ from engine.core.speculation import Drafter
 from engine.core.speech_scheduler import SpeechScheduler
 from engine.core.text_scheduler import TextScheduler
 from engine.errors import BundleError, StepFailed
-from engine.files import MANIFEST_BYTES, read_bytes
 from engine.grammar.masks import GrammarMasks
 from engine.grammar.matching import load_tokenizer
 from engine.isolation.memory import usable_memory
@@ -38,7 +37,6 @@ from engine.runtime.serial import SerialRuntime
 from engine.runtime.sessions import Provider, cpu_provider
 from engine.runtime.speech import SpeechRuntime
 from engine.runtime.stateless import WholeContextRuntime
-from engine.runtime.step_times import believed, cost_file, is_complete, load_times, measure, save_times
 from engine.runtime.vision import VisionGraph
 from engine.speculation.draft_models import BlockDraft, DraftModel
 from engine.speculation.draft_steps import DraftSteps, check_same_tokens
@@ -60,6 +58,7 @@ from engine.worker.settings import (
     window_of,
 )
 from engine.worker.step import EngineLoop
+from engine.worker.step_costs import step_times
 
 log = logging.getLogger("hexserve.worker")
 
@@ -160,7 +159,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
         salts = read_salts(named_adapters(config.lora))
     with stages.stage("step times"):
         column_ms = 0.0 if shapes.segmented else manifest.kv_bytes_per_token / COPY_BYTES_PER_MS
-        times = _times(folder, manifest, config, runtime)
+        times = step_times(folder, manifest, config, runtime)
         costs = CostTable(times, column_ms)
     kv_file, scheduler = None, _open_planner(manifest, shapes, costs, config)
     if isinstance(scheduler, Scheduler):
@@ -259,7 +258,7 @@ def _open_draft(
     wanted = settings_for(draft, replace(wanted, kv_slots=shapes.max_past) if free else wanted)
     runtime = open_runtime(own, draft, choose_shapes(draft, wanted), wanted)
     column_ms = 0.0 if draft.is_segmented else draft.kv_bytes_per_token / COPY_BYTES_PER_MS
-    costs = CostTable(_times(own, draft, wanted, runtime), column_ms)
+    costs = CostTable(step_times(own, draft, wanted, runtime), column_ms)
     log.info("draft: %s on %s guesses for %s", draft.name, runtime.device, manifest.name)
     steps, vocab = DraftSteps(runtime, costs, time.perf_counter), manifest.model.vocab
     if draft.diffusion is not None:
@@ -352,31 +351,3 @@ def _default_columns(manifest: Manifest, config: EngineConfig) -> int:
     longest = min(config.max_context or manifest.max_context, manifest.max_context)
     affordable = POOL_BUDGET_BYTES // (column_bytes(manifest, config) * config.pools)
     return max(BLOCK_SIZE, min(max(longest, DEFAULT_COLUMNS), affordable))
-
-
-def _times(folder: Path, manifest: Manifest, config: EngineConfig, runtime: Runtime) -> dict[StepShape, float]:
-    if (
-        config.deterministic or manifest.reads_whole_context or manifest.speech is not None
-    ):  # what a step costs is how long its sequences are
-        return {}
-    if not config.cost_cache:
-        return believed(runtime.shapes, measure(runtime, time.perf_counter))
-    loaded = " ".join(graph.name for graph in manifest.graphs)
-    if config.window:  # attention takes another graph, over other columns
-        loaded += f" window {config.window} {config.sinks}"
-    if config.spin == SPIN_ON:
-        loaded += " spinning"
-    identity = read_bytes(folder / MANIFEST_FILE, MANIFEST_BYTES) + loaded.encode()
-    path = cost_file(Path(config.cost_cache), identity, config.threads, runtime.shapes)
-    times = load_times(path) or {}
-    if not is_complete(runtime.shapes, times):  # an earlier start may have stopped at its budget
-        times = measure(runtime, time.perf_counter, times)
-        _remember(path, times)
-    return believed(runtime.shapes, times)
-
-
-def _remember(path: Path, times: dict[StepShape, float]) -> None:
-    try:
-        save_times(path, times)
-    except OSError as error:
-        log.warning("step times cannot be remembered: %s", error)

@@ -6,7 +6,7 @@ import typer
 
 from engine.errors import BundleError
 from server.commands.exit_codes import FAILED, refuse
-from server.settings import SettingsError
+from server.settings import SettingsError, costs_folder
 
 
 def inspect(
@@ -19,17 +19,19 @@ def inspect(
         bool, typer.Option(help="Read every file and compare its sha256; exit code 1 when one differs.")
     ] = False,
 ) -> None:
-    """Draw what a bundle holds: graphs, tensors, memory per pool, bytes per token."""
-    from rich.console import Console
+    """Draw what a bundle holds, and how long its steps were measured to take: graphs, memory, step times."""
+    from rich.console import Console, Group
 
     from engine.bundle.manifest import load_manifest, verify_hashes
     from engine.sources.resolve import resolve_bundle
     from server.commands.bundle_tables import describe
     from server.commands.own_server import settings_cache
+    from server.commands.step_time_tables import step_time_tables
 
     try:
-        folder = resolve_bundle(bundle, settings_cache())
-        drawn = describe(folder, graph)
+        cache = settings_cache()
+        folder = resolve_bundle(bundle, cache)
+        drawn = Group(describe(folder, graph), *step_time_tables(folder, costs_folder(cache)))
         damaged = verify_hashes(folder, load_manifest(folder)) if check_hashes else []
     except (SettingsError, BundleError) as error:
         refuse(error)

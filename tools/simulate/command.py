@@ -32,7 +32,9 @@ def simulate(
     rows: Annotated[str, typer.Option(help="Rows of the variants; 1,32,128 if left out.")] = "",
     context: Annotated[int | None, typer.Option(help="KV slots of the variants; as published if left out.")] = None,
     same_context: Annotated[bool, typer.Option(help="Give each variant its own past, as AI Hub and Genie do.")] = False,
-    costs: Annotated[Path | None, typer.Option(help="Your own step times: JSON lists of rows, past, ms.")] = None,
+    costs: Annotated[
+        Path | None, typer.Option(help='Your own step times: JSON, {"times": [[rows, past, ms], ...]}.')
+    ] = None,
     kv_bytes: Annotated[
         int | None, typer.Option(help=f"With --costs or hub: cache bytes of a token; {OWN_KV_BYTES} if left out.")
     ] = None,

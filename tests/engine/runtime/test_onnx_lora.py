@@ -19,6 +19,7 @@ from engine.runtime.sessions import cpu_provider
 from engine.runtime.step_times import measure
 from tests.bundles import Bundles
 from tests.engine.adapters.peft_folders import merge, write_adapter
+from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_segments import PROMPT, open_segments, run
 
 LORA, LORA_INT4 = "segments lora", "segments lora int4"
@@ -150,5 +151,4 @@ def test_a_step_reads_the_adapters_it_has_and_those_between(bundles: Bundles, tm
 
 def test_steps_are_timed_without_adapters(bundles: Bundles, tmp_path: Path) -> None:
     bundle = bundles(LORA)
-    ticks = iter(np.arange(0.0, 100.0, 0.01))
-    assert measure(open_lora(bundle, adapters(bundle, tmp_path)), lambda: float(next(ticks)))
+    assert measure(open_lora(bundle, adapters(bundle, tmp_path)), quiet_clock(0.01)).times

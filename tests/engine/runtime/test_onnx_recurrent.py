@@ -11,6 +11,7 @@ from engine.errors import StepFailed
 from engine.runtime.interface import pack
 from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.step_times import measure
+from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import segment
 from tests.engine.runtime.test_onnx_segments import open_segments, run
 from tests.hybrid import Hybrid, text_of
@@ -105,8 +106,7 @@ def test_states_of_the_ended_are_given_back(runtime: SegmentRuntime) -> None:
 
 def test_measuring_needs_no_sequence_and_leaves_none(runtime: SegmentRuntime) -> None:
     assert runtime._recurrent is not None
-    ticks = iter(range(10**6))
-    times = measure(runtime, lambda: float(next(ticks)) / 1000)
+    times = measure(runtime, quiet_clock(0.001)).times
     assert times and not runtime._recurrent.states._current
 
 

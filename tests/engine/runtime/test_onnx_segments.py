@@ -18,6 +18,7 @@ from engine.runtime.segmented import SegmentRuntime
 from engine.runtime.sessions import cpu_provider
 from engine.runtime.step_times import measure
 from tests.bundles import Bundles
+from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.runtime.test_onnx_runtime import OTHER, VOCAB_PROMPT, segment
 from tests.engine.worker.segmented_runtime import smallest_manifest
 
@@ -149,9 +150,7 @@ def test_rows_that_are_not_finite_are_named_and_no_others(bundles: Bundles) -> N
 
 def test_steps_are_timed_without_leaving_caches(bundles: Bundles) -> None:
     runtime = open_segments(bundles("segments"), rows=16)
-    ticks = iter(np.arange(0.0, 100.0, 0.01))
-    times = measure(runtime, lambda: float(next(ticks)))
-    assert {shape.rows for shape in times} == {1, 8, 16}
+    assert {shape.rows for shape in measure(runtime, quiet_clock(0.01)).times} == {1, 8, 16}
     assert runtime._caches.caches() == []
 
 
@@ -260,6 +259,5 @@ def test_sums_that_are_too_large_are_no_rows_that_are_not_finite() -> None:
 
 def test_steps_over_int8_caches_are_timed(bundles: Bundles) -> None:
     runtime = open_segments(bundles(INT8_CACHES), rows=16)
-    ticks = iter(np.arange(0.0, 100.0, 0.01))
-    assert {shape.rows for shape in measure(runtime, lambda: float(next(ticks)))} == {1, 8, 16}
+    assert {shape.rows for shape in measure(runtime, quiet_clock(0.01)).times} == {1, 8, 16}
     assert runtime._caches.caches() == []

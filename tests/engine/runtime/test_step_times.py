@@ -1,40 +1,62 @@
-"""Timing shapes: what is measured, what is believed, what is remembered."""
+"""Timing shapes: what is measured, what is believed, what is kept."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from engine.bundle.variant import StepShape
-from engine.runtime.step_times import (
-    believed,
-    is_complete,
-    load_times,
-    measure,
-    save_times,
-    shapes_to_time,
-    whole_lines,
-)
+from engine.runtime.quiet import MachineReading
+from engine.runtime.step_times import believed, is_complete, measure, shapes_to_time, whole_lines
 from tests.engine.fake_runtime import FakeRuntime
+from tests.engine.runtime.quiet_clock import quiet_clock
 from tests.engine.worker.simulation import fixed, free
+
+ONE, EIGHT = StepShape(1, 64), StepShape(8, 64)
+
+
+def clock(*seconds: float) -> Callable[[], MachineReading]:
+    """Tells these times, one after the other."""
+    times = iter(seconds)
+    return lambda: MachineReading(next(times), 0.0, None)
 
 
 def test_every_shape_is_timed_by_its_better_run() -> None:
     runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
-    # The start; two runs of the first shape; the budget; two runs of the second.
-    ticks = iter([0.0, 0.0, 1.0, 3.0, 3.5, 9.0, 10.0, 12.0, 20.0, 23.0])
-    times = measure(runtime, lambda: next(ticks))
-    assert times == {StepShape(1, 64): 500.0, StepShape(8, 64): 2000.0}
+    # The start, and the budget; before, between and behind the two runs of the first shape; the same of the second.
+    measured = measure(runtime, clock(0.0, 0.0, 1.0, 3.0, 5.5, 9.0, 10.0, 12.0, 14.5))
+    assert measured.times == {ONE: 2000.0, EIGHT: 2000.0} == measured.kept
+
+
+def test_disturbed_runs_are_repeated_once() -> None:
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    first = (0.0, 0.25, 0.75, 0.75, 1.125, 1.5)  # 250 and 500 ms, then twice 375
+    second = (1.5, 1.625, 1.875, 1.875, 2.0, 2.25)  # 125 and 250 ms, and again
+    measured = measure(runtime, clock(0.0, 0.0, *first, 1.5, *second))
+    assert measured.times == {ONE: 250.0, EIGHT: 125.0}
+    assert measured.disturbed == {EIGHT: "one run took 2.0 times as long as another"}
+    assert measured.kept == {ONE: 250.0}
+
+
+def test_while_others_work_little_is_measured() -> None:
+    runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
+    quiet = quiet_clock(1.0)
+
+    def half_of_one_core() -> MachineReading:
+        now_s = quiet().clock_s
+        return MachineReading(now_s, own_s=now_s, busy_s=1.5 * now_s)
+
+    measured = measure(runtime, half_of_one_core, cores=2)
+    assert measured.times == {ONE: 1000.0}  # the 4 s are over
+    assert measured.disturbed == {ONE: "other programs used 25% of the processor"}
 
 
 def test_a_start_goes_on_where_the_budget_stopped_another() -> None:
     runtime = FakeRuntime(fixed((1, 64), (8, 64)), 1, 64)
-    # The start; two runs of the first shape; the budget is over before the second.
-    ticks = iter([0.0, 0.0, 1.0, 3.0, 3.5, 21.0])
-    times = measure(runtime, lambda: next(ticks))
-    assert times == {StepShape(1, 64): 500.0}
-    ticks = iter([0.0, 1.0, 2.0, 4.0, 6.0, 9.0])
-    again = measure(runtime, lambda: next(ticks), times)
-    assert again == {StepShape(1, 64): 500.0, StepShape(8, 64): 2000.0}
-    assert measure(runtime, lambda: 0.0, again) == again
+    # The start; the runs of the first shape; the budget is over before the second.
+    measured = measure(runtime, clock(0.0, 0.0, 1.0, 3.0, 5.5, 21.0))
+    assert measured.times == {ONE: 2000.0}
+    again = measure(runtime, clock(0.0, 0.0, 4.0, 6.0, 8.5), known=measured.times)
+    assert again.times == {ONE: 2000.0, EIGHT: 2000.0}
+    assert measure(runtime, quiet_clock(0.0), known=again.times).times == again.times
 
 
 def test_half_a_line_is_not_believed() -> None:
@@ -56,12 +78,3 @@ def test_a_column_of_segments_costs_as_much_beside_any_number_of_rows() -> None:
     assert believed(shapes, times) == times | wide
     assert believed(shapes, {**times, StepShape(1, 1024): 9.0})[StepShape(8, 1024)] == 80.0  # never cheaper
     assert believed(shapes, {StepShape(1, 64): 10.0}) == {StepShape(1, 64): 10.0}
-
-
-def test_times_are_remembered_whole(tmp_path: Path) -> None:
-    times = {StepShape(1, 64): 1.5, StepShape(8, 64): 2.5}
-    save_times(tmp_path / "deep" / "costs.json", times)
-    assert load_times(tmp_path / "deep" / "costs.json") == times
-    (tmp_path / "bad.json").write_text("{")
-    assert load_times(tmp_path / "bad.json") is None
-    assert load_times(tmp_path / "none.json") is None

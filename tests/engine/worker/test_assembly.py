@@ -15,7 +15,6 @@ from engine.config import EngineConfig
 from engine.core.build import ModelLimits, build_scheduler
 from engine.core.policy import CostTable
 from engine.errors import BundleError
-from engine.runtime.step_times import load_times
 from engine.worker.assembly import assemble, choose_shapes
 from tests.bundles import Bundles
 
@@ -65,20 +64,6 @@ def test_a_start_is_logged_stage_by_stage(bundles: Bundles, tmp_path: Path, capl
         assemble(replace(CONFIG, bundle=str(tmp_path)))
     told = [record.message for record in caplog.records if not record.message.startswith("memory: ")]
     assert told == [f"start: {stage}" for stage in stages[:3]]
-
-
-def test_times_of_a_start_that_was_cut_short_are_kept(
-    bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(CONFIG, bundle=str(bundles("fixed")), cost_cache=str(tmp_path))
-    monkeypatch.setattr("engine.runtime.step_times.BUDGET_S", -1.0)
-    known = []
-    for _ in range(2):
-        assemble(config).runtime.close()
-        (path,) = tmp_path.glob("costs-*.json")
-        known.append(load_times(path) or {})
-    first, second = known
-    assert len(first) == 1 and first.items() <= second.items()
 
 
 def test_fixed_shapes_decide_the_pool(bundles: Bundles) -> None:

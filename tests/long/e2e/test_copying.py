@@ -75,7 +75,7 @@ def test_repeating_a_passage_takes_hardly_more_than_half_the_steps(bundle: Path)
 
 
 def test_the_same_where_every_guess_has_its_price(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "_times", lambda *_: FAIR)
+    monkeypatch.setattr(assembly, "step_times", lambda *_: FAIR)
     plain, one, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=0))
     assert one == 1.0
     guessed, per_pass, _ = play(EngineConfig(bundle=str(bundle), lookup_rows=8))

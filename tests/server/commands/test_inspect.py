@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from engine.bundle.stored_times import StoredTimes, save_times, times_file
 from server.commands.cli import app
+from server.settings import costs_folder
 
 
 def inspect(*arguments: str) -> Result:
@@ -42,6 +44,18 @@ def test_the_cache_is_the_setting(monkeypatch: pytest.MonkeyPatch, free_bundle: 
     assert result.stderr == (
         "error: unknown environment variable HEXSERVE_CACHEDIR; the nearest one is HEXSERVE_CACHE_DIR\n"
     )
+
+
+def test_what_was_measured_is_shown(monkeypatch: pytest.MonkeyPatch, free_bundle: Path, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEXSERVE_CACHE_DIR", str(tmp_path))
+    assert "ms of a step" not in inspect(str(free_bundle)).stdout
+    stored = StoredTimes(((1, 64, 2.5), (8, 64, 4.0), (1, 1024, 3.0)), "Oryon [12 cores]", 12, 4, "spinning")
+    save_times(times_file(costs_folder(tmp_path), free_bundle), stored)
+    shown = inspect(str(free_bundle)).stdout
+    assert "ms of a step on Oryon [12 cores], 12 cores, 4 threads, spinning" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["rows", "past", "64", "past", "1,024"] in lines
+    assert ["1", "2.5", "3.0"] in lines and ["8", "4.0"] in lines
 
 
 def test_an_embedder_says_what_it_is(tiny_checkpoint: Path, tmp_path: Path) -> None:

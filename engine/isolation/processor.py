@@ -1,0 +1,69 @@
+"""What this machine's processor is called, and how busy all of its cores are."""
+
+import contextlib
+import ctypes
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+PROCESSOR_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+BOARDS = ("/sys/devices/soc0/machine", "/proc/device-tree/model", "/proc/device-tree/compatible")
+CPU_INFO = Path("/proc/cpuinfo")
+CPU_TIMES = Path("/proc/stat")
+IDLE_FIELDS = (3, 4)  # of the line "cpu": idle, and waiting for a disk
+COUNTED_FIELDS = 8  # those behind them, of guests, are counted in the first two
+WINDOWS_TICKS_PER_S = 10_000_000
+
+
+def processor_name() -> str:
+    """What the system calls its processor, '' when it does not tell."""
+    if sys.platform == "win32":
+        return registry_text(PROCESSOR_KEY, "ProcessorNameString")
+    found = []
+    for path in BOARDS:
+        with contextlib.suppress(OSError):
+            found.append(Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n ").replace("\0", " "))
+    return ", ".join(filter(None, found)) or _name_in_cpu_info() or platform.processor()
+
+
+def _name_in_cpu_info() -> str:
+    with contextlib.suppress(OSError):
+        for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return ""
+
+
+def busy_seconds() -> float | None:
+    """Seconds that all cores together have worked since the system started, for whomever; None where it is not told."""
+    if sys.platform == "win32":
+        return windows_busy_seconds()
+    try:
+        name, *fields = CPU_TIMES.read_text(encoding="ascii").partition("\n")[0].split()
+        ticks = [int(field) for field in fields[:COUNTED_FIELDS]]
+        idle = sum(ticks[index] for index in IDLE_FIELDS)
+        return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") if name == "cpu" else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def windows_busy_seconds() -> float | None:
+    """The same as Windows says it, which counts idle time as the kernel's."""
+    idle, kernel, user = (ctypes.c_uint64() for _ in range(3))
+    system = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    if not system.GetSystemTimes(ctypes.byref(idle), ctypes.byref(kernel), ctypes.byref(user)):
+        return None
+    return (kernel.value - idle.value + user.value) / WINDOWS_TICKS_PER_S
+
+
+def registry_text(path: str, name: str) -> str:
+    """A value of Windows' registry below HKEY_LOCAL_MACHINE, '' where there is none."""
+    winreg: Any = __import__("winreg")
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+            return str(winreg.QueryValueEx(key, name)[0]).strip()
+    except OSError:
+        return ""
