@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from engine.errors import BundleError, HexserveError
 from server import signals
 from server.app import create_app
-from server.http.connections import ACCEPTED_AT_ONCE, AcceptFailures, ConnectionLimits, protocol_factory
+from server.http.connections import ACCEPTED_AT_ONCE, AcceptFailures, ConnectionLimits, DatedState, protocol_factory
 from server.http.in_flight import InFlight
 from server.logs import flush_logs
 from server.middleware.auth import KeyRing
@@ -159,11 +159,16 @@ class DrainingServer(uvicorn.Server):
             timeout_keep_alive=IDLE_CONNECTION_S,
         )
         super().__init__(config)
+        self.server_state = DatedState()
         self.ending = asyncio.Event()
         self._in_flight = in_flight
         self._drain_s = settings.drain_s
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
+
+    async def main_loop(self) -> None:
+        """Not uvicorn's, which wakes ten times a second: to look whether it is to end, and for the header Date."""
+        await self.ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's; asyncio takes one number for the queue of connections and for how many it accepts at once."""

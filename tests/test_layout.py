@@ -19,7 +19,7 @@ FILES = {
 CALLED_BY_NAME = {
     *("pipe_data_received", "pipe_connection_lost", "process_exited", "eof_received"),
     *("handle_starttag", "handle_startendtag", "handle_endtag", "handle_data"),
-    *("send_400_response", "handle_exit", "emit", "repr_int"),
+    *("send_400_response", "handle_exit", "main_loop", "emit", "repr_int"),
 }
 
 

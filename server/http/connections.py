@@ -6,6 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import formatdate
 from functools import partial
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import h11
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from server.http.error_formats import openai_body
 from server.http.errors import WireError
@@ -89,6 +91,19 @@ class AcceptFailures:
         elif not self._is_said:
             self._is_said = True
             _log.error("a connection could not be accepted, will try again: %s", context["exception"])
+
+
+class DatedState(ServerState):
+    """uvicorn's, whose headers of every answer have the date of the moment at which they are asked for."""
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The one header that each answer has."""
+        return [(b"date", formatdate(usegmt=True).encode())]
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """uvicorn begins with none."""
 
 
 MALFORMED = WireError(400, "The HTTP request is malformed.")

@@ -65,6 +65,6 @@ def served(limits: ConnectionLimits = USUAL_LIMITS, **options: object) -> Iterat
     try:
         yield server
     finally:
-        server.server.should_exit = True
+        server.loop.call_soon_threadsafe(server.server.end)
         thread.join(10)
         assert not thread.is_alive()

@@ -47,7 +47,7 @@ def listed_model(model: ServedModel, name: str) -> Model:
     longest = None if manifest is None else manifest.max_context
     if engine is not None:
         longest = engine.info.max_context
-    facts = _bundle_facts(manifest) | _engine_facts(engine)
+    facts = _bundle_facts(manifest) | _place(model) | _engine_facts(engine)
     return Model(
         id=name,
         created=0 if manifest is None else manifest.created,
@@ -86,6 +86,13 @@ def _bundle_facts(manifest: Manifest | None) -> dict[str, Any]:
         "kv_bytes_per_token": manifest.kv_bytes_per_token,
         **({"block_length": manifest.diffusion.block_length} if manifest.diffusion is not None else {}),
     }
+
+
+def _place(model: ServedModel) -> dict[str, Any]:
+    """The device that its bundle was made for; of a model for two devices their workers tell."""
+    if model.manifest is None or model.settings.engine.devices:
+        return {}
+    return {"device": "CPU" if model.manifest.npu is None else "NPU"}
 
 
 def _residence(model: ServedModel) -> dict[str, Any]:

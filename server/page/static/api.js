@@ -12,11 +12,12 @@ export class ApiError extends Error {
   }
 }
 
-/** The models that can chat, as {name, sees}, each with its adapters behind it; what is not known yet counts as one. */
+/** The models that can chat, as {name, sees, device}, each with its adapters behind it; what is not known yet counts as one. */
 export async function chatModels(signal) {
   const answer = await ask('v1/models', { signal })
   const listed = (await answer.json()).data.filter((model) => model.meta.generates !== false)
-  return listed.map(({ id, meta }) => ({ name: id, sees: Boolean(meta.capabilities?.includes('vision')) }))
+  const sees = (meta) => Boolean(meta.capabilities?.includes('vision'))
+  return listed.map(({ id, meta }) => ({ name: id, sees: sees(meta), device: meta.device ?? '' }))
 }
 
 /** The chunks of an answer; throws ApiError, also in the middle. */

@@ -110,6 +110,7 @@ class Page {
     try {
       const found = await chatModels()
       this.models = found.map(({ name }) => name)
+      this.devices = new Map(found.map(({ name, device }) => [name, device]))
       this.seeing = new Set(found.filter(({ sees }) => sees).map(({ name }) => name))
       this.#tell(this.models.length ? '' : 'No model of this server can chat.')
       this.#showModels()
@@ -188,7 +189,8 @@ class Page {
   #showModels() {
     const select = byId('model')
     if (!this.models.includes(this.current.model)) this.current.model = this.models[0] ?? ''
-    select.replaceChildren(...this.models.map((name) => el('option', { value: name, text: name })))
+    const shown = (name) => [name, this.devices.get(name)].filter(Boolean).join(' · ')
+    select.replaceChildren(...this.models.map((name) => el('option', { value: name, text: shown(name) })))
     select.value = this.current.model
     this.pictures.offer(this.seeing.has(this.current.model))
   }

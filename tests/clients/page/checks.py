@@ -19,6 +19,11 @@ TOOL = {
 LONG = "word " * 700
 PICTURE = "Rows of the last steps by request. Arrow keys describe single steps."
 FOCUSED = "({activeElement: e}) => e.ariaLabel || e.labels?.[0]?.textContent.trim() || e.textContent.trim()"
+LISTED = """async () => {
+  const headers = { Authorization: `Bearer ${sessionStorage.getItem('hexserve.key')}` }
+  const listed = (await (await fetch('v1/models', { headers })).json()).data
+  return listed.map(({ id, meta }) => [id, meta.device])
+}"""
 RICH = """# A title
 
 Some **bold** text, `code` and a [link](https://example.org/page).
@@ -516,6 +521,14 @@ def a_server_of_which_no_model_can_chat_says_so() -> None:
         expect(it.page.locator("#model option")).to_have_count(0)
         it.ask("Hello?")
         expect(it.page.get_by_text("There is no model to ask.")).to_be_visible()
+
+
+@check
+def each_model_is_shown_with_its_device() -> None:
+    with tab() as it:
+        models = it.page.evaluate(LISTED)
+        assert models and all(device for _, device in models), models
+        expect(it.page.locator("#model option")).to_have_text([f"{name} · {device}" for name, device in models])
 
 
 @check

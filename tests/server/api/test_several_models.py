@@ -10,6 +10,7 @@ import openai.types
 import pytest
 from fastapi import FastAPI
 
+from engine.bundle.manifest import NpuSpec
 from engine.bundle.specs import ModelTask
 from engine.client.engine import EngineState
 from engine.config import EngineConfig
@@ -152,6 +153,16 @@ async def test_the_list_has_all_with_their_state(client: httpx.AsyncClient, stag
     assert (models[1]["meta"]["memory_bytes"], models[1]["max_model_len"]) == (40, 100)
     assert (models[2]["max_model_len"], models[2]["created"]) == (None, 0)
     assert (await client.get("/v1/models/b")).json() == models[1]
+
+
+async def test_the_list_says_on_which_device_each_is(client: httpx.AsyncClient, stage: Stage) -> None:
+    of_npu = msgspec.structs.replace(manifest(), npu=NpuSpec(60, 73, {}))
+    stage.loaders[0].manifest = of_npu
+    stage.models[1].settings = Settings(EngineConfig("unused", devices="the bundle for another"), model_name="b")
+    listed = (await client.get("/v1/models")).json()["data"]
+    assert [model["meta"].get("device") for model in listed] == ["NPU", None, "CPU"]
+    await stage.use(1)
+    assert (await client.get("/v1/models/b")).json()["meta"]["device"] == "CPU"  # as its workers say
 
 
 async def test_a_model_is_pinned_until_the_last_chunk_was_sent(base_url: str, stage: Stage) -> None:
