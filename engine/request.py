@@ -118,7 +118,8 @@ class PromptImage:
 
     digest: tells its pixels and its grid from all others, 32 bytes. pixels: uint8 as the bundle's vision graph takes
     them. features: float32 rows, little-endian, once the worker has them; then `pixels` is empty. grid: rows and
-    columns of its tokens where each turns by both, (0, 0) = by its index, like text.
+    columns of its tokens where each turns by both, (0, 0) = by its index, like text. both_ways: its rows see each other
+    both ways, so that all of them lie in one step.
     """
 
     first: int
@@ -127,6 +128,7 @@ class PromptImage:
     pixels: bytes
     features: bytes = b""
     grid: tuple[int, int] = (0, 0)
+    both_ways: bool = False
 
 
 @dataclass(frozen=True, slots=True)

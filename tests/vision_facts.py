@@ -2,7 +2,7 @@
 
 from engine.bundle.vision import Cutting, NativeSpec, Resampling, VisionSpec
 
-SIDE, TOKENS = 32, 4
+SIDE, TOKENS, GEMMA_ROWS = 32, 4, 16
 IDEFICS = VisionSpec(
     "vision.onnx",
     Cutting.GRID,
@@ -30,6 +30,19 @@ INTERN = VisionSpec(
     opening="<img>",
     closing="</img>",
     most_tiles=6,
+)
+GEMMA = VisionSpec(
+    "vision.onnx",
+    Cutting.WHOLE,
+    SIDE,
+    GEMMA_ROWS,
+    259,
+    "<start_of_image>",
+    "<image_soft_token>",
+    Resampling.BILINEAR,
+    opening="\n\n<start_of_image>",
+    closing="<end_of_image>\n\n",
+    both_ways=True,
 )
 QWEN_PAD = "<|image_pad|>"
 QWEN_CELLS = NativeSpec(4, 2, 12 * 64, 300 * 64, (64, 128, 256, 384, 512, 768, 1024))

@@ -328,6 +328,8 @@ def _check_model(path: Path, manifest: Manifest) -> None:
     vision = manifest.vision
     if vision is not None and (vision.native is None) != (vision.side > 0 and vision.tokens > 0):
         raise BundleError(f"{path}: vision needs side and tokens, or native")
+    if vision is not None and vision.both_ways and vision.native is not None:
+        raise BundleError(f"{path}: vision.both_ways needs tiles of one size, native is not")
     if manifest.diffusion is not None and manifest.diffusion.mask_token >= manifest.model.vocab:
         raise BundleError(
             f"{path}: diffusion.mask_token ({manifest.diffusion.mask_token}) is not among {manifest.model.vocab} tokens"

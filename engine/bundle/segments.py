@@ -185,6 +185,11 @@ def attention_forms(manifest: Manifest, form: LayerAttention = PLAIN_ATTENTION) 
     return inputs, {"attended": attended, "present_key": cache, "present_value": cache}
 
 
+def masked_names(model: ModelSpec) -> tuple[str, ...]:
+    """The graphs of attention under a mask; columns that several sequences read are of layers without windows."""
+    return (MASKED_ATTENTION,) if any(model.layer_windows) else (BASE_ATTENTION, MASKED_ATTENTION)
+
+
 def masked_forms(manifest: Manifest) -> tuple[Forms, Forms]:
     """Of attention over a sequence's own columns; queries and what they come to by key heads."""
     inputs, base = base_forms(manifest)
@@ -256,11 +261,14 @@ def _check_whole(manifest: Manifest, parts: int) -> None:
     names = sorted(graph.name for graph in manifest.graphs if graph.kind is GraphKind.ATTENTION)
     kinds = [ATTENTION] if manifest.kv_dtype == FLOAT else [ATTENTION, ATTENTION_CHUNK]
     wanted = sorted({attention_name(kind, form) for kind in kinds for form in manifest.model.layer_forms})
-    if names not in (wanted, sorted([*wanted, BASE_ATTENTION, MASKED_ATTENTION])):
+    masked = masked_names(manifest.model)
+    if names not in (wanted, sorted([*wanted, *masked])):
         raise BundleError(
             f"a bundle of segments has one attention graph for all layers of a window, by caches of "
             f"{manifest.kv_dtype} {' and '.join(wanted)}; this one has {', '.join(names)}"
         )
+    if manifest.vision is not None and manifest.vision.both_ways and names == wanted:
+        raise BundleError(f"rows of an image see each other both ways: the bundle needs the graph {MASKED_ATTENTION}")
     recurrent = [graph.name for graph in manifest.graphs if graph.kind is GraphKind.RECURRENT]
     if recurrent != ([RECURRENT] if manifest.model.recurrent is not None else []):
         raise BundleError(f"a model with recurrent layers, and no other, has one graph {RECURRENT} for all of them")

@@ -39,6 +39,7 @@ class ShapeTable:
     slots: of fused graphs, how many sequences a step decodes at most, beside one prompt that has the other rows; 0 =
     any row may be anybody's.
     unit: rows are shared out in multiples of it: the block length of a block-diffusion model.
+    image_rows: of an image that lies in one step, 0 = every prompt may be cut anywhere.
     longest_text: of encoders, whose texts are computed whole and never kept, most rows of one; 0 = there is a cache.
     recomputes: free shapes whose steps compute sequences whole, so that guesses behind a token cost next to nothing.
     """
@@ -51,6 +52,7 @@ class ShapeTable:
     segmented: bool = False
     slots: int = 0
     unit: int = field(default=1, repr=False)  # no step takes longer for it
+    image_rows: int = field(default=0, repr=False)
     longest_text: int = field(default=0, repr=False)
     recomputes: bool = field(default=False, repr=False)  # steps of such shapes are not timed
 
@@ -121,7 +123,16 @@ def shape_table(manifest: Manifest, max_rows: int) -> ShapeTable:
     if spec is not None:
         return slot_table([shape.rows for shape in fused_shapes(spec)], spec.past, spec.decode_slots)
     shapes = _every_shape(manifest, max_rows)
+    if manifest.vision is not None and manifest.vision.both_ways:
+        return _of_images(shapes, manifest.vision.tokens)
     return shapes if manifest.diffusion is None else _of_blocks(shapes, manifest.diffusion.block_length)
+
+
+def _of_images(shapes: ShapeTable, tokens: int) -> ShapeTable:
+    """The same for images that are not cut; BundleError when a step is too small for one."""
+    if shapes.max_rows < tokens:
+        raise BundleError(f"max_rows is {shapes.max_rows}, an image of this model takes {tokens} rows of one step")
+    return replace(shapes, image_rows=tokens)
 
 
 def _of_blocks(shapes: ShapeTable, block_length: int) -> ShapeTable:
@@ -168,11 +179,12 @@ def slot_table(rows: Iterable[int], past: int, slots: int) -> ShapeTable:
 
 
 def pin(shapes: ShapeTable, rows: int) -> ShapeTable:
-    """One shape for every step: the fewest rows >= `rows` and `unit` (else the most) at the widest past they have.
+    """One shape for every step: the fewest rows >= `rows`, `unit` and those of an image (else the most) at the widest
+    past they have.
 
     Shapes of equal context have the wider past the fewer rows they have: a few columns are worth less than rows.
     """
-    rows = max(rows, shapes.unit)
+    rows = max(rows, shapes.unit, shapes.image_rows)
     if shapes.free:
         only = StepShape(min(rows, shapes.max_rows), shapes.max_past)
     else:

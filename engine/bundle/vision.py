@@ -75,7 +75,8 @@ class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     writes for an image; token: the id of `pad`, which stands in the prompt for each row. opening: before the rows of a
     tile, tile_tag or whole_tag between them; tile_tag has {row} and {column}, from 1. row_end: behind a row of tiles,
     and once more behind all of them. closing: behind the last tile. longest: the longer side of an image before it is
-    cut, 0 = as it is. most_tiles: of a canvas, the whole image not counted.
+    cut, 0 = as it is. most_tiles: of a canvas, the whole image not counted. both_ways: rows of a tile see each other
+    both ways, so that all of them lie in one step.
     """
 
     file: Name
@@ -95,6 +96,7 @@ class VisionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     most_tiles: Annotated[int, Meta(ge=1, le=256)] = 1
     native: NativeSpec | None = None
     deepstack: Annotated[int, Meta(ge=0, le=64)] = 0
+    both_ways: bool = False
 
     @property
     def tile_bytes(self) -> int:

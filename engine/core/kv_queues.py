@@ -148,6 +148,12 @@ class PoolQueues:
             found.append(block if block < limit else None)
         return found[: self.windows.usable(found)]
 
+    def shareable(self, sequence: Sequence, known: list[int | None]) -> list[int | None]:
+        """Of a known prefix what a sequence can go on from: up to where it may be cut, a window before that."""
+        while (count := sequence.shareable_blocks(len(known), self.blocks.block_size)) < len(known):
+            known = known[: self.windows.usable(known[:count])]
+        return known
+
     def load(self, keys: abc.Sequence[BlockKey], known: abc.Sequence[int | None]) -> list[int]:
         """Order copies from the host cache into fresh blocks; the blocks of the whole known prefix.
 

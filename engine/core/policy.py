@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from engine.bundle.variant import FREE_PAST_STEP, ShapeTable, StepShape
 
@@ -91,17 +92,44 @@ WORTH_A_GAP = 0.95
 
 
 @dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """Rows that a prompt may take now, in multiples of `whole`: an image whose rows see each other is not cut."""
+
+    rows: int
+    whole: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """Rows wanted from one pool: of the sequences that decode, one row each where they take one token after the other,
     and all prefill rows together.
 
-    kv_only_rows: the prefill rows before the first whose logits are read; a KV-only shape may compute them.
+    kv_only_rows: the prefill rows before the first whose logits are read; a KV-only shape may compute them. pieces: of
+    the prefill rows, in the order in which they are taken; () = they can be cut anywhere.
     """
 
     decodes: int
     prefill_rows: int
     prefill_first: bool = False  # the last mixed step had no room for prefill: reserve some now
     kv_only_rows: int = 0
+    pieces: tuple[PromptPiece, ...] = ()
+
+    def prefill_within(self, rows: int, unit: int) -> int:
+        """How many of the prefill rows fit into so many: no prompt goes before another whose image is too large."""
+        if not self.pieces:
+            return _fitting(self.prefill_rows, rows, unit)
+        taken = 0
+        for piece in self.pieces:
+            fitting = min(piece.rows, rows - taken)
+            taken += fitting - fitting % piece.whole
+            if fitting < piece.rows:
+                break
+        return taken
+
+    @property
+    def least_prefill(self) -> int:
+        """Fewest rows that prompts can do anything with."""
+        return next((piece.whole for piece in self.pieces if piece.rows), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +208,8 @@ class _Candidate:
 def _candidates(shapes: ShapeTable, costs: CostTable, demand: Demand, extent: Extent) -> list[_Candidate]:
     """Every shape that may run and has a useful row."""
     shares = [_split(shape, demand, shapes.slots, shapes.unit) for shape in _options(shapes, demand, extent)]
+    if shapes.segmented and not shapes.fixed and demand.pieces:  # what an image is too large for is no padding
+        shares = [replace(share, shape=_segmented(share.useful, demand, extent)) for share in shares if share.useful]
     shares += [
         Share(shape, 0, _fitting(demand.kv_only_rows, shape.rows, shapes.unit))
         for shape in _kv_only_options(shapes, demand, extent)
@@ -213,12 +243,19 @@ def _options(shapes: ShapeTable, demand: Demand, extent: Extent) -> abc.Sequence
     if not shapes.fixed:
         most = min(shapes.max_rows, demand.decodes + demand.prefill_rows)
         if shapes.segmented:
-            return [_segmented(rows, demand, extent) for rows in (*(r for r in FREE_ROW_STEPS if r < most), most)]
+            steps = sorted({*(r for r in (*FREE_ROW_STEPS, *_piece_ends(demand)) if 0 < r < most), most})
+            return [_segmented(rows, demand, extent) for rows in steps]
         past = max(shapes.round_past(extent.preferred), shapes.round_past(extent.referenced))
         steps = [rows for rows in FREE_ROW_STEPS if rows < most]
         return [StepShape(rows, past) for rows in [*steps, most]]
     roomy, tight = shapes.candidates(extent.preferred), shapes.candidates(extent.referenced)
     return roomy if roomy and roomy[-1].rows >= tight[-1].rows else tight
+
+
+def _piece_ends(demand: Demand) -> list[int]:
+    """Rows of steps that end with a piece, with all decodes and without any."""
+    ends = list(accumulate(piece.rows for piece in demand.pieces))
+    return [*ends, *(demand.decodes + end for end in ends)]
 
 
 def _segmented(rows: int, demand: Demand, extent: Extent) -> StepShape:
@@ -238,9 +275,10 @@ def _kv_only_options(shapes: ShapeTable, demand: Demand, extent: Extent) -> abc.
 def _split(shape: StepShape, demand: Demand, slots: int, unit: int) -> Share:
     if slots:
         return Share(shape, *slot_rows(shape, slots, demand.decodes, demand.prefill_rows))
-    reserved = min(demand.prefill_rows, shape.rows, max(unit, shape.rows // 4)) if demand.prefill_first else 0
+    least = max(unit, demand.least_prefill, shape.rows // 4)
+    reserved = min(demand.prefill_rows, shape.rows, least) if demand.prefill_first else 0
     decodes = _fitting(demand.decodes, shape.rows - reserved, unit)
-    return Share(shape, decodes, _fitting(demand.prefill_rows, shape.rows - decodes, unit))
+    return Share(shape, decodes, demand.prefill_within(shape.rows - decodes, unit))
 
 
 def _fitting(wanted: int, rows: int, unit: int) -> int:

@@ -10,6 +10,7 @@ from engine.core.forecast_tree import ForecastShape, ForecastTree, TreeOutcome
 from engine.core.guesses import Guesser
 from engine.core.kv_queues import Rows
 from engine.core.plan import Rules, Segment, SequenceUpdate
+from engine.core.policy import PromptPiece
 from engine.core.prefixes import StateBorders
 from engine.core.sequence import Capacity, Sequence, append_tokens, blocks_for, ends_within, room
 from engine.core.speculation import GuessKind, Outcome, verify
@@ -54,9 +55,10 @@ def open_rows(queue: Iterable[Sequence], late: Collection[str], logprob_rows: in
     """
     found = []
     for sequence in sorted(queue, key=lambda s: s.rank):
-        rows = sequence.rows_wanted - (sequence.id in late)
+        rows = min(sequence.rows_wanted - (sequence.id in late), sequence.most_rows)
         if not sequence.has_prompt_logprobs:
-            rows = min(rows, logprob_rows)
+            whole = sequence.whole_rows if logprob_rows > 0 else 0
+            rows = min(rows, max(logprob_rows, whole))
             logprob_rows -= rows
         found.append((sequence, rows))
     return found
@@ -67,12 +69,21 @@ def kv_only_rows(prefills: Iterable[tuple[Sequence, int]]) -> list[tuple[Sequenc
     return [(sequence, min(rows, sequence.first_logit_row - sequence.computed)) for sequence, rows in prefills]
 
 
+def pieces_of(prompts: Iterable[tuple[Sequence, int]]) -> tuple[PromptPiece, ...]:
+    """The rows that each prompt may take, and how many of them lie in one step; () where all can be cut anywhere."""
+    prompts = list(prompts)
+    if not any(sequence.request.images and sequence.whole_rows > 1 for sequence, _ in prompts):
+        return ()
+    return tuple(PromptPiece(max(0, rows), sequence.whole_rows) for sequence, rows in prompts)
+
+
 def take_rows(wanted: Iterable[tuple[Sequence, int]], rows: int) -> list[tuple[Sequence, int]]:
-    """Share out `rows`: in the order given, each sequence takes up to its number from what is left, in whole blocks."""
+    """Share out `rows`: in the order given, each sequence takes up to its number from what is left, in whole blocks and
+    images."""
     taken = []
     for sequence, most in wanted:
         share = min(rows, most)
-        share -= share % sequence.block_length
+        share -= share % sequence.whole_rows
         if share > 0:
             taken.append((sequence, share))
             rows -= share
@@ -200,6 +211,7 @@ def make_segment(
         tree=tree,
         state_key=states.origin(sequence),
         snapshots=states.wanted(sequence, end),
+        block_rows=sequence.whole_rows,
     )
 
 

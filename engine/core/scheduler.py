@@ -20,6 +20,7 @@ from engine.core.rows import (
     guessing,
     kv_only_rows,
     make_segment,
+    pieces_of,
     plan_trees,
     prefills_of,
     rows_of,
@@ -273,8 +274,7 @@ class Scheduler(Planner):
         for pool in sorted(
             self._pools, key=lambda p: (-len(self.states.known(p, keys)), self._turns.order(p, sequence))
         ):
-            known = self.states.known(pool, keys)
-            known = known[: sequence.shareable_blocks(len(known), pool.blocks.block_size)]
+            known = pool.shareable(sequence, self.states.known(pool, keys))
             shared = [block for block in known if block is not None]
             pool.blocks.acquire(shared)
             needed = blocks_for(len(sequence.tokens), pool.blocks.block_size) - len(shared)
@@ -348,6 +348,7 @@ class Scheduler(Planner):
             sum(rows for _, rows in wants.prompts),
             pool.prefill_starved or self._turns.is_due(pool),
             sum(max(0, rows) for _, rows in wants.kv_only),
+            pieces_of(wants.prompts),
         )
         return share_rows(self.shapes, self.costs, demand, pool.extent(), self.rules.max_gap_ms)
 

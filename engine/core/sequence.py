@@ -9,7 +9,7 @@ from hashlib import blake2b
 from engine.core.block_diffusion import ActiveBlock
 from engine.core.kv_blocks import BlockKey, block_keys, blocks_at_once
 from engine.core.speculation import GuessRecord
-from engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from engine.request import FinishReason, PromptImage, Request, SamplingParams, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,26 @@ class Sequence:
         return self.active_block.settings.block_length if self.active_block is not None else 1
 
     @property
+    def _next_image(self) -> PromptImage | None:
+        """That still has to be computed, of those whose rows see each other both ways."""
+        images = self.request.images
+        return next((image for image in images if image.both_ways and image.first >= self.computed), None)
+
+    @property
+    def whole_rows(self) -> int:
+        """How many of the next rows see each other both ways and are computed in one step: a block, an image, or 1."""
+        image = self._next_image
+        return image.tokens if image is not None and image.first == self.computed else self.block_length
+
+    @property
+    def most_rows(self) -> int:
+        """Most rows that a step may have of it: up to an image whose rows see each other both ways, or all of that."""
+        image = self._next_image
+        if image is None:
+            return self.rows_wanted
+        return image.tokens if image.first == self.computed else min(self.rows_wanted, image.first - self.computed)
+
+    @property
     def is_pooled(self) -> bool:
         """Whether a vector is wanted of it: it never decodes, and gives way to whoever does."""
         return self.request.pooling is not None
@@ -186,8 +206,12 @@ class Sequence:
         return self._embeds_salt or request.cache_salt
 
     def shareable_blocks(self, blocks: int, block_size: int) -> int:
-        """Of its first `blocks` blocks, those that end where a block ends."""
-        return blocks - blocks % blocks_at_once(block_size, self.block_length)
+        """Of its first `blocks` blocks, those that end where a block ends, and in no image that lies in one step."""
+        blocks -= blocks % blocks_at_once(block_size, self.block_length)
+        for image in reversed(self.request.images):
+            if image.both_ways and image.first < blocks * block_size < image.first + image.tokens:
+                blocks = image.first // block_size
+        return blocks
 
     def extend_keys(self, tokens: int, block_size: int) -> None:
         """Compute the prefix keys of the full blocks among the first `tokens` tokens."""

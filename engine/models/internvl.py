@@ -14,6 +14,7 @@ from engine.models.network import Family, FamilyDetails, WeightNames
 from engine.models.qwen3_5 import nested
 from engine.models.vision_network import (
     VISION_FILE,
+    TileForm,
     VisionFiles,
     VisionNetwork,
     activation,
@@ -65,7 +66,7 @@ def read_internvl(files: VisionFiles) -> VisionNetwork:
         shuffle=round(1 / config.number("downsample_ratio", 1 / 64, 1.0, 0.5)),
         mean=colours(processor, "image_mean", default=CLIP_MEAN),
         std=colours(processor, "image_std", 1e-6, CLIP_STD),
-        has_class_token=True,
+        form=TileForm.CLASS_TOKEN,
     )
     return with_tokens(network)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.bundle.manifest import DiffusionSpec
-from engine.bundle.model_spec import HeadForm, LayerAttention, ModelSpec
+from engine.bundle.model_spec import HeadForm, LayerAttention, ModelSpec, RotationKind
 from engine.bundle.specs import EncoderSpec, RecurrentSpec
 from engine.models.config_fields import ConfigFields
 from engine.models.experts import ExpertDetails
@@ -166,6 +166,7 @@ class FamilyDetails:
     norm_offset: added to the weight of every norm but that of recurrent outputs. softcaps: what scores of attention
     and logits are kept below, cap * tanh(x / cap), 0 = nothing. ignored: beginnings of names of tensors that the text
     model does without. diffusion: None = one token after the other. experts: None = all layers have one feed-forward.
+    images_both_ways: rows of an image see each other both ways, also under a window.
     """
 
     qkv_bias: bool = False
@@ -193,6 +194,7 @@ class FamilyDetails:
     layer_ffn: tuple[int, ...] = ()
     layer_inputs: LayerInputs | None = None
     latent: LatentAttention | None = None
+    images_both_ways: bool = False
 
     @property
     def has_qk_norm(self) -> bool:
@@ -247,6 +249,11 @@ class Network:
     encoder: EncoderDetails | None = None
     reads_images: bool = False
     deepstack: int = 0
+
+    @property
+    def images_both_ways(self) -> bool:
+        """Whether rows of an image see each other both ways."""
+        return self.reads_images and self.details.images_both_ways
 
     @property
     def query_width(self) -> int:
@@ -361,6 +368,7 @@ class Network:
             return "sinks of heads"
         if any(spec.layer_windows):
             return f"a window of {max(spec.layer_windows)} tokens"
-        if len({spec.attention_of(layer).rotation for layer in spec.attention_layers}) > 1:
+        rotations = {spec.attention_of(layer).rotation for layer in spec.attention_layers}
+        if len(rotations) > 1 or RotationKind.LOCAL in rotations:
             return "layers with rotations of their own"
         return ""

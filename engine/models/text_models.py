@@ -1,4 +1,4 @@
-"""Text models of checkpoints that also read images, which are served without these: Gemma 3 and Mistral 3.
+"""Text models of checkpoints that also read images: Gemma 3, and Mistral 3, which is served without these.
 
 Definitions: transformers `Gemma3ForConditionalGeneration` and `Mistral3ForConditionalGeneration`; names are those of
 saved files.
@@ -26,7 +26,7 @@ def _within(details: FamilyDetails) -> FamilyDetails:
 
 
 def _gemma3_details(config: ConfigFields) -> FamilyDetails:
-    return _within(GEMMA3.read_details(config))
+    return replace(_within(GEMMA3.read_details(config)), images_both_ways=True)
 
 
 def _mistral3_details(config: ConfigFields) -> FamilyDetails:

@@ -11,10 +11,12 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.models.config_fields import ConfigFields
 from engine.models.dense_families import LLAMA
 from engine.models.expert_families import QWEN3_5_MOE_NESTED
+from engine.models.gemma3_vision import read_gemma3
 from engine.models.internvl import INTERNVL, read_internvl
 from engine.models.network import Family, FamilyDetails, WeightNames
 from engine.models.qwen3_5 import QWEN3_5_NESTED, nested
 from engine.models.qwen_vl import QWEN2_5_VL, QWEN3_VL, read_qwen2_5_vl, read_qwen3_vl
+from engine.models.text_models import GEMMA3_NESTED
 from engine.models.vision_network import (
     VISION_FILE,
     Encoder,
@@ -43,6 +45,13 @@ def reads_images(config: Mapping[str, object]) -> bool:
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     has_encoder = isinstance(config.get("vision_config"), Mapping)
     return any(name in READERS and (has_encoder or name not in MAY_BE_BLIND) for name in names)
+
+
+def text_alone(config: Mapping[str, object]) -> dict[str, object]:
+    """The config of the same model without its encoder, where checkpoints of its class come without one, too."""
+    listed = config.get("architectures")
+    may_be_blind = isinstance(listed, list) and any(name in MAY_BE_BLIND for name in listed if isinstance(name, str))
+    return {name: value for name, value in config.items() if name != "vision_config" or not may_be_blind}
 
 
 def deepstack_layers(config: Mapping[str, object]) -> int:
@@ -100,15 +109,17 @@ def _read_idefics3(files: VisionFiles) -> VisionNetwork:
     return with_tokens(network)
 
 
-# Qwen3.5 and 3.6: checkpoints of the same class come without the encoder, too.
-MAY_BE_BLIND = (QWEN3_5_NESTED.architecture, QWEN3_5_MOE_NESTED.architecture)
+# Qwen3.5 and 3.6, Gemma 3: checkpoints of the same class come without the encoder, too.
+_QWEN3_5 = (QWEN3_5_NESTED.architecture, QWEN3_5_MOE_NESTED.architecture)
+MAY_BE_BLIND = (*_QWEN3_5, GEMMA3_NESTED.architecture)
 READERS: dict[str, Callable[[VisionFiles], Encoder]] = {
     "Idefics3ForConditionalGeneration": _read_idefics3,
     "SmolVLMForConditionalGeneration": _read_idefics3,
     INTERNVL.architecture: read_internvl,
     QWEN2_5_VL.architecture: read_qwen2_5_vl,
     QWEN3_VL.architecture: read_qwen3_vl,
-    **dict.fromkeys(MAY_BE_BLIND, read_qwen3_vl),
+    GEMMA3_NESTED.architecture: read_gemma3,
+    **dict.fromkeys(_QWEN3_5, read_qwen3_vl),
 }
 
 

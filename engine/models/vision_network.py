@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import msgspec
 
@@ -24,12 +25,20 @@ ACTIVATIONS = {
 }
 
 
+class TileForm(StrEnum):
+    """Encoders of tiles by what they are of."""
+
+    SHUFFLED = "shuffled"  # Idefics3: SigLIP, then pixels shuffled into depth
+    CLASS_TOKEN = "class_token"  # InternVL: a row more that sees and is seen, then the same
+    POOLED = "pooled"  # Gemma 3: SigLIP, then means of squares of patches
+
+
 @dataclass(frozen=True, slots=True)
 class VisionNetwork:
     """An encoder of square tiles: patches, layers of attention that see a whole tile, and a connector to the text.
 
-    root, connector: beginnings of the names of tensors. shuffle: patches of a side that become one row. mean, std: of
-    colours from 0 to 1, by channel. has_class_token: the form of InternVL, else that of SigLIP.
+    root, connector: beginnings of the names of tensors; newer_root: as transformers saves them now, "" = the same.
+    shuffle: patches of a side that become one row. mean, std: of colours from 0 to 1, by channel.
     """
 
     spec: VisionSpec
@@ -45,7 +54,8 @@ class VisionNetwork:
     shuffle: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    has_class_token: bool = False
+    form: TileForm = TileForm.SHUFFLED
+    newer_root: str = ""
 
     @property
     def grid(self) -> int:

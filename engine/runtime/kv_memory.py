@@ -113,6 +113,7 @@ class SequenceCache(Generic[Bound]):
         self.base_columns = base_columns
         self.is_base = False
         self.was_copied = False  # whether blocks of it have been copied
+        self._of_layer: dict[int, tuple[Array, Array, bool]] = {}  # until the memory moves
         self._unclean = columns
 
     @property
@@ -132,7 +133,11 @@ class SequenceCache(Generic[Bound]):
 
     def layer(self, layer: int) -> tuple[Array, Array, bool]:
         """Keys and values [1, K, T, D] of one layer, and whether they begin with column `start`."""
-        group, index = self.form.layers[layer]
+        if not self._of_layer:
+            self._of_layer = {each: self._found(*place) for each, place in self.form.layers.items()}
+        return self._of_layer[layer]
+
+    def _found(self, group: CacheGroup, index: int) -> tuple[Array, Array, bool]:
         slides = group in self.form.behind
         part = self.behind[self.form.behind.index(group)] if slides else self.full[self.form.full.index(group)]
         return part.keys[index], part.values[index], slides
@@ -141,6 +146,10 @@ class SequenceCache(Generic[Bound]):
     def bytes(self) -> int:
         """Memory held here, the base's not counted."""
         return sum(part.bytes for part in self.parts)
+
+    def span(self, slides: bool) -> tuple[int, int]:
+        """The first column that such layers have here, and how many there is memory for."""
+        return (self.start, self.behind_columns) if slides else (self.base_columns, self.columns)
 
     def new_columns(self, segment: PackedSegment) -> slice:
         """Where in this memory the keys and values of the segment's rows go."""
@@ -163,6 +172,8 @@ class SequenceCache(Generic[Bound]):
         """Make what lies behind the first `end` columns zeros: under a mask it still counts as 0 times its value."""
         for part in self.full:
             part.clear(slice(end, self._unclean))
+        for part in self.behind:
+            part.clear(slice(end - self.start, self.behind_columns))
         self._unclean = end
 
     def bound_at(self, place: tuple[int, ...], make: Callable[[tuple[int, ...]], Bound]) -> Bound:
@@ -197,16 +208,21 @@ class SequenceCache(Generic[Bound]):
         for part, old in zip(wider, self.full, strict=True):
             part.take(old, slice(used), slice(used))
         self.full, self.columns, self._unclean = wider, columns, columns
-        self.bound.clear()
+        self._unbind()
 
     def slide(self, start: int, end: int, columns: int) -> None:
         """Let layers with a window begin with column `start`, up to `end` as they are; in memory of `columns`."""
         kept, old = slice(end - start), slice(start - self.start, end - self.start)
         if columns != self.behind_columns:
             memory = self.form.memory(self.form.behind, columns)
-            self.bound.clear()
+            self._unbind()
         else:
             memory = self.behind
         for part, before in zip(memory, self.behind, strict=True):
             part.take(before, kept, old)
         self.behind, self.start, self.behind_columns = memory, start, columns
+
+    def _unbind(self) -> None:
+        """The memory moves."""
+        self.bound.clear()
+        self._of_layer.clear()

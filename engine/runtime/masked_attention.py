@@ -73,7 +73,8 @@ class MaskedAttention:
     """Two graphs and the rows between them: queries in one stretch for each base, and what the bases gave for them.
 
     The M rows lie at the end of their memory, so that decodes keep their place while prompt rows before them vary.
-    scales: [L, 2, K, D] of int8 caches, None with float ones.
+    scales: [L, 2, K, D] of int8 caches, None with float ones. window: of layers without one of their own; where some
+    have one there are no bases.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class MaskedAttention:
         model = manifest.model
         self._heads = (model.kv_heads, model.heads // model.kv_heads)
         self._size = model.head_dim
-        self._base, self._masked = sessions[BASE_ATTENTION], sessions[MASKED_ATTENTION]
+        self._base, self._masked = sessions.get(BASE_ATTENTION), sessions[MASKED_ATTENTION]
         self._rows = rows
-        self._window = window
+        self._window_of = [AttentionWindow(own) if own else window for own in model.layer_windows]
+        self._windows = list(dict.fromkeys(self._window_of))  # a mask for each
         wide = (rows.most, *self._heads, self._size)
         self._query, self._attended = np.zeros(wide, np.float32), np.zeros(wide, np.float32)
         self._weight = np.zeros((*wide[:-1], 1), np.float32)
@@ -135,8 +137,10 @@ class MaskedAttention:
             for placed in work.placed:
                 cache, segment = placed.cache, placed.segment
                 start = placed.start if self._codes else segment.start
-                target = (cache.keys, cache.values)[side]
-                target[layer, 0, :, cache.new_columns(segment)] = fresh[start : start + segment.count].swapaxes(0, 1)
+                *sides, slides = cache.layer(layer)
+                column = segment.past - cache.span(slides)[0]
+                target = sides[side][0, :, column : column + segment.count]
+                target[...] = fresh[start : start + segment.count].swapaxes(0, 1)
 
     def _prepare_base(self, work: MaskedWork, base: Cache | None, start: int, end: int) -> None:
         """Rows `start` to `end` of the M see their first columns in `base`; without one they see nothing there."""
@@ -155,25 +159,25 @@ class MaskedAttention:
 
     def _prepare_own(self, work: MaskedWork, placed: Placed, rows: int) -> None:
         segment, cache = placed.segment, placed.cache
-        new = cache.new_columns(segment)
-        cache.clean_behind(new.stop)
-        visible = np.zeros((segment.count, cache.columns), np.bool_)
-        visible[:, : new.start] = True
-        visible[:, new] = segment.visible_rows()
-        if self._window.recent:
-            positions = np.arange(segment.past, segment.past + segment.count)
-            visible &= self._window.visible(positions, np.arange(cache.columns) + cache.base_columns)
+        cache.clean_behind(cache.new_columns(segment).stop)
+        visible = [_visible(segment, window, *self._span(cache, window)) for window in self._windows]
         for first, last in _runs(0, segment.count):
             from_end = len(work.indices) - placed.start - first
             place = (rows - segment.start - first, last - first, from_end)
             bound = cache.bound_at(place, partial(self._bind_own, cache))
-            _show(bound.told[0], visible[first:last])
+            for mask, shown in zip(bound.told, visible, strict=True):
+                _show(mask, shown[first:last])
             work.own.append(bound)
+
+    def _span(self, cache: Cache, window: AttentionWindow) -> tuple[int, int]:
+        """As `SequenceCache.span`, of layers with that window."""
+        return cache.span(cache.layer(self._window_of.index(window))[2])
 
     def _bind_base(self, base: Cache, place: tuple[int, ...]) -> BoundAttention:
         mask = np.zeros((place[1], 1, base.columns), np.float32)
         query, attended, weight = (_end(array, *place) for array in (self._query, self._attended, self._weight))
         outputs = {"base_attended": attended, "base_weight": weight}
+        assert self._base is not None  # else no cache has a base
         layers = [
             bind_all(self._base, {"query": query, "keys": keys, "values": values, "mask": mask, **scales}, outputs)
             for keys, values, scales in zip(base.keys, base.values, self._scales, strict=True)
@@ -182,21 +186,35 @@ class MaskedAttention:
 
     def _bind_own(self, cache: Cache, place: tuple[int, ...]) -> BoundAttention:
         from_end, count, base_from_end = place
-        mask = np.zeros((count, cache.columns), np.float32)
+        spans = (self._span(cache, window) for window in self._windows)
+        masks = tuple(np.zeros((count, columns), np.float32) for _, columns in spans)
         shape = (count, *self._heads, self._size)
         rows = self._rows.attention_rows(from_end, count)
-        inputs = {
+        inputs: dict[str, Array] = {
             "query": rows["query"].reshape(shape),
-            "mask": mask,
             "base_attended": _end(self._attended, base_from_end, count),
             "base_weight": _end(self._weight, base_from_end, count),
         }
         outputs = {"attended": rows["attended"].reshape(shape)}
         layers = []
-        for keys, values, scales in zip(cache.keys, cache.values, self._scales, strict=True):
-            own: dict[str, Array] = {"keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1), **scales}
+        for layer, window in enumerate(self._window_of):
+            keys, values, _ = cache.layer(layer)
+            own: dict[str, Array] = {"keys": keys.swapaxes(0, 1), "values": values.swapaxes(0, 1)}
+            own |= {"mask": masks[self._windows.index(window)], **self._scales[layer]}
             layers.append(bind_all(self._masked, inputs | own, outputs))
-        return BoundAttention(layers, (mask,))
+        return BoundAttention(layers, masks)
+
+
+def _visible(segment: PackedSegment, window: AttentionWindow, start: int, columns: int) -> NDArray[np.bool_]:
+    """Which columns from `start` on each row of a segment sees, bool [rows, columns]."""
+    past = segment.past - start
+    visible = np.zeros((segment.count, columns), np.bool_)
+    visible[:, :past] = True
+    visible[:, past : past + segment.count] = segment.visible_rows()
+    if window.recent:
+        rows = np.arange(segment.past, segment.past + segment.count)
+        visible &= window.visible(rows, np.arange(start, start + columns))
+    return visible
 
 
 def _runs(start: int, end: int) -> list[tuple[int, int]]:

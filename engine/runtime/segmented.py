@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.adapters.adapter import Adapter
 from engine.bundle.manifest import Manifest
-from engine.bundle.segments import BASE_ATTENTION, OUT
+from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION, OUT
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import ROUNDED, read_kv_scales
 from engine.errors import StepFailed
@@ -136,14 +136,14 @@ class SegmentRuntime(Runtime):
         self._adapters = LoraRows(manifest, adapters, is_uniform)
         self._chain = LinearChain(manifest, sessions, self._rows, self._adapters)
         self._causal = CausalAttention(manifest, sessions, self._rows, scales, is_uniform)
-        has_masks = BASE_ATTENTION in sessions  # bundles made earlier have none
+        has_masks = MASKED_ATTENTION in sessions  # bundles made earlier, and most with windows, have none
         self._masked = MaskedAttention(manifest, sessions, self._rows, scales, window) if has_masks else None
         self._window = window
         self._recurrent = open_recurrent(folder, manifest, sessions, self._rows)
         # int8 caches cannot show what is not finite, so the rows are looked at before they are rounded.
         self._non_finite = NonFiniteRows(self._rows) if scales is not None else None
         # A base is read by all that stand on it; under a window each of them sees other columns of it.
-        shares = has_masks and not is_uniform and not window.recent
+        shares = BASE_ATTENTION in sessions and not is_uniform and not window.recent
         # How a sum is cut depends on its first column: where all bits are to be the same, windows give nothing back.
         least_shared = LEAST_SHARED if shares else None
         self._caches: SequenceCaches[BoundAttention] = SequenceCaches(manifest, least_shared, slides=not is_uniform)

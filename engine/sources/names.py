@@ -116,8 +116,8 @@ _FACTS = (
 WHISPER, WHISPER_WORDS = "model.bin", "vocabulary.*"
 _PARTS = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")  # of a sentence-transformers model
 _BESIDE_MODELS = (PROJECTOR, "imatrix")
-# SmolVLM2 and InternVL3 among them, and Qwen3.5.
-_SEES = re.compile(r"vl\d*(?:[-_.]|$)|vlm|idefics|qwen3\.[56]", re.IGNORECASE)
+# SmolVLM2 and InternVL3 among them, Qwen3.5, and the larger sizes of Gemma 3.
+_SEES = re.compile(r"vl\d*(?:[-_.]|$)|vlm|idefics|qwen3\.[56]|gemma-3-(?:4|12|27)b", re.IGNORECASE)
 _TYPES_OF_IMAGES = {name: rank for rank, name in enumerate(("F16", "BF16", "F32", "Q8_0"))}
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32))(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE

@@ -38,7 +38,7 @@ def placed_prompt(ids: tuple[int, ...], spec: VisionSpec, images: Sequence[Image
     if len(firsts) != len(tiles) or places != wanted:
         raise InvalidRequest(f"The prompt has places for {places} of {wanted} rows of images.", "messages")
     placed = (
-        PromptImage(first, tokens, _digest(tile, grid), tile, grid=grid)
+        PromptImage(first, tokens, _digest(tile, grid), tile, grid=grid, both_ways=spec.both_ways)
         for first, (tile, tokens, grid) in zip(firsts, tiles, strict=True)
     )
     return ImagePrompt(ids, tuple(placed))

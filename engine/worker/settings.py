@@ -130,9 +130,9 @@ def window_of(manifest: Manifest, config: EngineConfig) -> AttentionWindow:
     window, sinks = config.window, config.sinks
     if not window:
         return AttentionWindow()
+    if any(manifest.model.layer_windows):
+        raise BundleError(f"window = {window}: the model's layers have windows of their own")
     if not any(graph.name == MASKED_ATTENTION for graph in manifest.graphs):
-        if any(manifest.model.layer_windows):
-            raise BundleError(f"window = {window}: the model's layers have windows of their own")
         raise BundleError(
             f"window = {window}: the bundle has no graph {MASKED_ATTENTION}; compile it again as segments"
         )

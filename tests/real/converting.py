@@ -20,7 +20,7 @@ def main(source: str, arguments: list[str]) -> None:
     """Run it."""
     sys.path.insert(0, source)
     base = importlib.import_module("conversion.base").TextModel
-    for name in ("llama", "qwen", "qwenvl", "qwen3vl"):
+    for name in ("gemma", "llama", "qwen", "qwenvl", "qwen3vl"):
         importlib.import_module(f"conversion.{name}")
     base.get_vocab_base_pre = lambda *_: "gpt-2"
     for kind in kinds(base):

@@ -20,7 +20,8 @@ from engine.compile.check.segment_run import segment_logits
 from engine.compile.pipeline import compile_bundle
 from engine.compile.progress import SilentProgress
 from tests.real.conftest import fetched
-from tests.vision_models import write_idefics3, write_internvl, write_qwen_vl
+from tests.vision_facts import GEMMA_ROWS
+from tests.vision_models import with_published_names, write_gemma3, write_idefics3, write_internvl, write_qwen_vl
 from tools.real_models.fetch import RealModels
 
 CONVERTING = Path(__file__).with_name("converting.py")
@@ -28,6 +29,8 @@ INTERNVL = partial(write_internvl, num_hidden_layers=4)  # the converter counts 
 # Windows of Qwen2.5-VL are 8 patches of 14 pixels wide, which files do not say.
 MODELS: dict[str, tuple[Callable[..., Any], str]] = {
     "SmolVLM": (write_idefics3, "SmolVLM"),
+    # Files have every sixth layer see all.
+    "Gemma 3": (partial(write_gemma3, layer_types=["sliding_attention"] * 3), "Gemma3"),
     "InternVL of Qwen2": (INTERNVL, "qwen2"),
     "InternVL of Qwen3": (INTERNVL, "qwen3"),
     "Qwen2.5-VL": (partial(write_qwen_vl, patch_size=14, window_size=112), "Qwen2_5_VL"),
@@ -44,6 +47,9 @@ def test_two_files_make_the_bundle_of_the_folder(name: str, tmp_path: Path, real
     folder = tmp_path / "folder"
     write(folder, kind)
     with_merges(folder)
+    if kind == "Gemma3":
+        with_published_names(folder)
+        with_halves(folder)
     wanted = as_the_converter_wants_it(folder, tmp_path / "wanted")
     files = tmp_path / "files"
     files.mkdir()
@@ -73,10 +79,22 @@ def with_merges(folder: Path) -> None:
     path.write_text(json.dumps(tokenizer))
 
 
+def with_halves(folder: Path) -> None:
+    """The matrix that the converter always writes in half precision, in numbers of it."""
+    tensors = load_file(folder / "model.safetensors")
+    for name in tensors:
+        if name.endswith("input_projection_weight"):
+            tensors[name] = tensors[name].astype(np.float16).astype(np.float32)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def as_the_converter_wants_it(folder: Path, output: Path) -> Path:
     """A copy that says which class its parts have; the converter reads InternVL under other names."""
     shutil.copytree(folder, output)
     config = json.loads((output / "config.json").read_text())
+    if config["model_type"] == "gemma3":
+        path = output / "preprocessor_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"image_seq_length": GEMMA_ROWS}))
     kinds = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
     if (kind := config["text_config"]["model_type"]) in kinds:
         config["text_config"] |= {"architectures": [kinds[kind]], "bos_token_id": None}

@@ -11,7 +11,15 @@ Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
 from onnx import TensorProto
 
 from engine.bundle.model_spec import PLAIN_ATTENTION, LayerAttention
-from engine.bundle.segments import ATTENTION, ATTENTION_CHUNK, BASE_ATTENTION, MASKED_ATTENTION, SINKS, attention_name
+from engine.bundle.segments import (
+    ATTENTION,
+    ATTENTION_CHUNK,
+    BASE_ATTENTION,
+    MASKED_ATTENTION,
+    SINKS,
+    attention_name,
+    masked_names,
+)
 from engine.bundle.weight_files import ROUNDED
 from engine.compile.graphs.graph_builder import COLUMNS, CONTRIB, ROWS, Dim, GraphBuilder
 from engine.compile.graphs.segments import ATTENDED, DTYPE, KEY, QUERY, VALUE
@@ -168,12 +176,15 @@ KEY_SCALE, VALUE_SCALE = "key_scale", "value_scale"
 
 
 def masked_attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
-    """Both graphs by name; none for layers with windows, sinks, unlike caches or capped scores. kv_dtype: float32 or
-    int8."""
+    """All of them by name; none for sinks, unlike caches or capped scores, and for layers with windows only where rows
+    of images see each other both ways. kv_dtype: float32 or int8."""
     spec = network.spec
-    if any(spec.layer_windows) or network.details.attention_softcap or spec.has_sinks or spec.has_unlike_caches:
+    if network.details.attention_softcap or spec.has_sinks or spec.has_unlike_caches:
         return {}
-    return {BASE_ATTENTION: base_graph(network, kv_dtype), MASKED_ATTENTION: masked_graph(network, kv_dtype)}
+    if any(spec.layer_windows) and not network.images_both_ways:
+        return {}
+    write = {BASE_ATTENTION: base_graph, MASKED_ATTENTION: masked_graph}
+    return {name: write[name](network, kv_dtype) for name in masked_names(spec)}
 
 
 def base_graph(network: Network, kv_dtype: str) -> GraphBuilder:

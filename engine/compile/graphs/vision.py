@@ -2,11 +2,13 @@
 
 Shapes: S pixels of a side, G patches of a side, P = G * G patches, D numbers of a patch, W of a row of the text model.
 Definitions: transformers `Idefics3VisionTransformer` and `Idefics3Connector`, `InternVLVisionModel` and
-`InternVLMultiModalProjector`.
+`InternVLMultiModalProjector`, `SiglipVisionModel` and `Gemma3MultiModalProjector`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from engine.bundle.manifest import describe_file
 from engine.bundle.vision import FEATURES, PIXELS
@@ -15,11 +17,12 @@ from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
 from engine.compile.graphs.native_vision import NativeWriter
 from engine.compile.graphs.tower import DTYPE, TowerWriter
 from engine.compile.quantisation.weight_file import WeightFile
+from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import UnsupportedModel
 from engine.models.network import Activation
 from engine.models.vision import read_vision
-from engine.models.vision_network import VISION_DATA, NativeNetwork, VisionFiles, VisionNetwork
+from engine.models.vision_network import VISION_DATA, NativeNetwork, TileForm, VisionFiles, VisionNetwork
 
 CONNECTOR_EPSILON = 1e-5
 
@@ -38,14 +41,19 @@ def vision_stage(work: Compilation) -> None:
         if isinstance(network, NativeNetwork):
             writer = NativeWriter(graph, work.checkpoint, file, network)
         else:
-            kind = ClassTokenWriter if network.has_class_token else TileWriter
-            writer = kind(graph, work.checkpoint, file, network)
+            writer = WRITERS[network.form](graph, work.checkpoint, file, _named(network, work.checkpoint))
         writer.write(work.network.spec.hidden, work.progress.advance)
     work.files[VISION_DATA] = file.entry
     path = work.folder / network.spec.file
     path.write_bytes(graph.model("vision").SerializeToString())
     work.files[network.spec.file] = describe_file(path)
     work.vision = network.spec
+
+
+def _named(network: VisionNetwork, checkpoint: Checkpoint) -> VisionNetwork:
+    """The same under the names of a checkpoint."""
+    is_newer = network.newer_root and f"{network.newer_root}post_layernorm.weight" in checkpoint
+    return replace(network, root=network.newer_root) if is_newer else network
 
 
 def vision_files(work: Compilation) -> VisionFiles:
@@ -155,3 +163,28 @@ class ClassTokenWriter(TileWriter):
         normed = self.norm(x, f"{name}layer_norm", inputs, CONNECTOR_EPSILON)
         inner = self.activated(self.linear(normed, f"{name}linear_1", inputs, width), Activation.GELU)
         return self.linear(inner, f"{name}linear_2", width, width)
+
+
+@dataclass(frozen=True, slots=True)
+class PooledWriter(TileWriter):
+    """SigLIP with means in the place of shuffled pixels; Gemma 3."""
+
+    def connected(self, x: str, width: int) -> str:
+        """[1, P, D] -> [1, tokens, W]: the mean of each square of patches, its norm with weights that begin at 1."""
+        graph, network, name = self.graph, self.network, self.network.connector
+        step, rows, hidden = network.shuffle, network.grid // network.shuffle, network.hidden
+        x = self.norm(x, f"{network.root}post_layernorm", hidden, network.epsilon)
+        apart = graph.reshape(x, rows, step, rows, step, hidden)
+        means = graph.op("ReduceMean", [apart, graph.integers(1, 3)], keepdims=0)
+        stored = f"{name}soft_emb_norm.weight"
+        weight = graph.stored(self.file.add(stored, self.checkpoint.tensor(stored, (hidden,)) + np.float32(1)))
+        taken = [graph.reshape(means, 1, rows * rows, hidden), weight]
+        normed = graph.op("RMSNormalization", taken, axis=-1, epsilon=network.epsilon)
+        return graph.op("MatMul", [normed, self.stored(f"{name}input_projection_weight", (hidden, width))])
+
+
+WRITERS: dict[TileForm, type[TileWriter]] = {
+    TileForm.SHUFFLED: TileWriter,
+    TileForm.CLASS_TOKEN: ClassTokenWriter,
+    TileForm.POOLED: PooledWriter,
+}

@@ -12,6 +12,7 @@ from engine.compile.sources.text_files import write_text_files
 from engine.errors import CompileError
 from engine.files import GGUF_SUFFIX, is_regular
 from engine.models.stored_codes import read_stored_codes
+from engine.models.vision import text_alone
 from engine.processes import install_command
 
 
@@ -41,11 +42,12 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """A Hugging Face folder."""
+    """A Hugging Face folder. with_images: as `open_source` has it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, with_images: bool = True) -> None:
         self._folder = folder
-        self.config = read_json(folder / "config.json")
+        config = read_json(folder / "config.json")
+        self.config = config if with_images else text_alone(config)
         self.remark = ""
 
     def float_bytes(self) -> int:
@@ -78,10 +80,11 @@ class FolderSource:
 def open_source(path: Path, with_images: bool = True) -> Source:
     """A folder or a GGUF file. CompileError when its facts cannot be read, or not without another package.
 
-    with_images: what lies beside a GGUF file and reads images belongs to it.
+    with_images: what lies beside a GGUF file and reads images belongs to it, and to a folder its encoder of images, of
+    a family that also comes without one.
     """
     if path.suffix != GGUF_SUFFIX and not is_model_file(path):
-        return FolderSource(path)
+        return FolderSource(path, with_images)
     if find_spec("gguf") is None:
         raise CompileError(f"GGUF files need one more package: {install_command('compile')}")
     # The package for block formats takes a moment to import, and folders have no use for it.

@@ -9,6 +9,7 @@ from engine.bundle.manifest import GraphSpec, Manifest, TensorSpec, load_manifes
 from engine.bundle.segments import BASE_ATTENTION, MASKED_ATTENTION, check_segments
 from engine.errors import BundleError
 from tests.bundles import Bundles
+from tests.vision_facts import GEMMA
 
 Change = Callable[[GraphSpec], GraphSpec | None]
 
@@ -39,6 +40,12 @@ def widened(name: str, tensor: str) -> Change:
 def manifest(bundles: Bundles, request: pytest.FixtureRequest) -> Manifest:
     """Of float caches, and of int8 ones."""
     return load_manifest(bundles(request.param))
+
+
+def test_images_that_see_themselves_both_ways_need_a_mask(manifest: Manifest) -> None:
+    plain = changed(manifest, without(BASE_ATTENTION, MASKED_ATTENTION))
+    with pytest.raises(BundleError, match="both ways: the bundle needs the graph attention_masked"):
+        check_segments(msgspec.structs.replace(plain, vision=GEMMA))
 
 
 def test_both_graphs_for_shared_columns_or_neither(manifest: Manifest) -> None:

@@ -1,4 +1,4 @@
-"""Shapes of a block-diffusion bundle: only those that have the rows of a block."""
+"""Shapes of a block-diffusion bundle: only those that have the rows of a block; and of images that are not cut."""
 
 import msgspec
 import pytest
@@ -7,6 +7,7 @@ from engine.bundle.manifest import DiffusionSpec, GraphKind, GraphSpec, Manifest
 from engine.bundle.model_spec import ModelSpec, RopeSpec
 from engine.bundle.variant import ShapeTable, StepShape, pin, shape_table
 from engine.errors import BundleError
+from tests.vision_facts import GEMMA, INTERN
 
 
 def manifest(*shapes: tuple[int, int], block_length: int | None) -> Manifest:
@@ -41,3 +42,12 @@ def test_too_few_rows_end_the_start_with_a_sentence() -> None:
 def test_one_pinned_shape_has_the_rows_of_a_block() -> None:
     assert pin(shape_table(manifest(block_length=64), 256), 32).fixed == (StepShape(64, 512),)
     assert pin(shape_table(manifest(*ALL, block_length=4), 256), 8).unit == 4
+
+
+def test_an_image_that_lies_in_one_step_fits_it() -> None:
+    """Of 16 rows; tiles of other models may be cut."""
+    whole, cut = (msgspec.structs.replace(manifest(block_length=None), vision=vision) for vision in (GEMMA, INTERN))
+    with pytest.raises(BundleError, match="max_rows is 15, an image of this model takes 16 rows of one step"):
+        shape_table(whole, 15)
+    assert shape_table(whole, 16).image_rows == 16 and shape_table(cut, 1).image_rows == 0
+    assert pin(shape_table(whole, 64), 8).fixed == (StepShape(16, 512),)

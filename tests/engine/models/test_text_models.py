@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import CompileError
 from engine.models.family import read_network
+from engine.models.vision import text_alone
 
 # As google/gemma-3-4b-it has it.
 GEMMA3_4B: dict[str, Any] = {
@@ -44,12 +45,18 @@ def test_a_config_that_leaves_out_what_its_class_says() -> None:
     network = read_network(GEMMA3_4B, 8192)
     spec = network.spec
     assert (spec.heads, spec.kv_heads, spec.head_dim, spec.vocab) == (8, 4, 256, 262_208)
-    assert spec.tied_head and not network.reads_images
+    assert spec.tied_head and network.images_both_ways
     assert spec.layer_windows[:6] == (1024,) * 5 + (0,)
     assert spec.local_rope is not None
     # Only layers that see everything are stretched.
     assert spec.rope.inverse_frequencies[0] == 1 / 8 and spec.local_rope.inverse_frequencies[0] == 1.0
     assert network.details.names.down == "language_model.model.layers.{layer}.mlp.down_proj"
+
+
+def test_without_its_encoder_it_is_a_model_of_text() -> None:
+    network = read_network(text_alone(GEMMA3_4B), 8192)
+    assert not network.reads_images and not network.images_both_ways
+    assert text_alone(MISTRAL3) == MISTRAL3
 
 
 def test_the_text_model_is_told_by_its_type() -> None:

@@ -143,7 +143,8 @@ def test_the_only_gguf_model_needs_no_quant() -> None:
         ("a/SmolVLM2-500M-GGUF", ("mmproj-m-Q8_0.gguf",), "mmproj-m-Q8_0.gguf"),
         ("a/InternVL3_5-8B-GGUF", ("mmproj.gguf",), "mmproj.gguf"),
         ("a/InternVL3-2B", ("other/mmproj-f16.gguf", "mmproj.txt"), ""),
-        ("a/gemma-3-4b-it-GGUF", ("mmproj-F16.gguf",), ""),
+        ("a/gemma-3-4b-it-GGUF", ("mmproj-F16.gguf",), "mmproj-F16.gguf"),
+        ("a/gemma-3n-E4B-it-GGUF", ("mmproj-F16.gguf",), ""),
     ],
 )
 def test_what_reads_images_comes_behind_the_model(repository: str, names: tuple[str, ...], found: str) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from tests.vision_facts import SIDE, TOKENS
-from tests.vision_models import INTERN_PROCESSOR, QWEN_PROCESSOR
+from tests.vision_models import GEMMA_PROCESSOR, INTERN_PROCESSOR, QWEN_PROCESSOR
 
 
 def picture(width: int, height: int, seed: int) -> Image.Image:
@@ -73,6 +74,16 @@ def _internvl_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.tensor(np.stack(pixels))} if pixels else {}
 
 
+def gemma3_processor() -> Any:
+    """With the facts of the tiny checkpoint."""
+    return Gemma3ImageProcessorPil(**GEMMA_PROCESSOR)
+
+
+def _gemma3_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
+    pixels = [gemma3_processor()([image])["pixel_values"][0] for image in images]
+    return {"pixel_values": torch.tensor(np.stack(pixels))} if pixels else {}
+
+
 def _smolvlm_given(images: list[Image.Image]) -> dict[str, torch.Tensor]:
     pixels = [tile for image in images for tile in smolvlm_processor()([[image]])["pixel_values"][0]]
     return {"pixel_values": torch.tensor(np.stack(pixels))[None]} if pixels else {}
@@ -89,14 +100,17 @@ def is_native(model: Any) -> bool:
     return hasattr(model.model, "visual")
 
 
+OF_TILES = {"internvl": _internvl_given, "gemma3": _gemma3_given}
+
+
 def greedy(model: Any, ids: list[int], images: list[Image.Image], count: int) -> list[int]:
     """The next `count` tokens."""
     asked = torch.tensor([ids])
-    is_canvas = model.config.model_type == "internvl"
-    processed = qwen_given if is_native(model) else _internvl_given if is_canvas else _smolvlm_given
+    processed = qwen_given if is_native(model) else OF_TILES.get(model.config.model_type, _smolvlm_given)
     given = processed(images)
-    if is_native(model) and images:
-        given["mm_token_type_ids"] = (asked == model.config.image_token_id).int()
+    kinds = {"gemma3": "token_type_ids"} | ({model.config.model_type: "mm_token_type_ids"} if is_native(model) else {})
+    if model.config.model_type in kinds and images:
+        given[kinds[model.config.model_type]] = (asked == model.config.image_token_id).int()
     with torch.no_grad():
         found = model.generate(
             asked,

@@ -14,9 +14,16 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from engine.bundle.vision import Cutting, NativeSpec
 from engine.vision.pictures import native_size, tiles_of
 from engine.vision.question import Picture, PictureLimits
-from tests.engine.vision.judges import internvl_processor, picture, qwen_processor, saved, smolvlm_processor
+from tests.engine.vision.judges import (
+    gemma3_processor,
+    internvl_processor,
+    picture,
+    qwen_processor,
+    saved,
+    smolvlm_processor,
+)
+from tests.vision_facts import GEMMA, INTERN, QWEN, QWEN_CELLS, SIDE
 from tests.vision_facts import IDEFICS as GRID
-from tests.vision_facts import INTERN, QWEN, QWEN_CELLS, SIDE
 
 Size = tuple[int, int]
 MEAN, STD = np.array([0.5, 0.4, 0.5]).reshape(3, 1, 1), np.array([0.5, 0.5, 0.25]).reshape(3, 1, 1)
@@ -48,6 +55,14 @@ def test_a_canvas_is_what_transformers_makes(size: Size) -> None:
     assert len(found.tiles) == len(expected)
     for tile, wanted in zip(found.tiles, expected, strict=True):
         assert np.abs(normalised(tile) - wanted).max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [(100, 60), (60, 100), (20, 30), (32, 32), (1, 90), (300, 299)])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_one_tile_is_what_transformers_makes(size: Size, is_small: bool) -> None:
+    image = picture(*size, seed=4)
+    (tile,) = tiles_of(Picture(saved(image), is_small=is_small), GEMMA).tiles
+    assert np.abs(normalised(tile) - gemma3_processor()([image])["pixel_values"][0]).max() < 1e-5
 
 
 @pytest.mark.parametrize("size", [(100, 60), (64, 200), (7, 9), (300, 290), (500, 8)])

@@ -7,8 +7,8 @@ from engine.vision.pictures import tiles_of
 from engine.vision.placing import placed_prompt, placed_text
 from engine.vision.question import ImageTiles, Picture
 from tests.engine.vision.judges import picture, saved, smolvlm_text
+from tests.vision_facts import GEMMA, INTERN, QWEN
 from tests.vision_facts import IDEFICS as GRID
-from tests.vision_facts import INTERN, QWEN
 
 ONE = ImageTiles(tiles=(b"a" * 3072,))
 
@@ -47,6 +47,14 @@ def test_an_image_of_its_own_proportions_has_a_token_for_each_cell() -> None:
     for ids in ((1, *pads, *pads[1:], 2), (1, *pads, *pads, 2, QWEN.token), (1, *pads, *pads[1:], 2, QWEN.token)):
         with pytest.raises(InvalidRequest, match="places for"):
             placed_prompt(ids, QWEN, [wide, high])
+
+
+def test_an_image_that_sees_itself_both_ways_says_so() -> None:
+    """As `Gemma3Processor` writes it."""
+    text = placed_text("a<start_of_image>b", GEMMA, [ONE])
+    assert text == f"a\n\n<start_of_image>{GEMMA.pad * 16}<end_of_image>\n\nb"
+    (image,) = placed_prompt((1, *[GEMMA.token] * 16, 2), GEMMA, [ONE]).images
+    assert (image.first, image.tokens, image.both_ways) == (1, 16, True)
 
 
 def test_tiles_of_a_canvas_stand_together() -> None:

@@ -99,7 +99,8 @@ def compile_gguf(folder: Path, scratch: Path) -> None:
 
 def compile_images(folder: Path, scratch: Path) -> None:
     """A GGUF model and what reads images for it."""
-    arguments = CompileArguments(folder / "smolvlm-f32.gguf", scratch / "bundle", quant=Quant.FP32, parity_tokens=4)
+    (model,) = (each for each in folder.glob("*.gguf") if not each.name.startswith("mmproj"))
+    arguments = CompileArguments(model, scratch / "bundle", quant=Quant.FP32, parity_tokens=4)
     compile_bundle(arguments, SilentProgress())
     load_manifest(scratch / "bundle")
 
@@ -149,7 +150,8 @@ EXERCISES = {
         serve_consistent_bundle,
         ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
     ),
-    "images": Exercise(compile_images, ("mmproj-smolvlm-f32.gguf",)),
+    "images": Exercise(compile_images, ("mmproj-idefics3-f32.gguf",)),
+    "images of gemma3": Exercise(compile_images, ("mmproj-gemma3-f32.gguf",)),
     "whisper": Exercise(compile_whisper, ("ggml-tiny.bin",)),
     "fused": Exercise(serve_bundle, ("manifest.json",)),
     "consistent fused": Exercise(

@@ -41,8 +41,9 @@ def bases() -> Iterator[Path]:
         write_checkpoint(folder / "checkpoint", SHAPES["tiny"])
         (folder / "gguf").mkdir()
         write_gguf(folder / "checkpoint", folder / "gguf" / "model.gguf", some_kind)
-        (folder / "images").mkdir()
-        write_pair(folder / "smolvlm", folder / "images")
+        for kind, images in (("idefics3", "images"), ("gemma3", "images of gemma3")):
+            (folder / images).mkdir()
+            write_pair(folder / kind, folder / images, kind)
         (folder / "whisper").mkdir()
         write_tiny_ggml(folder / "whisper" / "ggml-tiny.bin")
         make_hybrid(folder / "hybrid", num_hidden_layers=2, full_attention_interval=2)

@@ -25,7 +25,8 @@ class ProjectorForm:
 
     classes: of the whole model, by the architecture of the GGUF file that it belongs to. root, head: how they begin the
     names of the text model's tensors and of its head. config(fields): what config.json says beside the text model.
-    processor(fields): what preprocessor_config.json says. names(fields): of the encoder's tensors.
+    processor(fields): what preprocessor_config.json says. names(fields): of the encoder's tensors. raised: those that
+    files hold plus one.
     """
 
     classes: Mapping[str, str]
@@ -34,6 +35,7 @@ class ProjectorForm:
     config: Callable[[ArchitectureFields], Facts]
     processor: Callable[[ArchitectureFields], Facts]
     names: Callable[[ArchitectureFields], Names]
+    raised: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,13 @@ class Projector:
         """As preprocessor_config.json says."""
         return self.form.processor(self.fields)
 
-    def names(self) -> Names:
-        """Where the encoder's tensors lie."""
-        return self.form.names(self.fields)
+    def names(self, are_swapped: bool = False) -> Names:
+        """Where the encoder's tensors lie. are_swapped: both matrices of a feed-forward have each other's name, as
+        older converters wrote them."""
+        names = self.form.names(self.fields)
+        if not are_swapped:
+            return names
+        return {name: tuple(map(_other_of_ffn, parts)) for name, parts in names.items()}
 
 
 def projector_of(header: GgufHeader) -> Projector:
@@ -119,6 +125,18 @@ def _scale(fields: ArchitectureFields) -> int:
     return fields.integer("vision.projector.scale_factor", 1, 64, 2)
 
 
+def _gemma3_config(fields: ArchitectureFields) -> Facts:
+    encoder = _tower(fields, "gelu_pytorch_tanh")
+    step = fields.integer("vision.projector.scale_factor", 1, 64, 4)  # patches of a side that become one row
+    rows = fields.integer("vision.image_size", 1, 4096) // fields.integer("vision.patch_size", 1, 4096) // step
+    return {"vision_config": encoder, "mm_tokens_per_image": rows * rows}
+
+
+def _square_processor(fields: ArchitectureFields) -> Facts:
+    side = fields.integer("vision.image_size", 1, 4096)
+    return {**_colours(fields), "size": {"height": side, "width": side}}
+
+
 def _idefics3_config(fields: ArchitectureFields) -> Facts:
     return {"vision_config": _tower(fields, "gelu_pytorch_tanh"), "scale_factor": _scale(fields)}
 
@@ -139,9 +157,7 @@ def _internvl_config(fields: ArchitectureFields) -> Facts:
 
 
 def _internvl_processor(fields: ArchitectureFields) -> Facts:
-    side = fields.integer("vision.image_size", 1, 4096)
-    tiles = {"max_patches": fields.integer("vision.preproc_max_tiles", 1, 256, 12)}
-    return {**_colours(fields), "size": {"height": side, "width": side}, **tiles}
+    return _square_processor(fields) | {"max_patches": fields.integer("vision.preproc_max_tiles", 1, 256, 12)}
 
 
 def _qwen_encoder(fields: ArchitectureFields) -> Facts:
@@ -183,6 +199,11 @@ def _qwen_processor(least: int, most: int) -> Callable[[ArchitectureFields], Fac
     return processor
 
 
+def _other_of_ffn(name: str) -> str:
+    first, second = "ffn_up", "ffn_down"
+    return name.replace(first, second) if first in name else name.replace(second, first)
+
+
 def _modules(pairs: Mapping[str, tuple[str, ...]], layers: int) -> Names:
     """Weights and biases of modules; `{layer}` stands for the layer's index on both sides."""
     return {
@@ -221,16 +242,29 @@ def _frames(root: str) -> Names:
     return {f"{root}patch_embed.proj.weight": (first, f"{first}.1")}
 
 
-def _idefics3_names(fields: ArchitectureFields) -> Names:
-    root = "model.vision_model."
+def _siglip_names(root: str, fields: ArchitectureFields) -> Names:
     layer = _encoder_layer(f"{root}encoder.layers", "self_attn", "out_proj", ("layer_norm1", "layer_norm2"))
     pairs = layer | {
         f"{root}embeddings.patch_embedding": (_PATCHES,),
         f"{root}embeddings.position_embedding": ("v.position_embd",),
         f"{root}post_layernorm": ("v.post_ln",),
-        "model.connector.modality_projection.proj": ("mm.model.fc",),
     }
     return _modules(pairs, _layers(fields))
+
+
+def _idefics3_names(fields: ArchitectureFields) -> Names:
+    connector = _modules({"model.connector.modality_projection.proj": ("mm.model.fc",)}, 1)
+    return _siglip_names("model.vision_model.", fields) | connector
+
+
+_GEMMA3_NORM = "multi_modal_projector.mm_soft_emb_norm.weight"
+
+
+def _gemma3_names(fields: ArchitectureFields) -> Names:
+    return _siglip_names("vision_tower.vision_model.", fields) | {
+        _GEMMA3_NORM: ("mm.soft_emb_norm.weight",),
+        "multi_modal_projector.mm_input_projection_weight": ("mm.input_projection.weight",),
+    }
 
 
 def _internvl_names(fields: ArchitectureFields) -> Names:
@@ -309,6 +343,15 @@ FORMS = {
         _idefics3_config,
         _idefics3_processor,
         _idefics3_names,
+    ),
+    "gemma3": ProjectorForm(
+        _classes("Gemma3", "gemma3"),
+        "language_model.model.",
+        "language_model.lm_head",
+        _gemma3_config,
+        _square_processor,
+        _gemma3_names,
+        (_GEMMA3_NORM,),
     ),
     "internvl": ProjectorForm(
         _classes("InternVL", "qwen2", "qwen3"),

@@ -78,7 +78,7 @@ class WithImages(CheckpointView):
     def __init__(self, text: Checkpoint, images: Checkpoint, projector: Projector) -> None:
         super().__init__(text)
         self._images, self._title = images, projector.header.path.name
-        self._names, self._form = projector.names(), projector.form
+        self._names, self._form = projector.names(_are_swapped(images)), projector.form
 
     def __contains__(self, name: str) -> bool:
         if name in self._names:
@@ -111,6 +111,10 @@ class WithImages(CheckpointView):
         """A whole tensor; of the projector, what it lies there in put together."""
         if name not in self._names:
             return self.inner.tensor(self._of_text(name), shape)
+        found = self._of_images(name, shape)
+        return found - np.float32(1) if name in self._form.raised else found
+
+    def _of_images(self, name: str, shape: tuple[int, ...]) -> Float32:
         parts = self._names[name]
         if len(shape) == CONVOLUTION_OF_FRAMES:
             frames = [self._images.tensor(part, (*shape[:2], *shape[3:])) for part in parts]
@@ -153,6 +157,15 @@ class WithImages(CheckpointView):
             if name.startswith(shorter):
                 return longer + name.removeprefix(shorter)
         return name
+
+
+def _are_swapped(images: Checkpoint) -> bool:
+    """Whether the first matrix of a feed-forward, the one with a bias as long as it is wide, is called the second."""
+    bias, attention = "v.blk.0.ffn_up.bias", "v.blk.0.attn_out.bias"
+    other = "v.blk.0.ffn_down.bias"
+    if any(name not in images for name in (bias, attention, other)):
+        return False
+    return images.shape(bias) == images.shape(attention) != images.shape(other)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Text models of checkpoints that also read images, as transformers saves them: logits of a text."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import transformers
 from engine.bundle.manifest import Manifest
 from engine.compile.arguments import Layout, Quant
 from engine.compile.check.segment_run import segment_logits
+from engine.models.vision import text_alone
 from tests.engine.compile.check.test_families import GEMMA, YARN
 from tests.engine.compile.conftest import GEOMETRY, add_text_files
 from tests.vision_models import randomise
@@ -47,6 +49,8 @@ def test_logits_of_a_text(
     source = tmp_path / "checkpoint"
     model.save_pretrained(source)
     add_text_files(source)
+    config_file = source / "config.json"
+    config_file.write_text(json.dumps(text_alone(json.loads(config_file.read_text()))))
     folder, manifest = build(source, quant=Quant.FP32, layout=Layout.SEGMENTS)
     with torch.no_grad():
         expected = model(torch.tensor([prompt]), use_cache=False).logits[0].numpy()

@@ -25,19 +25,29 @@ from engine.runtime.vision import VisionGraph
 from engine.vision.pictures import tiles_of
 from engine.vision.question import Picture
 from tests.engine.client.client_stage import KILL
-from tests.engine.vision.judges import data_url, greedy, is_native, picture, qwen_given, saved, smolvlm_processor
+from tests.engine.vision.judges import (
+    OF_TILES,
+    data_url,
+    greedy,
+    is_native,
+    picture,
+    qwen_given,
+    saved,
+    smolvlm_processor,
+)
 from tests.vision_facts import SIDE
-from tests.vision_models import QWEN_FORMS, write_idefics3, write_internvl, write_qwen_vl
+from tests.vision_models import QWEN_FORMS, write_gemma3, write_idefics3, write_internvl, write_qwen_vl
 
 TOKENS = 10
 PICTURES = [picture(100, 60, 1), picture(20, 30, 2), picture(64, 200, 3)]
 
 
-@pytest.fixture(scope="module", params=["SmolVLM", "Idefics3", *QWEN_FORMS, "qwen2", "qwen3"])
+@pytest.fixture(scope="module", params=["SmolVLM", "Idefics3", *QWEN_FORMS, "qwen2", "qwen3", "Gemma3"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A model of transformers, and the bundle that is made of it."""
     folder = tmp_path_factory.mktemp("vision")
-    write = {"qwen2": write_internvl, "qwen3": write_internvl, **dict.fromkeys(QWEN_FORMS, write_qwen_vl)}
+    of_tiles = {"qwen2": write_internvl, "qwen3": write_internvl, "Gemma3": write_gemma3}
+    write = {**of_tiles, **dict.fromkeys(QWEN_FORMS, write_qwen_vl)}
     model = write.get(request.param, write_idefics3)(folder / "source", request.param)
     compile_bundle(CompileArguments(folder / "source", folder / "bundle", quant=Quant.FP32), SilentProgress())
     return model, folder / "bundle"
@@ -89,13 +99,13 @@ def test_rows_of_a_tile(made: tuple[Any, Path]) -> None:
         return
     image = PICTURES[0].resize((SIDE, SIDE))
     pixels = np.asarray(image).transpose(2, 0, 1).tobytes()
-    rows = np.frombuffer(graph.rows(PromptImage(0, 4, b"", pixels)), np.float32).reshape(4, -1)
+    rows = np.frombuffer(graph.rows(PromptImage(0, 4, b"", pixels)), np.float32)
     values = smolvlm_processor(do_image_splitting=False, do_resize=False)([[image]])["pixel_values"]
     with torch.no_grad():
         shown = torch.tensor(np.asarray(values))
-        shown = shown[0] if model.config.model_type == "internvl" else shown
+        shown = shown[0] if model.config.model_type in OF_TILES else shown
         expected = model.get_image_features(shown).pooler_output[0].numpy()
-    assert np.abs(rows - expected).max() < 1e-4
+    assert np.abs(rows.reshape(expected.shape) - expected).max() < 1e-4
 
 
 def check_native_rows(model: Any, graph: VisionGraph, spec: VisionSpec) -> None:

@@ -20,7 +20,7 @@ from engine.errors import CompileError, UnsupportedModel
 from engine.models.vision import READERS, read_vision
 from engine.models.vision_network import NativeNetwork, VisionFiles
 from tests.engine.compile.sources.gguf.gguf_files import write_gguf
-from tests.engine.compile.sources.gguf.projector_files import write_facts, write_pair, write_projector
+from tests.engine.compile.sources.gguf.projector_files import PAIRS, write_facts, write_pair, write_projector
 
 Make = Callable[..., tuple[Any, Path]]
 
@@ -102,6 +102,7 @@ def test_facts_that_are_missing_or_wrong_are_named(tmp_path: Path, changes: dict
 
 NATIVE = {"vision__patch_size": 14, "vision__n_wa_pattern": 2, "vision__image_size": 560, "vision__block_count": 4}
 KINDS: dict[str, dict[str, Any]] = {
+    "gemma3": {},
     "idefics3": {},
     "internvl": {},
     "qwen2.5vl_merger": NATIVE,
@@ -129,15 +130,23 @@ def test_silu_is_refused_where_the_encoder_has_none(tmp_path: Path) -> None:
         projector.config("qwen2")
 
 
-@pytest.fixture(scope="module")
-def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder of SmolVLM, and the same as two GGUF files."""
-    return write_pair(tmp_path_factory.mktemp("folder"), tmp_path_factory.mktemp("files"))
+@pytest.fixture(scope="module", params=PAIRS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder, and the same as two GGUF files."""
+    return write_pair(tmp_path_factory.mktemp("folder"), tmp_path_factory.mktemp("files"), request.param)
 
 
-def test_both_files_make_the_bundle_of_the_folder(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:
+def kind_of(pair: tuple[Path, Path]) -> str:
+    return pair[1].name.removesuffix("-f32.gguf")
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_both_files_make_the_bundle_of_the_folder(pair: tuple[Path, Path], is_old: bool, tmp_path: Path) -> None:
+    """Also where the file has the two matrices of a feed-forward under each other's names."""
+    model = Path(shutil.copy(pair[1], tmp_path))
+    write_projector(pair[0], tmp_path / "mmproj.gguf", kind_of(pair), is_old)
     folders = [tmp_path / "of-folder", tmp_path / "of-files"]
-    for source, folder in zip(smolvlm, folders, strict=True):
+    for source, folder in zip((pair[0], model), folders, strict=True):
         compile_bundle(CompileArguments(source, folder, quant=Quant.FP32, name="m"), SilentProgress())
     expected, found = map(load_manifest, folders)
     assert found.vision is not None and found.vision == expected.vision
@@ -147,15 +156,16 @@ def test_both_files_make_the_bundle_of_the_folder(smolvlm: tuple[Path, Path], tm
     assert (found.model, found.text.chat_template) == (expected.model, expected.text.chat_template)
 
 
-def test_a_tensor_that_nothing_reads_is_refused_by_its_name(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_tensor_that_nothing_reads_is_refused_by_its_name(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Such as norms of queries, which other encoders of this kind have."""
-    model = shutil.copy(smolvlm[1], tmp_path)
-    write_projector(smolvlm[0], tmp_path / "mmproj.gguf", vision__block_count=1)
+    model = shutil.copy(pair[1], tmp_path)
+    write_projector(pair[0], tmp_path / "mmproj.gguf", kind_of(pair), vision__block_count=1)
     with pytest.raises(UnsupportedModel, match=r"tensor v\.blk\.1\."):
         compile_bundle(CompileArguments(Path(model), tmp_path / "bundle", quant=Quant.FP32), SilentProgress())
 
 
-def test_other_layouts_are_of_the_text_model(smolvlm: tuple[Path, Path], tmp_path: Path) -> None:
-    arguments = CompileArguments(smolvlm[1], tmp_path / "bundle", quant=Quant.FP32, layout=Layout.POOL)
+@pytest.mark.parametrize("pair", ["idefics3"], indirect=True)
+def test_other_layouts_are_of_the_text_model(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    arguments = CompileArguments(pair[1], tmp_path / "bundle", quant=Quant.FP32, layout=Layout.POOL)
     compile_bundle(arguments, SilentProgress())
     assert load_manifest(tmp_path / "bundle").vision is None
