@@ -16,7 +16,7 @@ from server.api.body import BodyLimits
 from server.api.ollama import embed as ollama_embed
 from server.api.ollama import generation as ollama_generation
 from server.api.ollama import models as ollama_models
-from server.api.openai import audio, chat, completions, embeddings, responses
+from server.api.openai import audio, chat, completions, embeddings, realtime, responses
 from server.api.openapi import OpenApiDocument
 from server.generation.launch import Server
 from server.generation.stream import InputSlots
@@ -67,7 +67,8 @@ def create_app(
     routers = [chat.router, completions.router, responses.router, tokenize.router, status.router]
     app.state.stored = stored
     routers += [anthropic.router, ollama_generation.router, ollama_models.router]
-    routers += [audio.router, embeddings.router, rerank.router, ollama_embed.router]
+    app.state.sessions = realtime.OpenSessions()
+    routers += [audio.router, realtime.router, embeddings.router, rerank.router, ollama_embed.router]
     if settings.page:
         routers += [documents.router, page.router, steps.router]
         app.state.document = OpenApiDocument(app, has_keys=len(keys) > 0)
@@ -110,6 +111,7 @@ def _add_checks(app: FastAPI, settings: Settings, keys: KeyRing) -> None:
         HeadChecks,
         binds_loopback=is_loopback(settings.host),
         allowed_hosts=frozenset(host.lower() for host in listed(settings.allowed_hosts)),
+        origins=frozenset(origins),
     )
 
 

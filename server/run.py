@@ -37,6 +37,7 @@ ENDED, BROKEN, UNUSABLE = 0, 1, 2  # exit codes
 # Longer than httpx (and so the OpenAI SDK) keeps an idle connection, 5 s: who closes first must not be the server.
 IDLE_CONNECTION_S = 20
 USUAL_LIMITS = ConnectionLimits()
+LARGEST_MESSAGE = 4 * 1024 * 1024  # of a WebSocket: a minute of sound
 CONNECTIONS_END_S = 1  # for clients to read the last frame once nothing generates any more
 
 
@@ -150,7 +151,10 @@ class DrainingServer(uvicorn.Server):
             proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=list(listed(settings.trusted_proxies)),
             lifespan="off",
-            ws="none",
+            ws="wsproto",
+            ws_max_size=LARGEST_MESSAGE,
+            ws_per_message_deflate=False,  # a small message may unpack to a large one
+            ws_ping_timeout=None,  # who sends sound faster than it is written is not read for a while
             access_log=False,
             server_header=False,
             log_config=None,

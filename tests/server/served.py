@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fastapi import FastAPI
@@ -21,8 +21,11 @@ from tests.server.scripted_engine import ScriptedEngine
 class Served:
     """A server in a thread: its address, its loop, and how many tasks and connections it has."""
 
-    def __init__(self, limits: ConnectionLimits, **options: object) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, make_engine: Callable[[], ScriptedEngine] | None, **options: object
+    ) -> None:
         self.limits = limits
+        self.make_engine = make_engine
         self.settings = Settings(EngineConfig("unused"), **options)  # type: ignore[arg-type]
         self.listener: socket.socket = bind("127.0.0.1", 0)
         self.port: int = self.listener.getsockname()[1]
@@ -32,17 +35,19 @@ class Served:
         self.engine: ScriptedEngine
         self.app: FastAPI
         self.server: DrainingServer
+        self.in_flight: InFlight
 
     def run(self) -> None:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.engine = ScriptedEngine(max_queued=self.settings.max_queued)
+        make = self.make_engine or (lambda: ScriptedEngine(max_queued=self.settings.max_queued))
+        self.engine = make()
         keys = read_keys(self.settings.api_keys, self.settings.api_key_file)
-        in_flight = InFlight()
-        self.app = create_app(self.settings, self.engine, keys, in_flight)
-        self.server = DrainingServer(self.app, in_flight, self.settings, self.limits)
+        self.in_flight = InFlight()
+        self.app = create_app(self.settings, self.engine, keys, self.in_flight)
+        self.server = DrainingServer(self.app, self.in_flight, self.settings, self.limits)
         self.started.set()
         await self.server._serve([self.listener])
 
@@ -56,9 +61,11 @@ class Served:
 
 
 @contextmanager
-def served(limits: ConnectionLimits = USUAL_LIMITS, **options: object) -> Iterator[Served]:
+def served(
+    limits: ConnectionLimits = USUAL_LIMITS, make_engine: Callable[[], ScriptedEngine] | None = None, **options: object
+) -> Iterator[Served]:
     """Run a server until the block ends."""
-    server = Served(limits, **options)
+    server = Served(limits, make_engine, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     server.started.wait(10)

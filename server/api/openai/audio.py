@@ -5,8 +5,6 @@ from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
-from engine.bundle.manifest import Manifest
-from engine.bundle.specs import SpeechSpec
 from engine.errors import HexserveError
 from server.api.openai.audio_answer import (
     TranscriptDelta,
@@ -33,21 +31,14 @@ from server.api.openai.audio_request import (
 from server.api.openapi import either, error_answers
 from server.generation.framing import EventStream, frame
 from server.generation.launch import server_of, take_model, until_left, written
-from server.generation.transcription import SpeechOptions, Spoken, TranscriptionRun, check_language
+from server.generation.transcription import SpeechOptions, Spoken, TranscriptionRun
+from server.generation.window_writer import check_language, speech_spec
 from server.http.error_formats import openai_body
 from server.http.errors import from_engine, refuse
 
 UNKNOWN = ("known_speaker_names", "known_speaker_references")  # refused by name
 router = APIRouter(route_class=FormRoute)
 SUBTITLES = {"srt": ("application/x-subrip", srt), "vtt": ("text/vtt", vtt), "text": ("text/plain", text_of)}
-
-
-def speech_spec(manifest: Manifest) -> SpeechSpec:
-    """What makes it a model of speech; refused by name when it is none."""
-    if manifest.speech is None:
-        message = f"The model does not transcribe: its bundle is for the task '{manifest.task}'. Serve a Whisper."
-        raise refuse(message, "model", "model_not_supported")
-    return manifest.speech
 
 
 def _described(form: type[TranslationForm]) -> dict[str, Any]:

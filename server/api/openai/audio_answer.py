@@ -98,7 +98,7 @@ def usage_of(seconds: float) -> DurationUsage:
 
 def logprobs_of(segments: Sequence[Spoken]) -> list[SpeechLogprob]:
     """Of every token of the text."""
-    return [_logprob(score) for segment in segments for score in segment.logprobs]
+    return [logprob_of(score) for segment in segments for score in segment.logprobs]
 
 
 def verbose(
@@ -164,5 +164,6 @@ def _clock(seconds: float, point: str) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
 
 
-def _logprob(score: TextLogprob) -> SpeechLogprob:
+def logprob_of(score: TextLogprob) -> SpeechLogprob:
+    """Of one token."""
     return SpeechLogprob(score.token, score.logprob, list(score.token_bytes))

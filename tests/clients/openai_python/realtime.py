@@ -1,0 +1,68 @@
+"""Sound over a realtime session: SOUND, a file of signed 16 bit at 24 kHz, to the server at OPENAI_BASE_URL.
+
+TURNS: `server_vad`, or `none`: the client commits once. Prints the kinds of all events, and the items' texts with what
+their deltas said together; or the error of a session that cannot be.
+"""
+
+import asyncio
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+from websockets.exceptions import InvalidStatus
+
+PIECE = 4_800  # 0.1 s
+
+
+async def transcribed(connection: Any, turns: str) -> dict[str, Any]:
+    detection = {"type": turns, "silence_duration_ms": 300} if turns != "none" else None
+    model = {"model": os.environ["OPENAI_MODEL"], "language": "en"}
+    given = {"transcription": model, "turn_detection": detection, "format": {"type": "audio/pcm", "rate": 24_000}}
+    await connection.session.update(session={"type": "transcription", "audio": {"input": given}})
+    data = Path(os.environ["SOUND"]).read_bytes()
+    sending = asyncio.create_task(sent(connection, data, turns))
+    found: dict[str, Any] = {"kinds": [], "items": [], "transcripts": {}, "deltas": {}}
+    done = False
+    while not (done and set(found["items"]) == set(found["transcripts"])):
+        event = await connection.recv()
+        found["kinds"].append(event.type)
+        match event.type:
+            case "input_audio_buffer.committed":
+                found["items"].append(event.item_id)
+            case "input_audio_buffer.cleared":
+                done = True
+            case "conversation.item.input_audio_transcription.delta":
+                found["deltas"][event.item_id] = found["deltas"].get(event.item_id, "") + event.delta
+            case "conversation.item.input_audio_transcription.completed":
+                found["transcripts"][event.item_id] = event.transcript
+            case "error" | "conversation.item.input_audio_transcription.failed":
+                raise AssertionError(event.to_json())
+    await sending
+    return found
+
+
+async def sent(connection: Any, data: bytes, turns: str) -> None:
+    """All of it, a second of silence behind it; what is then cleared tells that all was heard."""
+    for start in range(0, len(data) + 48_000, PIECE):
+        piece = (data + bytes(48_000))[start : start + PIECE]
+        await connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
+    if turns == "none":
+        await connection.input_audio_buffer.commit()
+    await connection.input_audio_buffer.clear()
+
+
+async def main() -> None:
+    client = AsyncOpenAI(max_retries=0)
+    query = json.loads(os.environ.get("QUERY", '{"intent": "transcription"}'))
+    try:
+        async with client.realtime.connect(extra_query=query) as connection:
+            print(json.dumps(await transcribed(connection, os.environ["TURNS"])))
+    except InvalidStatus as denied:
+        print(json.dumps({"status": denied.response.status_code, **json.loads(denied.response.body or b"{}")}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
