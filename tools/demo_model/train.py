@@ -5,31 +5,33 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW, Muon, Optimizer
 
 from tools.demo_model.corpus.mixture import EARLY_STEPS, draw
-from tools.demo_model.muon import Muon
-from tools.demo_model.network import QWEN3, DemoNetwork, Shape, save_model
+from tools.demo_model.network import logits_at, new_network, save_model
 from tools.demo_model.vocabulary import encode, generated_texts, save_vocabulary, train_tokenizer
 
 _MATRIX_RATE, _VECTOR_RATE = 0.02, 0.004
 _WARM_UP, _COOL_DOWN = 0.015, 0.5
 _AVERAGING = 0.98
 _PARTS = 4
+_Sample = TypeVar("_Sample")
+_Encoded = tuple[list[int], list[bool]]  # tokens, and for each whether it is learned
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one training run is asked to do. half: multiply in bfloat16."""
+    """What one training run is asked to do."""
 
     minutes: float
     out: Path
@@ -37,14 +39,13 @@ class Plan:
     tokens_per_step: int
     save_every: float
     resume: Path | None
-    half: bool = False
 
 
 @dataclass(frozen=True)
 class Batch:
     """Padded tokens [samples, length], the flat positions that predict a learned token, and those tokens.
 
-    positions, visible: as of `DemoNetwork.forward`.
+    positions, visible: as of `logits_at`.
     """
 
     tokens: Tensor
@@ -55,18 +56,16 @@ class Batch:
 
 
 class Trainer:
-    """The network, its optimisers and the running average of its weights."""
+    """The network, its optimisers and the running average of its weights. family: as of `save_model`."""
 
-    def __init__(
-        self, plan: Plan, network: DemoNetwork, rates: tuple[float, float], family: Mapping[str, Any] = QWEN3
-    ) -> None:
+    def __init__(self, plan: Plan, network: Any, rates: tuple[float, float], family: Mapping[str, Any]) -> None:
         self.plan = plan
         self.network = network
         self._family = family
-        matrices = [each for each in self.network.layers.parameters() if each.ndim == 2]
-        vectors = [each for each in self.network.parameters() if not any(each is matrix for matrix in matrices)]
+        matrices = [each for each in network.model.layers.parameters() if each.ndim == 2]
+        vectors = [each for each in network.parameters() if not any(each is matrix for matrix in matrices)]
         self.optimizers: tuple[Optimizer, ...] = (
-            Muon(matrices, rates[0], half=plan.half),
+            Muon(matrices, rates[0], weight_decay=0.02),
             AdamW(vectors, rates[1], betas=(0.9, 0.97), weight_decay=0.0),
         )
         self.rates = rates
@@ -75,12 +74,11 @@ class Trainer:
 
     def step(self, batches: list[Batch], factor: float) -> float:
         """Take one step and return the loss before it."""
-        count = sum(len(batch.targets) for batch in batches)
+        learned = sum(len(batch.targets) for batch in batches)
         total = 0.0
         for batch in batches:
-            with torch.autocast("cpu", torch.bfloat16, self.plan.half):
-                logits = self.network(batch.tokens, batch.chosen, batch.positions, batch.visible)
-            loss = functional.cross_entropy(logits.float(), batch.targets, reduction="sum") / count
+            logits = logits_at(self.network, batch.tokens, batch.chosen, batch.positions, batch.visible)
+            loss = functional.cross_entropy(logits, batch.targets, reduction="sum") / learned
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
@@ -96,7 +94,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the averaged weights as a model and all state for a resumption."""
-        save_model(self.average, self.network.shape, self.plan.out, self._family)
+        save_model(self.network, self.average, self.plan.out, self._family)
         state = {
             "network": self.network.state_dict(),
             "average": self.average,
@@ -117,18 +115,40 @@ class Trainer:
         self.steps = state["steps"]
 
 
-def training_stream(tokenizer: Tokenizer, seed: int, tokens_per_step: int, first: int = 0) -> Iterator[list[Batch]]:
-    """Yield the batches of step after step; each step depends on the seed and its number alone."""
-    step = first
-    while True:
-        rng = Random(f"training-{seed}-{step}")
-        encoded: list[tuple[list[int], list[bool]]] = []
+def training_stream(tokenizer: Tokenizer, plan: Plan, first: int = 0) -> Iterator[list[Batch]]:
+    """Batches of the mixture, step after step."""
+
+    def sample(rng: Random, step: int) -> _Encoded:
+        return encode(tokenizer, draw(rng, step < EARLY_STEPS))
+
+    return batches("training", plan, first, sample, lambda encoded: len(encoded[0]), _padded)
+
+
+def batches(
+    name: str,
+    plan: Plan,
+    first: int,
+    sample: Callable[[Random, int], _Sample],
+    length: Callable[[_Sample], int],
+    padded: Callable[[list[_Sample]], Batch],
+) -> Iterator[list[Batch]]:
+    """Yield the batches of step after step, samples of like length together, so that little of a batch is padding.
+
+    Each step depends on `name`, the seed and its number alone, and has about `plan.tokens_per_step` tokens.
+    """
+    for step in count(first):
+        rng = Random(f"{name}-{plan.seed}-{step}")
+        samples: list[_Sample] = []
         size = 0
-        while size < tokens_per_step:
-            encoded.append(encode(tokenizer, draw(rng, step < EARLY_STEPS)))
-            size += len(encoded[-1][0])
-        yield _batches(encoded, size)
-        step += 1
+        while size < plan.tokens_per_step:
+            samples.append(sample(rng, step))
+            size += length(samples[-1])
+        parts: list[list[_Sample]] = [[] for _ in range(_PARTS)]
+        seen = 0
+        for each in sorted(samples, key=length):
+            parts[min(_PARTS - 1, seen * _PARTS // size)].append(each)
+            seen += length(each)
+        yield [padded(part) for part in parts if part]
 
 
 def learning_rate_factor(fraction: float, resumed: bool) -> float:
@@ -142,9 +162,8 @@ def train(plan: Plan) -> None:
     """Train a new model for the planned minutes."""
     tokenizer = _vocabulary(plan)
     torch.manual_seed(plan.seed)
-    network = DemoNetwork(Shape(vocab_size=tokenizer.get_vocab_size()))
-    trainer = Trainer(plan, network, (_MATRIX_RATE, _VECTOR_RATE))
-    run(trainer, lambda first: training_stream(tokenizer, plan.seed, plan.tokens_per_step, first))
+    trainer = Trainer(plan, new_network(tokenizer.get_vocab_size()), (_MATRIX_RATE, _VECTOR_RATE), {})
+    run(trainer, lambda first: training_stream(tokenizer, plan, first))
 
 
 def run(trainer: Trainer, stream: Callable[[int], Iterator[list[Batch]]]) -> None:
@@ -179,17 +198,7 @@ def _vocabulary(plan: Plan) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def _batches(encoded: list[tuple[list[int], list[bool]]], size: int) -> list[Batch]:
-    """Cut the samples, ordered by length, into parts of about the same number of tokens."""
-    parts: list[list[tuple[list[int], list[bool]]]] = [[] for _ in range(_PARTS)]
-    seen = 0
-    for pair in sorted(encoded, key=lambda pair: len(pair[0])):
-        parts[min(_PARTS - 1, seen * _PARTS // size)].append(pair)
-        seen += len(pair[0])
-    return [_padded(part) for part in parts if part]
-
-
-def _padded(part: list[tuple[list[int], list[bool]]]) -> Batch:
+def _padded(part: list[_Encoded]) -> Batch:
     width = max(len(tokens) for tokens, _ in part) - 1
     rows: list[list[int]] = []
     chosen: list[int] = []

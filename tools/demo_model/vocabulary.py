@@ -28,68 +28,12 @@ _PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CHAT_TEMPLATE = """\
-{%- macro plain(content) %}
-    {%- if content is string %}
-        {{- content }}
-    {%- elif content %}
-        {%- for part in content %}
-            {{- part.text }}
-        {%- endfor %}
-    {%- endif %}
-{%- endmacro %}
-{%- set opening = '' %}
-{%- set start = 0 %}
-{%- if messages and messages[0].role in ['system', 'developer'] %}
-    {%- set opening = plain(messages[0].content) %}
-    {%- set start = 1 %}
-{%- endif %}
-{%- if opening or tools %}
-    {{- '<|im_start|>system\\n' + opening }}
-    {%- if tools %}
-        {{- ('\\n\\n' if opening else '') + PREAMBLE }}
-        {%- for tool in tools %}
-            {{- '\\n' + (tool | tojson) }}
-        {%- endfor %}
-        {{- CLOSING }}
-    {%- endif %}
-    {{- '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages[start:] %}
-    {%- set content = plain(message.content) %}
-    {%- if message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\\n' + content }}
-        {%- for tool_call in message.tool_calls or [] %}
-            {%- set call = tool_call.function or tool_call %}
-            {%- if content or not loop.first %}
-                {{- '\\n' }}
-            {%- endif %}
-            {{- '<tool_call>\\n{"name": ' + (call.name | tojson) + ', "arguments": ' }}
-            {%- if call.arguments is string %}
-                {{- call.arguments }}
-            {%- else %}
-                {{- call.arguments | tojson }}
-            {%- endif %}
-            {{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == 'tool' %}
-        {%- if loop.first or loop.previtem.role != 'tool' %}
-            {{- '<|im_start|>user' }}
-        {%- endif %}
-        {{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' }}
-        {%- if loop.last or loop.nextitem.role != 'tool' %}
-            {{- '<|im_end|>\\n' }}
-        {%- endif %}
-    {%- else %}
-        {%- set role = 'system' if message.role == 'developer' else message.role %}
-        {{- '<|im_start|>' + role + '\\n' + content + '<|im_end|>\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-""".replace("PREAMBLE", json.dumps(TOOL_PREAMBLE)).replace("CLOSING", "'" + TOOL_CLOSING.replace("\n", "\\n") + "'")
+CHAT_TEMPLATE = (
+    (Path(__file__).parent / "chat_template.jinja")
+    .read_text(encoding="utf-8")
+    .replace("PREAMBLE", json.dumps(TOOL_PREAMBLE))
+    .replace("CLOSING", "'" + TOOL_CLOSING.replace("\n", "\\n") + "'")
+)
 
 
 def train_tokenizer(texts: Iterable[str], size: int = VOCABULARY_SIZE) -> Tokenizer:

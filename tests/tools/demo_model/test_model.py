@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,7 @@ from safetensors.torch import load_file
 from engine.demo.location import demo_folder
 from tools.demo_model.corpus.conversation import exchange, prompt_text
 from tools.demo_model.evaluate import Examinee
-from tools.demo_model.muon import orthogonal
-from tools.demo_model.network import DemoNetwork, Shape
+from tools.demo_model.network import logits_at, new_network, save_model
 
 _FILES = {
     "config.json",
@@ -61,21 +61,22 @@ def test_model_answers_in_its_domain(question: str, expected: str) -> None:
     assert expected in _answer(question)
 
 
-def test_network_gives_the_logits_of_transformers() -> None:
-    config = json.loads((demo_folder() / "config.json").read_text())
-    shape = Shape(**{name: config[name] for name in Shape.__dataclass_fields__})
-    network = DemoNetwork(shape)
-    weights = load_file(demo_folder() / "model.safetensors")
-    network.load_state_dict({name.removeprefix("model."): tensor.float() for name, tensor in weights.items()})
-    tokens = torch.arange(9, 73).view(2, 32)
+def test_logits_are_read_at_the_chosen_positions() -> None:
+    model, tokens = _examinee().model, torch.arange(9, 73).view(2, 32)
+    causal = torch.ones(32, 32, dtype=torch.bool).tril().expand(2, 1, 32, 32)
+    positions = torch.arange(32).expand(2, 32)
     with torch.inference_mode():
-        ours = network(tokens, torch.arange(64)).view(2, 32, -1)
-        theirs = _examinee().model(tokens).logits
-    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+        wanted = model(tokens).logits.flatten(0, 1)[[3, 40]]
+        for more in ((), (positions, causal)):
+            torch.testing.assert_close(logits_at(model, tokens, torch.tensor([3, 40]), *more), wanted)
 
 
-def test_orthogonal_update_has_singular_values_near_one() -> None:
-    matrices = torch.randn(2, 48, 16, generator=torch.Generator().manual_seed(0))
-    values = torch.linalg.svdvals(orthogonal(matrices))
-    assert values.min() > 0.5
-    assert values.max() < 1.5
+def test_what_training_starts_from_says_nothing_yet_and_is_saved_as_a_model(tmp_path: Path) -> None:
+    network = new_network(64)
+    hidden = network.model(torch.tensor([[5, 6]]), output_hidden_states=True).hidden_states
+    torch.testing.assert_close(hidden[0], hidden[-2])  # every layer is the identity
+    save_model(network, network.state_dict(), tmp_path, {"model_type": "other"})
+    config, generation = (json.loads((tmp_path / f"{name}config.json").read_text()) for name in ("", "generation_"))
+    assert (config["model_type"], config["vocab_size"], config["tie_word_embeddings"]) == ("other", 64, True)
+    assert generation["eos_token_id"] == [2, 0]
+    assert load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"].dtype == torch.bfloat16

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from engine.demo.location import demo_folder
-from tools.demo_model.corpus.conversation import Sample, SampleCall, Turn, messages, render
+from tools.demo_model.corpus.conversation import Sample, SampleCall, Turn, render
 from tools.demo_model.corpus.mixture import draw
 from tools.demo_model.vocabulary import CHAT_TEMPLATE, SPECIAL_TOKENS, encode
 
@@ -29,6 +29,18 @@ def _template() -> jinja2.Template:
 
 def _filled(**variables: Any) -> str:
     return _template().render(**variables)
+
+
+def messages(sample: Sample) -> list[dict[str, Any]]:
+    """Return the turns in the form of the OpenAI chat API."""
+    result: list[dict[str, Any]] = []
+    for turn in sample.turns:
+        message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+        if turn.calls:
+            functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in turn.calls]
+            message["tool_calls"] = [{"type": "function", "function": function} for function in functions]
+        result.append(message)
+    return result
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

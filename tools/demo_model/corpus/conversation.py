@@ -72,18 +72,6 @@ def prompt_text(sample: Sample) -> str:
     return "".join(span.text for span in spans[:last])
 
 
-def messages(sample: Sample) -> list[dict[str, Any]]:
-    """Return the turns in the form of the OpenAI chat API."""
-    result: list[dict[str, Any]] = []
-    for turn in sample.turns:
-        message: dict[str, Any] = {"role": turn.role, "content": turn.content}
-        if turn.calls:
-            functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in turn.calls]
-            message["tool_calls"] = [{"type": "function", "function": function} for function in functions]
-        result.append(message)
-    return result
-
-
 def _system_text(system: str, sample: Sample) -> str:
     if not sample.tools:
         return system

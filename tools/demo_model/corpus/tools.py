@@ -8,7 +8,7 @@ from typing import Any
 
 from tools.demo_model.corpus.conversation import Sample, SampleCall, Turn
 from tools.demo_model.corpus.held_out import reserved
-from tools.demo_model.corpus.intents import INTENTS, Field, Intent, value
+from tools.demo_model.corpus.intents import FIELDS, INTENTS, Field, Intent, value
 from tools.demo_model.corpus.words import NOUNS, invented, word
 
 _EXPLICIT = (
@@ -66,7 +66,7 @@ def task(rng: Random) -> Task:
 
 
 def _everyday(rng: Random, intent: Intent) -> Task:
-    fields = {rng.choice(field.names): field for field in intent.fields}
+    fields = {rng.choice(field.names): field for field in (FIELDS[key] for key in intent.fields)}
     arguments = {name: value(rng, field.values) for name, field in fields.items() if field.required}
     request = rng.choice(intent.requests).format(*arguments.values())
     if rng.random() < 0.15:

@@ -12,20 +12,17 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from transformers import Qwen3ForCausalLM
 
 from engine.demo.location import demo_folder
 from tools.demo_model.corpus.mixture import draw
 from tools.demo_model.diffusion.rows import BLOCK, Row, batch_of, training_rows
-from tools.demo_model.network import DemoNetwork, Shape
-from tools.demo_model.train import Batch, Plan, Trainer, read_plan, run
+from tools.demo_model.train import Batch, Plan, Trainer, batches, read_plan, run
 from tools.demo_model.vocabulary import encode
 
 MASK_TEXT = "<|MASK|>"
 _RATES = (0.01, 0.002)  # of matrices and vectors: half of what the model was first trained with
-_PARTS = 4
 _COPIED = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -52,46 +49,28 @@ def write_tokenizer(folder: Path, mask: int) -> None:
     (folder / _COPIED[1]).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def continued_network() -> DemoNetwork:
+def continued_network() -> Any:
     """The demo model with one more token, the mask; its embedding starts as the mean of all."""
-    weights = load_file(demo_folder() / "model.safetensors")
-    state: dict[str, Tensor] = {name.removeprefix("model."): tensor.float() for name, tensor in weights.items()}
-    table = state["embed_tokens.weight"]
-    state["embed_tokens.weight"] = torch.cat((table, table.mean(0, keepdim=True)))
-    network = DemoNetwork(Shape(vocab_size=len(table) + 1))
-    network.load_state_dict(state)
+    network: Any = Qwen3ForCausalLM.from_pretrained(demo_folder(), dtype=torch.float32)
+    mask = network.config.vocab_size
+    table = network.resize_token_embeddings(mask + 1, mean_resizing=False).weight.data
+    table[mask] = table[:mask].mean(0)
     return network
 
 
 def noisy_stream(tokenizer: Tokenizer, plan: Plan, mask: int, first: int = 0) -> Iterator[list[Batch]]:
-    """Yield the batches of step after step, each of about `plan.tokens_per_step` rows, clean and noisy together."""
-    step = first
-    while True:
-        rng = Random(f"diffusion-{plan.seed}-{step}")
-        samples: list[list[Row]] = []
-        size = 0
-        while size < plan.tokens_per_step:
-            tokens, learned = encode(tokenizer, draw(rng))
-            samples.append(training_rows(rng, tokens, learned, mask))
-            size += len(samples[-1])
-        yield _batches(samples, size)
-        step += 1
+    """Batches of the mixture, step after step; rows of all copies count, clean and noisy."""
 
+    def sample(rng: Random, step: int) -> list[Row]:
+        return training_rows(rng, *encode(tokenizer, draw(rng)), mask)
 
-def _batches(samples: list[list[Row]], size: int) -> list[Batch]:
-    """Samples of like length together, so that little of a batch is padding."""
-    parts: list[list[list[Row]]] = [[] for _ in range(_PARTS)]
-    seen = 0
-    for rows in sorted(samples, key=len):
-        parts[min(_PARTS - 1, seen * _PARTS // size)].append(rows)
-        seen += len(rows)
-    return [batch_of(part) for part in parts if part]
+    return batches("diffusion", plan, first, sample, len, batch_of)
 
 
 def train(plan: Plan) -> None:
     """Continue the demo model for the planned minutes."""
     network = continued_network()
-    mask = network.shape.vocab_size - 1
+    mask = network.config.vocab_size - 1
     write_tokenizer(plan.out, mask)
     tokenizer = Tokenizer.from_file(str(demo_folder() / _COPIED[0]))
     trainer = Trainer(plan, network, _RATES, family(mask))

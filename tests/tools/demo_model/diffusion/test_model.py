@@ -1,20 +1,12 @@
 """The shipped block-diffusion model: its files, its tokenizer, what it answers and in how many steps."""
 
 import json
-import shutil
-from functools import cache
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
-from engine.compile.arguments import ExportArguments
-from engine.compile.graphs.block_export import export_blocks
-from engine.compile.progress import SilentProgress
 from engine.demo.location import demo_folder, diffusion_folder
-from tools.block_loop import BlockLoop, ExportedGraph, LoopOptions, StepKind
 from tools.demo_model.corpus.conversation import exchange, prompt_text
-from tools.demo_model.diffusion.decoder import BlockDecoder, Decoding
 from tools.demo_model.diffusion.evaluate import DiffusionExaminee
 from tools.demo_model.diffusion.train import MASK_TEXT, continued_network
 
@@ -28,9 +20,9 @@ _FILES = {
 }
 
 
-@cache
-def _examinee() -> DiffusionExaminee:
-    return DiffusionExaminee(diffusion_folder(), Decoding(0, 0, confidence=0.9))
+@pytest.fixture(scope="module")
+def examinee(tmp_path_factory: pytest.TempPathFactory) -> DiffusionExaminee:
+    return DiffusionExaminee(diffusion_folder(), tmp_path_factory.mktemp("exported"), 0.9)
 
 
 def test_folder_is_complete_and_small() -> None:
@@ -55,7 +47,8 @@ def test_tokenizer_is_the_demos_with_a_mask_token() -> None:
 
 def test_training_starts_from_the_demo_with_one_more_token() -> None:
     network = continued_network()
-    table = network.embed_tokens.weight
+    table = network.model.embed_tokens.weight
+    assert network.lm_head.weight is table
     assert table.shape == (3073, 256)
     assert table[:3072].mean(0).allclose(table[3072])
 
@@ -69,22 +62,11 @@ def test_training_starts_from_the_demo_with_one_more_token() -> None:
         ("Who are you?", "hexserve"),
     ],
 )
-def test_model_answers_in_its_domain(question: str, expected: str) -> None:
-    assert expected in _examinee().answers([prompt_text(exchange(question, "?"))], 48)[0]
+def test_model_answers_in_its_domain(examinee: DiffusionExaminee, question: str, expected: str) -> None:
+    assert expected in examinee.answers([prompt_text(exchange(question, "?"))], 48)[0]
 
 
-def test_the_exported_graph_says_what_the_decoder_says(tmp_path: Path) -> None:
-    """Two implementations that share no code, on the shipped weights; the network is Qwen3's."""
-    source = tmp_path / "source"
-    shutil.copytree(diffusion_folder(), source)
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen3ForCausalLM"]}))
-    export_blocks(ExportArguments(source, tmp_path / "out", 128), SilentProgress())
-    graph = ExportedGraph(tmp_path / "out", threads=1)
-    examinee = _examinee()
-    for question in ("What is 12 + 34?", "Repeat this list: apple, tree, car, lamp"):
-        prompt = examinee.tokenizer.encode(prompt_text(exchange(question, "?")), add_special_tokens=False).ids
-        loop = BlockLoop(graph.export, graph.run)
-        (expected,) = BlockDecoder(examinee.network, Decoding(3072, 48, 0.9)).answers([prompt])
-        assert loop.generate(prompt, LoopOptions(48, 0.9)) == expected.tokens
-        assert loop.steps.count(StepKind.ITERATION) == expected.steps
+def test_a_step_gives_more_than_a_token(examinee: DiffusionExaminee) -> None:
+    examinee.tokens = examinee.steps = 0
+    examinee.answers([prompt_text(exchange("What is 12 + 34?", "?"))], 48)
+    assert examinee.tokens > 2 * examinee.steps > 0
