@@ -1,10 +1,18 @@
-"""The head of a drawn report, and its words: what the drawings of the benchmarks share. Pure."""
+"""An empty sheet, the head of a drawn report, and its words: what all drawings share. Pure."""
 
 import textwrap
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 WIDTH, HEAD, LINE = 760, 74, 16
 CAPTION_CHARACTERS = 115
+
+
+def sheet(width: int, height: int) -> Element:
+    """A white SVG of so many pixels."""
+    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=str(width))
+    root.set("font-family", "system-ui, sans-serif")
+    SubElement(root, "rect", width=str(width), height=str(height), fill="#ffffff")
+    return root
 
 
 def headed(title: str, caption: str, note: str, rows_height: int) -> tuple[Element, int]:
@@ -14,10 +22,7 @@ def headed(title: str, caption: str, note: str, rows_height: int) -> tuple[Eleme
     """
     said = textwrap.wrap(caption, CAPTION_CHARACTERS)
     head = HEAD + LINE * (len(said) - 1)
-    height = head + rows_height + 20
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
-    root.set("font-family", "system-ui, sans-serif")
-    SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
+    root = sheet(WIDTH, head + rows_height + 20)
     add_text(root, 20, 24, title, size=15)
     for index, line in enumerate(said):
         add_text(root, 20, 42 + LINE * index, line, size=11)

@@ -4,32 +4,29 @@ Starts `hexserve serve SOURCE`, asks it once, lets it come to rest and reads wha
 """
 
 import argparse
-import contextlib
-import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 from rich.console import Console
 
 from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 from server.commands.tables import table
 
-PROC = Path("/proc")
 VOLUNTARY = "voluntary_ctxt_switches:"
-PARENT, USER_TICKS, SYSTEM_TICKS = 1, 11, 12  # fields of /proc/PID/stat behind the name
 REST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """Of one process so far: its command, ticks of CPU time, and how often its threads went to sleep."""
+    """Of one process so far: its command, seconds of CPU time, and how often its threads went to sleep."""
 
     command: str
-    ticks: int
+    seconds: float
     sleeps: int
 
 
@@ -50,7 +47,7 @@ def main() -> int:
     except ServerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    rows = idle_rows(before, after, options.seconds, os.sysconf("SC_CLK_TCK"))
+    rows = idle_rows(before, after, options.seconds)
     headings = ("process", "% of a core", "wake-ups a second")
     Console().print(table(headings, rows, f"idle for {options.seconds:g} s", words=1))
     return 0
@@ -64,47 +61,27 @@ def _ask(address: str) -> None:
 
 
 def idle_rows(
-    before: Mapping[int, ProcessUse], after: Mapping[int, ProcessUse], seconds: float, ticks_per_s: int
+    before: Mapping[int, ProcessUse], after: Mapping[int, ProcessUse], seconds: float
 ) -> list[tuple[str, str, str]]:
     """Processes that were there all the time, then all together."""
-    found = [(after[pid].command, used(before[pid], after[pid])) for pid in before if pid in after]
-    found.append(("together", tuple(map(sum, zip(*(use for _, use in found), strict=True)))))
-    return [(name, f"{100 * use[0] / ticks_per_s / seconds:.2f}", f"{use[1] / seconds:.1f}") for name, use in found]
+    pairs = [(before[pid], after[pid]) for pid in before if pid in after]
+    found = [(new.command, new.seconds - old.seconds, new.sleeps - old.sleeps) for old, new in pairs]
+    found.append(("together", sum(each[1] for each in found), sum(each[2] for each in found)))
+    return [(name, f"{100 * used / seconds:.2f}", f"{sleeps / seconds:.1f}") for name, used, sleeps in found]
 
 
-def used(before: ProcessUse, after: ProcessUse) -> tuple[int, ...]:
-    """Ticks and sleeps in between."""
-    return after.ticks - before.ticks, after.sleeps - before.sleeps
+def processes_of(root: int) -> dict[int, ProcessUse]:
+    """The process and all below it. psutil.NoSuchProcess."""
+    server = psutil.Process(root)
+    return {each.pid: _use(each) for each in (server, *server.children(recursive=True))}
 
 
-def processes_of(root: int, proc: Path = PROC) -> dict[int, ProcessUse]:
-    """The process and all below it."""
-    parents = {}
-    for pid in _numbers(proc):
-        with contextlib.suppress(OSError):  # one of others, which has just ended
-            parents[pid] = int(_fields(proc / str(pid))[PARENT])
-    family = {root}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return {pid: _use(proc / str(pid)) for pid in sorted(family)}
-
-
-def _use(process: Path) -> ProcessUse:
-    fields = _fields(process)
-    words = (process / "cmdline").read_text().replace("\0", " ").split()
+def _use(process: psutil.Process) -> ProcessUse:
+    words, times = process.cmdline(), process.cpu_times()
     module = words[words.index("-m") + 1] if "-m" in words else words[0]
-    statuses = [(process / "task" / str(thread) / "status").read_text() for thread in _numbers(process / "task")]
+    statuses = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/status")]
     sleeps = [line.split()[1] for status in statuses for line in status.splitlines() if line.startswith(VOLUNTARY)]
-    return ProcessUse(module, int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS]), sum(map(int, sleeps)))
-
-
-def _fields(process: Path) -> list[str]:
-    """Of its stat, behind the name, which may hold blanks and brackets."""
-    return (process / "stat").read_text().rpartition(")")[2].split()
-
-
-def _numbers(folder: Path) -> Iterator[int]:
-    yield from (int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+    return ProcessUse(module, times.user + times.system, sum(map(int, sleeps)))
 
 
 if __name__ == "__main__":

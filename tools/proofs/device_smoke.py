@@ -10,16 +10,13 @@ in the HTP emulator, whose speed means nothing: use `--clients 1,2` there.
 import argparse
 import json
 import platform
-import queue
-import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,9 +24,10 @@ from typing import Any
 
 import httpx
 
+from server.commands.own_server import ServerFailed, free_port, running_server, serve_command
+
 QUESTION, WORD = "What is the capital of France?", "Paris"
-READY = re.compile(r"serving .+ on (http://\S+)")
-START_S, ANSWER_S = 900.0, 600.0
+ANSWER_S = 600.0
 ARM64 = ("arm64", "aarch64")
 
 
@@ -93,16 +91,15 @@ def compile_demo(target: str, output: Path) -> str:
 
 def serve_and_ask(steps: Steps, bundle: Path, clients: list[int], max_tokens: int) -> None:
     """Start the server on a bundle and use it."""
-    log: list[str] = []
     try:
-        with serving(bundle, log) as url:
+        with serving(bundle) as url:
             steps.run("load", lambda: device_of(url))
             steps.run("one answer", lambda: ask(url, 32)[1])
             steps.run("answer is right", lambda: check_answer(url))
             for count in clients:
                 steps.run(f"{count} clients", partial(measure, url, count, max_tokens))
             steps.run("answer after load", lambda: check_answer(url))
-    except RuntimeError as error:
+    except ServerFailed as error:
         reason = str(error)
         steps.run("load", lambda: fail(reason))
 
@@ -112,46 +109,10 @@ def fail(reason: str) -> str:
     raise RuntimeError(reason)
 
 
-@contextmanager
-def serving(bundle: Path, log: list[str], *options: str) -> Iterator[str]:
-    """`hexserve serve` until the block ends; its address. RuntimeError with its last line when it does not start."""
-    command = [sys.executable, "-m", "server", "serve", str(bundle), "--port", "0", "--access-log", "off", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
-    lines: queue.Queue[str | None] = queue.Queue()
-    reader = threading.Thread(target=pump, args=(process, lines, log), daemon=True)
-    reader.start()
-    try:
-        yield wait_ready(lines, log)
-    finally:
-        process.terminate()
-        process.wait(60)
-        reader.join(60)
-
-
-def pump(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]", log: list[str]) -> None:
-    """Thread: keep what the server writes."""
-    assert process.stderr is not None
-    with process.stderr as stream:
-        for line in stream:
-            log.append(line.rstrip())
-            lines.put(line)
-    lines.put(None)
-
-
-def wait_ready(lines: "queue.Queue[str | None]", log: list[str]) -> str:
-    """The server's address once it says so."""
-    limit = time.monotonic() + START_S
-    while time.monotonic() < limit:
-        try:
-            line = lines.get(timeout=limit - time.monotonic())
-        except queue.Empty:
-            break
-        if line is None:
-            raise RuntimeError(log[-1] if log else "the server ended without a word")
-        found = READY.search(line)
-        if found:
-            return found[1]
-    raise RuntimeError(f"the server was not ready within {START_S:.0f} s")
+def serving(bundle: Path, *options: str) -> AbstractContextManager[str]:
+    """`hexserve serve` until the block ends; its address. ServerFailed with its last words when it does not start."""
+    port = free_port()
+    return running_server(str(bundle), [*serve_command(str(bundle), port), "--access-log", "off", *options], port)
 
 
 def device_of(url: str) -> str:

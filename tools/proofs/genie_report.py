@@ -26,6 +26,7 @@ from engine.bundle.manifest import GraphKind, Manifest, load_manifest
 from engine.errors import BundleError
 from engine.text.prompt import PromptMaker
 from engine.text.renderer import ChatTemplate
+from server.commands.own_server import ServerFailed
 from tools.proofs.device_smoke import ANSWER_S, compile_demo, serving
 from tools.proofs.genie_reference import GenieAnswers, genie_greedy
 
@@ -74,7 +75,7 @@ def main() -> int:
                 compile_demo(options.target, bundle)
             more = ("--deterministic",) if options.widest else ()
             sides = compare(bundle, options.clients, options.tokens, scratch, more)
-        except (BundleError, RuntimeError, httpx.HTTPError) as error:
+        except (BundleError, RuntimeError, ServerFailed, httpx.HTTPError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
     print("\n".join(table(*sides)))
@@ -124,7 +125,7 @@ def steps_by_rows(answers: GenieAnswers, manifest: Manifest) -> dict[int, int]:
 
 def ask_hexserve(bundle: Path, prompts: Sequence[list[int]], clients: int, count: int, more: tuple[str, ...]) -> Side:
     """Start the server on the bundle and let so many clients ask."""
-    with serving(bundle, [], *more) as url:
+    with serving(bundle, *more) as url:
         model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
 
         def ask(prompt: list[int]) -> str:

@@ -12,10 +12,7 @@ Needs an installed `hexserve[bench,compile]`, and Linux for the kills.
 import argparse
 import asyncio
 import random
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -26,11 +23,12 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from server.commands.exit_codes import FAILED
+from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 from tools.soak.requests import KINDS, Asker, Lost
 from tools.soak.verdict import ProcessSample, drawing, verdict
 
-START_S, IDLE_S, SAMPLE_S = 120.0, 60.0, 0.5
-READY_TEXT = "serving "
+END_S, IDLE_S, SAMPLE_S = 60.0, 60.0, 0.5
 
 
 @dataclass
@@ -52,17 +50,16 @@ def main() -> int:
     """0 when nothing was lost and nothing grew."""
     options = parse()
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="hexserve-soak-") as name:
-        log = Path(name) / "log"
-        with log.open("w") as stream:
-            server = subprocess.Popen(serve_command(options.bundle), stderr=stream, stdin=subprocess.DEVNULL)
-            try:
-                record = asyncio.run(soak(options, server, address_in(log, server), console))
-            finally:
-                server.send_signal(signal.SIGTERM)
-                code = wait(server)
-        if code != 0:
-            record.lost.append(f"the server ended with exit code {code}")
+    port = free_port()
+    command = [*serve_command(options.bundle, port), "--access-log", "off", "--body-limit-bytes", "262144"]
+    try:
+        with running_child(command, port) as child:
+            server = psutil.Process(child.pid)
+            record = asyncio.run(soak(options, server, child.address, console))
+            record.lost += bad_end(server)
+    except ServerFailed as error:
+        console.print(f"error: {error}", markup=False, style="red")
+        return FAILED
     return report(record, options, console)
 
 
@@ -81,37 +78,17 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def serve_command(bundle: str) -> list[str]:
-    """A server on a free loopback port with room for every client."""
-    options = ("--host", "127.0.0.1", "--port", "0", "--access-log", "off", "--body-limit-bytes", "262144")
-    return [sys.executable, "-P", "-m", "server", "serve", bundle, *options]
-
-
-def address_in(log: Path, server: "subprocess.Popen[bytes]") -> str:
-    """Where it says it listens. RuntimeError with its last line when it does not come up."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        found = [
-            line for line in log.read_text("utf-8", "replace").splitlines() if READY_TEXT in line and "http" in line
-        ]
-        if found:
-            return "http" + found[-1].split("http", 1)[1].split()[0]
-        time.sleep(0.1)
-    raise RuntimeError("the server did not start:\n" + log.read_text("utf-8", "replace")[-2000:])
-
-
-def wait(server: "subprocess.Popen[bytes]") -> int:
-    """Its exit code, killed when it does not end by itself."""
+def bad_end(server: psutil.Process) -> list[str]:
+    """Ask the server to end; a sentence where it does not, or not with 0."""
+    server.terminate()
     try:
-        return server.wait(60)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        return server.wait()
+        code = server.wait(END_S)
+    except psutil.TimeoutExpired:
+        return [f"the server had not ended after {END_S:g} s"]
+    return [f"the server ended with exit code {code}"] if code else []
 
 
-async def soak(
-    options: argparse.Namespace, server: "subprocess.Popen[bytes]", url: str, console: Console
-) -> SoakRecord:
+async def soak(options: argparse.Namespace, server: psutil.Process, url: str, console: Console) -> SoakRecord:
     """Send everything, then wait until the server is idle and take a last sample."""
     limits = httpx.Limits(max_connections=options.clients + 4)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits, trust_env=False) as client:
@@ -130,7 +107,7 @@ async def soak(
 
 
 async def send_all(
-    options: argparse.Namespace, record: SoakRecord, asker: Asker, server: "subprocess.Popen[bytes]", console: Console
+    options: argparse.Namespace, record: SoakRecord, asker: Asker, server: psutil.Process, console: Console
 ) -> None:
     """The mixture, `clients` at once, in the order of the seed."""
     drawn = random.Random(options.seed)
@@ -154,9 +131,9 @@ async def send_all(
         await asyncio.gather(*(one_client() for _ in range(options.clients)))
 
 
-def kill_worker(record: SoakRecord, server: "subprocess.Popen[bytes]") -> None:
+def kill_worker(record: SoakRecord, server: psutil.Process) -> None:
     """End the worker as a crash in a driver would."""
-    for child in psutil.Process(server.pid).children():
+    for child in server.children():
         if "engine.worker" in " ".join(child.cmdline()):
             child.kill()
             record.kills.append(record.now())
@@ -173,19 +150,18 @@ async def settle(record: SoakRecord, client: httpx.AsyncClient) -> None:
     record.lost.append(f"requests still ran {IDLE_S:g} s after the last client left")
 
 
-async def sample_for_ever(record: SoakRecord, client: httpx.AsyncClient, server: "subprocess.Popen[bytes]") -> None:
+async def sample_for_ever(record: SoakRecord, client: httpx.AsyncClient, server: psutil.Process) -> None:
     """A sample now and then, until cancelled."""
     while True:
         record.samples.append(await sample(record, client, server))
         await asyncio.sleep(SAMPLE_S)
 
 
-async def sample(record: SoakRecord, client: httpx.AsyncClient, server: "subprocess.Popen[bytes]") -> ProcessSample:
+async def sample(record: SoakRecord, client: httpx.AsyncClient, server: psutil.Process) -> ProcessSample:
     """What the server holds now: of its own process and of all its children together."""
     gauges = await read_gauges(client)
-    root = psutil.Process(server.pid)
     memory = files = threads = processes = 0
-    for process in (root, *root.children(recursive=True)):
+    for process in (server, *server.children(recursive=True)):
         try:
             memory += process.memory_info().rss
             files += process.num_fds()

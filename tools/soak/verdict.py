@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
+
+from tools.drawing import add_text, document, sheet
 
 MEMORY_SHARE, MEMORY_BYTES = 0.10, 32 * 1024**2  # growth that caches and the allocator explain
 MOST_FILES, MOST_THREADS = 8, 8  # more at the end than at any time of the second quarter
@@ -66,19 +68,15 @@ CURVES: Mapping[str, Callable[[ProcessSample], float]] = MappingProxyType(
 
 def drawing(samples: Sequence[ProcessSample], kills: Sequence[float], requests: int) -> str:
     """An SVG document: a curve for each thing that could leak, and a mark where the worker was killed."""
-    height = PANEL * len(CURVES) + 60
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", width=str(WIDTH))
-    root.set("font-family", "system-ui, sans-serif")
-    SubElement(root, "rect", width=str(WIDTH), height=str(height), fill="#ffffff")
+    root = sheet(WIDTH, PANEL * len(CURVES) + 60)
     seconds = max(samples[-1].at, 1.0)
     title = f"{requests} requests in {seconds / 60:.1f} minutes, {len(kills)} kills of the worker (red)"
-    _text(root, MARGIN, 22, title, 14)
+    add_text(root, MARGIN, 22, title, size=14)
     for index, (name, value) in enumerate(CURVES.items()):
         _panel(
             root, 40 + index * PANEL, name, [(sample.at / seconds, value(sample)) for sample in samples], kills, seconds
         )
-    indent(root)
-    return tostring(root, encoding="unicode") + "\n"
+    return document(root)
 
 
 def _panel(
@@ -86,18 +84,12 @@ def _panel(
 ) -> None:
     plot, high = WIDTH - MARGIN - 20, PANEL - 40
     most = max(value for _, value in points) or 1.0
-    _text(root, MARGIN, top + 12, name, 12)
-    _text(root, MARGIN - 8, top + 28, f"{most:.0f}", 11, "end")
-    _text(root, MARGIN - 8, top + 20 + high, "0", 11, "end")
+    add_text(root, MARGIN, top + 12, name)
+    add_text(root, MARGIN - 8, top + 28, f"{most:.0f}", size=11, anchor="end")
+    add_text(root, MARGIN - 8, top + 20 + high, "0", size=11, anchor="end")
     for kill in kills:
         x = f"{MARGIN + plot * kill / seconds:.1f}"
         SubElement(root, "line", x1=x, x2=x, y1=str(top + 20), y2=str(top + 20 + high), stroke="#e3a1a1")
     drawn = " ".join(f"{MARGIN + plot * x:.1f},{top + 20 + high * (1 - value / most):.1f}" for x, value in points)
     SubElement(root, "polyline", {"points": drawn, "fill": "none", "stroke": "#2f6fde", "stroke-width": "1.5"})
     SubElement(root, "path", d=f"M{MARGIN} {top + 20}V{top + 20 + high}H{MARGIN + plot}", fill="none", stroke="#9aa5b1")
-
-
-def _text(parent: Element, x: float, y: float, words: str, size: int, anchor: str = "start") -> None:
-    made = SubElement(parent, "text", {"x": f"{x:.0f}", "y": f"{y:.0f}", "font-size": str(size), "fill": "#1f2933"})
-    made.set("text-anchor", anchor)
-    made.text = words
