@@ -16,6 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from server.commands.tables import table, wide_console
 from tools.fidelity.served import ServedFile, read_as_served
 from tools.llama_cpp.__main__ import MODELS, TREE
 from tools.llama_cpp.fidelity import PUBLISHED, QUANTIZE
@@ -24,7 +25,6 @@ from tools.llama_cpp.programs import LlamaCpp, run_step
 from tools.real_models.fetch import RealModels, default_folder
 from tools.real_models.held_out import held_out_text
 
-WIDTH = 140  # of the table, where no terminal says how wide it is
 BAR = 1.1  # times llama.cpp's KL
 MADE = ("Q4_0", "Q8_0", "F16")  # by llama-quantize
 FIGURES = Path(__file__).parents[2] / "tests" / "real" / "llama_cpp_figures.json"
@@ -58,11 +58,11 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS), help="which of them")
     parser.add_argument("--half", action="store_true", help="the first half of the windows alone")
     parser.add_argument("--made", action="store_true", help="also files made by llama-quantize, which is built first")
-    options, console = parser.parse_args(), Console(width=None if sys.stdout.isatty() else WIDTH)
+    options, console = parser.parse_args(), wide_console()
     models = RealModels(options.folder)
     kinds = (PUBLISHED, *MADE) if options.made else (PUBLISHED,)
     found = list(measured(models, options.models.split(","), kinds, console, options.half))
-    console.print(table(found))
+    console.print(table_of(found))
     return 0 if all(each.holds for each in found) else 1
 
 
@@ -95,28 +95,26 @@ def _made(programs: LlamaCpp, published: Path, kind: str, folder: Path) -> Path:
     return made
 
 
-def table(found: list[FileBeside]) -> Table:
+def table_of(found: list[FileBeside]) -> Table:
     """One row for each file."""
-    drawn = Table(title="KL of what is served against the file's own floats", title_justify="left")
-    for heading in ("file", "caches"):
-        drawn.add_column(heading)
-    for heading in ("llama.cpp", "hexserve", "95 %", "ratio", "top-1", "perplexity loss", "tokens"):
-        drawn.add_column(heading, justify="right")
-    for each in found:
-        quality = each.ours.quality
-        assert quality.kl and quality.top1 and quality.perplexity_loss
-        drawn.add_row(
-            f"{each.model} {each.kind}",
-            each.ours.kv,
-            f"{each.theirs:.2e}",
-            f"{quality.kl.value:.2e}",
-            f"{quality.kl.low:.1e}..{quality.kl.high:.1e}",
-            f"{each.ratio:.2f}{'' if each.holds else ' (bar missed)'}",
-            f"{100 * quality.top1.value:.2f} %",
-            f"{100 * quality.perplexity_loss.value:.2f} %",
-            f"{quality.tokens:,}",
-        )
-    return drawn
+    headings = ("file", "caches", "llama.cpp", "hexserve", "95 %", "ratio", "top-1", "perplexity loss", "tokens")
+    return table(headings, map(_cells, found), "KL of what is served against the file's own floats", words=2)
+
+
+def _cells(each: FileBeside) -> tuple[str, ...]:
+    quality = each.ours.quality
+    assert quality.kl and quality.top1 and quality.perplexity_loss
+    return (
+        f"{each.model} {each.kind}",
+        each.ours.kv,
+        f"{each.theirs:.2e}",
+        f"{quality.kl.value:.2e}",
+        f"{quality.kl.low:.1e}..{quality.kl.high:.1e}",
+        f"{each.ratio:.2f}{'' if each.holds else ' (bar missed)'}",
+        f"{100 * quality.top1.value:.2f} %",
+        f"{100 * quality.perplexity_loss.value:.2f} %",
+        f"{quality.tokens:,}",
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,10 @@ FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.6, 1.5, 2.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class PeerRatio:
-    """One figure of hexserve over llama-server's. bar: None = none is set; is_least: the bar is a least, not a most."""
+    """One figure over another, such as hexserve's over llama-server's.
+
+    bar: None = none is set; is_least: the bar is a least, not a most.
+    """
 
     load: str
     name: str
@@ -88,9 +91,9 @@ def ratios_of_memory(own: tuple[int, int], other: tuple[int, int]) -> list[PeerR
     ]
 
 
-def table(found: Sequence[PeerRatio]) -> str:
-    """Markdown, one row for each ratio."""
-    lines = ["| load | hexserve / llama-server | ratio | bar | holds |", "|---|---|---|---|---|"]
+def table(found: Sequence[PeerRatio], named: str = "hexserve / llama-server") -> str:
+    """Markdown, one row for each ratio. named: what stands above the names."""
+    lines = [f"| load | {named} | ratio | bar | holds |", "|---|---|---|---|---|"]
     for each in found:
         lines.append(f"| {each.load} | {each.name} | {_number(each.value)} | {_bar(each)} | {_holds(each)} |")
     return "\n".join(lines) + "\n"

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tools.llama_cpp.programs import BuildFailed
+from tools.peers.report import table as table_of_ratios
 from tools.peers.setup import PeersFolder, SetupFailed
 from tools.quality.folder import FORMS, QualityFolder, Subject
-from tools.quality.report import EMULATED, QualityRow, bar_table, bars, drawing, table
+from tools.quality.report import EMULATED, QualityRow, bars, drawing, table
 from tools.quality.rivals import RIVALS, WAY, Rivals, made_by
-from tools.quality.steps import QualitySteps
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
 FAILED, INTERRUPTED = 1, 130
@@ -31,14 +32,14 @@ def main() -> int:
     options, console = parse(), Console()
     try:
         rows = measure(options, console)
-    except (SetupFailed, FetchFailed) as error:
+    except (BuildFailed, SetupFailed, FetchFailed) as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     found = bars(rows, frozenset(MODELS) - {DEMO})
     caption = f"{min(row.tokens for row in rows)} held-out tokens of each checkpoint, against its float definition."
-    report = "\n".join((f"{caption}\n", table(rows), bar_table(found)))
+    report = "\n".join((f"{caption}\n", table(rows), table_of_ratios(found, "ratio of")))
     console.print(report, markup=False, highlight=False, soft_wrap=True)
     options.svg.write_text(drawing(rows, caption), encoding="utf-8")
     (options.folder / "table.md").write_text(report, encoding="utf-8")
@@ -69,10 +70,9 @@ def parse() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, console: Console) -> list[QualityRow]:
     """Every row."""
-    steps = QualitySteps(console)
-    folder = QualityFolder(options.folder, steps, options.tokens)
+    folder = QualityFolder(options.folder, partial(console.print, markup=False, highlight=False), options.tokens)
     peers = PeersFolder(options.peers, console)
-    rivals, models = Rivals(folder, steps, peers), RealModels(default_folder())
+    rivals, models = Rivals(folder, peers), RealModels(default_folder())
     rows: list[QualityRow] = []
     for name in filter(None, options.models.split(",")):
         is_demo = name == DEMO

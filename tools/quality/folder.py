@@ -1,10 +1,11 @@
 """Checkpoints, their bundles and figures in one folder, made by the commands that users have."""
 
+import hashlib
 import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import msgspec
 from engine.compile.sources.source import open_source
 from engine.demo.location import CALIBRATION, HELD_OUT, demo_folder, shipped_texts
 from engine.models.family import read_network
-from engine.processes import module_command
-from tools.quality.keys import checkpoint_key, key_of, sources_key, text_key
+from engine.processes import child_environment, module_command
+from tools.llama_cpp.programs import run_step
 from tools.quality.report import EMULATED, QualityRow
-from tools.quality.steps import QualitySteps
 from tools.real_models.fetch import RealModels
 from tools.real_models.held_out import held_out_text as held_out_text_of
 
+KEY_LENGTH = 12
 HERE = Path(__file__).resolve().parent
 ENGINE = HERE.parents[1] / "engine"
 SCORERS = (ENGINE / "evaluation",)
@@ -80,12 +81,16 @@ class Subject:
 class QualityFolder:
     """The folder that holds everything, with a method for each thing in it."""
 
-    def __init__(self, folder: Path, steps: QualitySteps, tokens: int) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None], tokens: int) -> None:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._steps = steps
+        self._say = say
         self._tokens = tokens
         self._references: set[Path] = set()
+
+    def run(self, step: str, command: list[str]) -> None:
+        """Run a command under a name. BuildFailed with the last that it printed when it does not succeed."""
+        run_step(step, command, self.folder / "log.txt", self._say, child_environment())
 
     def demo(self) -> Subject:
         """The embedded model and its texts."""
@@ -103,7 +108,7 @@ class QualityFolder:
         if not floats.is_file():
             draft = floats.with_suffix(".draft")
             command = [str(quantise), "--allow-requantize", str(models.fetch(name)), str(draft), "F16"]
-            self._steps.run(f"{name}: floats", command)
+            self.run(f"{name}: floats", command)
             draft.replace(floats)
         return Subject(name, floats, held_out, None)
 
@@ -115,7 +120,7 @@ class QualityFolder:
         Measured anew when the checkpoint, a text, the scoring or made_by is another: what tells the state of the
         software that quantises.
         """
-        texts = text_key(*filter(None, (subject.held_out, subject.calibration)))
+        texts = files_key(filter(None, (subject.held_out, subject.calibration)))
         key = key_of(checkpoint_key(subject.folder), texts, str(self._tokens), sources_key(*SCORERS), made_by)
         path = self.folder / "rows" / _file_name(*place, key, ".json")
         row = msgspec.json.decode(path.read_bytes(), type=QualityRow) if path.is_file() else None
@@ -145,7 +150,7 @@ class QualityFolder:
         command = module_command("tools.quality.floats", str(subject.folder), "-o", str(floats))
         command += ["--quality", way]
         began = time.monotonic()
-        self._steps.run(f"{' '.join(place)}: choose codes", [*command, *subject.calibration_options])
+        self.run(f"{' '.join(place)}: choose codes", [*command, *subject.calibration_options])
         return self.scored_floats(subject, place, bits_of(subject.folder, form), floats, time.monotonic() - began)
 
     def scored_floats(
@@ -169,12 +174,12 @@ class QualityFolder:
         hexserve = [sys.executable, "-m", "server"]
         command = [*hexserve, "compile", str(source), "-o", str(bundle), "--force", *options]
         began = time.monotonic()
-        self._steps.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
+        self.run(f"{' '.join(place)}: compile", [*command, *(("--quality", quality) if quality else ())])
         seconds = time.monotonic() - began
         figures.parent.mkdir(exist_ok=True)
         judged = [*hexserve, "eval", str(bundle), "--text", str(subject.held_out), "--against"]
         judged += [str(self._reference(subject)), "--tokens", str(self._tokens), "--json", str(figures), *scored]
-        self._steps.run(f"{' '.join(place)}: score", judged)
+        self.run(f"{' '.join(place)}: score", judged)
         written = json.loads(figures.read_text(encoding="utf-8"))["models"][0]["quality"]
         return QualityRow.of(place, bits, seconds, written)
 
@@ -183,7 +188,7 @@ class QualityFolder:
         bundle = self.folder / _file_name(subject.name, checkpoint_key(subject.folder), "fp32")
         if bundle not in self._references:
             compile_it = [sys.executable, "-m", "server", "compile", str(subject.folder), "-o", str(bundle), "--force"]
-            self._steps.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
+            self.run(f"{subject.name}: compile", [*compile_it, "--quant", "fp32"])
             self._references.add(bundle)
         return bundle
 
@@ -199,3 +204,28 @@ def bits_of(folder: Path, form: Form) -> float:
 
 def _file_name(*words: str) -> str:
     return "-".join(words).replace(" ", "-").replace("-.", ".")
+
+
+def key_of(*parts: str) -> str:
+    """A few characters that are others when any part is."""
+    digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
+    return hashlib.sha256(digests).hexdigest()[:KEY_LENGTH]
+
+
+def checkpoint_key(folder: Path) -> str:
+    """Tells one state of a checkpoint, a folder or a GGUF file, from another."""
+    return files_key([folder] if folder.is_file() else sorted(folder.glob("*.safetensors")))
+
+
+def sources_key(*places: Path) -> str:
+    """Tells one state of Python sources from another. places: files, and folders with all that is below them."""
+    return files_key(each for place in places for each in (sorted(place.rglob("*.py")) if place.is_dir() else [place]))
+
+
+def files_key(files: Iterable[Path]) -> str:
+    """Tells one state of files from another."""
+    found = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as stream:
+            found.update(hashlib.file_digest(stream, "sha256").digest())
+    return found.hexdigest()[:KEY_LENGTH]

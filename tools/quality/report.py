@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
+from engine.compile.calibration.statistics import Interval
 from tools.drawing import add_text, document, headed
+from tools.peers.report import PeerRatio
 
 FAST = "fast"
 EMULATED = "-emulator"  # the end of a form's name
@@ -17,20 +19,6 @@ EIGHT_BITS_BAR, Q4_0_BAR, Q4_K_M_BAR = 0.01, 0.35, 1.0
 PLOT, LEFT, ROW = 320, 330, 18
 COLOURS = {"fast": "#9aa5b1", "good": "#2f6fde", "best": "#1b7f4d"}
 RIVAL = "#d9a441"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A value and its confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, written: dict[str, float]) -> "Figure":
-        """As `hexserve eval --json` writes it."""
-        return cls(written["value"], written["low"], written["high"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +35,18 @@ class QualityRow:
     bits: float
     seconds: float
     tokens: int
-    kl: Figure
-    top1: Figure
-    loss: Figure
+    kl: Interval
+    top1: Interval
+    loss: Interval
 
     @classmethod
     def of(cls, place: tuple[str, str, str], bits: float, seconds: float, written: dict[str, Any]) -> "QualityRow":
         """From a model's figures in what `hexserve eval --json` wrote. place: checkpoint, form, way."""
-        kl, top1, loss = (Figure.of(written[key]) for key in ("kl", "top1", "perplexity_loss"))
+        kl, top1, loss = (Interval(**written[key]) for key in ("kl", "top1", "perplexity_loss"))
         return cls(*place, bits, seconds, written["tokens"], kl, top1, loss)
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A ratio that may be at most `most`. No ratio: what it divides by is nothing, so nothing is said."""
-
-    checkpoint: str
-    form: str
-    way: str
-    name: str
-    ratio: float | None
-    most: float
-
-    @property
-    def holds(self) -> bool | None:
-        """None when there is no ratio."""
-        return None if self.ratio is None else self.ratio <= self.most
-
-
-def bars(rows: Sequence[QualityRow], published: frozenset[str]) -> list[Bar]:
+def bars(rows: Sequence[QualityRow], published: frozenset[str]) -> list[PeerRatio]:
     """Every bar that the rows have figures for. published: models that are held against llama.cpp's files.
 
     The emulator's rows have none: they are of fewer tokens than what they would be held against.
@@ -89,7 +60,7 @@ def bars(rows: Sequence[QualityRow], published: frozenset[str]) -> list[Bar]:
 Rows = Mapping[tuple[str, str, str], QualityRow]
 
 
-def _bars_of_published(row: QualityRow, rows: Rows) -> Iterator[Bar]:
+def _bars_of_published(row: QualityRow, rows: Rows) -> Iterator[PeerRatio]:
     if row.form == EIGHT_BITS:
         yield _bar(row, "KL, in nats", row.kl.value, 1.0, EIGHT_BITS_BAR)
         return
@@ -98,15 +69,15 @@ def _bars_of_published(row: QualityRow, rows: Rows) -> Iterator[Bar]:
         yield _bar(row, f"KL / {rival}'s", row.kl.value, theirs.kl.value, most)
 
 
-def _bars_of_demo(row: QualityRow, rows: Rows) -> Iterator[Bar]:
+def _bars_of_demo(row: QualityRow, rows: Rows) -> Iterator[PeerRatio]:
     nearest = rows.get((row.checkpoint, row.form, FAST))
     if nearest and row.form != EIGHT_BITS:  # which has no codes to choose
         yield _bar(row, "KL / nearest's", row.kl.value, nearest.kl.value, KL_BAR)
         yield _bar(row, "disagreements / nearest's", 1 - row.top1.value, 1 - nearest.top1.value, DISAGREEMENT_BAR)
 
 
-def _bar(row: QualityRow, name: str, part: float, whole: float, most: float) -> Bar:
-    return Bar(row.checkpoint, row.form, row.way, name, part / whole if whole > 0 else None, most)
+def _bar(row: QualityRow, name: str, part: float, whole: float, most: float) -> PeerRatio:
+    return PeerRatio(f"{row.checkpoint} {row.form} {row.way}", name, part / whole if whole > 0 else None, most)
 
 
 def table(rows: Sequence[QualityRow]) -> str:
@@ -122,16 +93,6 @@ def table(rows: Sequence[QualityRow]) -> str:
             f"({100 * row.top1.low:.1f}..{100 * row.top1.high:.1f}) | {100 * row.loss.value:.2f} "
             f"({100 * row.loss.low:.2f}..{100 * row.loss.high:.2f}) | {row.seconds:.0f} |"
         )
-    return "\n".join(lines) + "\n"
-
-
-def bar_table(found: Sequence[Bar]) -> str:
-    """Markdown, one line for each bar."""
-    lines = ["| checkpoint | form | way | ratio of | ratio | at most | holds |", "|---|---|---|---|---|---|---|"]
-    for bar in found:
-        ratio = "-" if bar.ratio is None else f"{bar.ratio:.2f}"
-        holds = {None: "", True: "yes", False: "no"}[bar.holds]
-        lines.append(f"| {bar.checkpoint} | {bar.form} | {bar.way} | {bar.name} | {ratio} | {bar.most:g} | {holds} |")
     return "\n".join(lines) + "\n"
 
 

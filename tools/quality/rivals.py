@@ -9,7 +9,6 @@ import gguf
 from tools.peers.setup import SOURCE, VERSION, PeersFolder
 from tools.quality.folder import QualityFolder, Subject
 from tools.quality.report import QualityRow
-from tools.quality.steps import QualitySteps
 
 WAY = "llama.cpp"
 RIVALS = {"q4_0": "Q4_0", "q4_k_m": "Q4_K_M"}
@@ -20,7 +19,6 @@ class Rivals:
     """Makes and scores what llama.cpp makes of a GGUF file."""
 
     folder: QualityFolder
-    steps: QualitySteps
     peers: PeersFolder
 
     def row(self, subject: Subject, name: str) -> QualityRow:
@@ -29,7 +27,7 @@ class Rivals:
         made = self.folder.folder / "made.gguf"
         program = str(self.peers.program("llama-quantize"))
         began = time.monotonic()
-        self.steps.run(f"{subject.name} {form}", [program, str(subject.folder), str(made), form])
+        self.folder.run(f"{subject.name} {form}", [program, str(subject.folder), str(made), form])
         seconds = time.monotonic() - began
         return self.folder.scored_floats(subject, (subject.name, form, WAY), gguf_bits(made), made, seconds)
 

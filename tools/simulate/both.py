@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from engine.client.placement import MOVE_MS, MOVE_TOKEN_MS, DeviceCosts, DeviceLoad, reader, writer
 from engine.config import BLOCK_SIZE
+from server.commands.tables import table
 from tools.simulate.clock import Run, SimulatedAnswer
 from tools.simulate.drawing import drawing
 from tools.simulate.figures import Figures, figures
@@ -22,6 +21,7 @@ from tools.simulate.processors import Processors, both_processors
 from tools.simulate.published import ROWS, hub_figures
 
 BOTH_PROMPTS = (128, 512, 2000, 4000)
+HEADINGS = ("tokens in", "clients", "NPU tok/s", "CPU tok/s", "both tok/s", "of the better", "first token s")
 MODEL = "qwen3_4b_instruct_2507"
 # Times of a CPU's step over that of one row (int4, 0.6B shape, two cores); a published 128 rows are 19.7 times one.
 CPU_GROWTH = ((1, 1.0), (4, 1.57), (8, 2.8), (16, 4.9), (64, 10.0))
@@ -155,9 +155,7 @@ def run_both(clients: Sequence[int], requests: int, prompts: Sequence[int], outp
     """Print, and draw where it is asked for; the exit code."""
     published = [each for each in both_processors(hub_figures()) if each.model == MODEL]
     costs = device_costs(published)
-    table = Table(title=f"{MODEL}, {output} tokens out", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("tokens in", "clients", "NPU tok/s", "CPU tok/s", "both tok/s", "of the better", "first token s"):
-        table.add_column(heading, justify="right")
+    rows: list[tuple[str, ...]] = []
     panels: list[tuple[str, str, Sequence[Figures]]] = []
     source = f"AI Hub ({hub_figures().source}): QAIRT w4a16 on the NPU, llama.cpp Q4_0 on the CPU"
     for prompt in prompts:
@@ -167,10 +165,10 @@ def run_both(clients: Sequence[int], requests: int, prompts: Sequence[int], outp
             found += three
             rates = [f"{each.tokens_per_second:.1f}" for each in three]
             wait = f"{three[-1].first_token_mean_s:.1f}"
-            table.add_row(str(prompt), str(count), *rates, f"{three[-1].of_serial:.2f}", wait)
+            rows.append((str(prompt), str(count), *rates, f"{three[-1].of_serial:.2f}", wait))
         panels.append((f"{MODEL}, {prompt} tokens in", source, found))
     console = Console()
-    console.print(table)
+    console.print(table(HEADINGS, rows, f"{MODEL}, {output} tokens out"))
     console.print(f"Step times: {source}.", highlight=False, soft_wrap=True)
     if svg_file is not None:
         svg_file.write_text(drawing(panels), encoding="utf-8")

@@ -1,9 +1,9 @@
 """The rates of all policies as bars in one SVG of any size. Pure."""
 
 from collections.abc import Sequence
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
-from tools.drawing import add_text
+from tools.drawing import add_text, document, sheet
 from tools.simulate.figures import Figures
 
 COLOURS = ("#9aa5b1", "#d9a441", "#2f6fde", "#3d9a6a", "#a355b3", "#c4573f")
@@ -17,16 +17,12 @@ def drawing(panels: Sequence[tuple[str, str, Sequence[Figures]]]) -> str:
     if not panels:
         raise ValueError("nothing to draw")
     width = max(_width(found) for _, _, found in panels)
-    height = PANEL_HEIGHT * len(panels)
-    root = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=str(width))
-    root.set("font-family", "system-ui, sans-serif")
-    SubElement(root, "rect", width=str(width), height=str(height), fill="#ffffff")
+    root = sheet(width, PANEL_HEIGHT * len(panels))
     for index, (name, source, found) in enumerate(panels):
         panel = SubElement(root, "g", transform=f"translate(0 {index * PANEL_HEIGHT})")
         _draw_panel(panel, name, found)
         add_text(panel, MARGIN, PLOT_TOP + PLOT_HEIGHT + 42, f"Step times: {source}.", size=11, fill="#52606d")
-    indent(root)
-    return tostring(root, encoding="unicode") + "\n"
+    return document(root)
 
 
 def _draw_panel(panel: Element, title: str, found: Sequence[Figures]) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
@@ -17,12 +19,8 @@ class HostTimes:
 
     def milliseconds(self, rows: float) -> float:
         """Of a step with so many useful rows."""
-        below = [point for point in self.points if point[0] <= rows]
-        above = [point for point in self.points if point[0] >= rows]
-        if not below or not above:
-            return (self.points[0] if not below else self.points[-1])[1]
-        (low, low_ms), (high, high_ms) = below[-1], above[0]
-        return low_ms if high == low else low_ms + (high_ms - low_ms) * (rows - low) / (high - low)
+        counts, times = zip(*self.points, strict=True)
+        return float(np.interp(rows, counts, times))
 
     def text(self) -> str:
         """The points in words."""

@@ -1,6 +1,8 @@
 """The load of a simulation: its clients, when they come, and the requests they send."""
 
+import random
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,14 @@ class SimulatedLoad:
     def tokens(self) -> int:
         """Tokens that come out in all."""
         return len(self.starts_s) * self.requests * self.output
+
+
+def starts(clients: int, per_second: float, seed: int) -> tuple[float, ...]:
+    """Seconds at which each client comes: a Poisson process of that rate, the same for a seed; at rate 0 all at once.
+
+    More clients begin with the same times as fewer do.
+    """
+    if per_second == 0:
+        return (0.0,) * clients
+    source = random.Random(seed)
+    return tuple(accumulate(source.expovariate(per_second) for _ in range(clients)))

@@ -4,21 +4,15 @@ import dataclasses
 import json
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from server.commands.tables import table
 from tools.simulate.processors import LoneRates, Processors, both_processors
 from tools.simulate.published import hub_figures
+from tools.simulate.report import write
 
-TITLES = (
-    "on",
-    "prefill\ntok/s",
-    "decode\ntok/s",
-    "first\ntoken s",
-    "whole\nanswer s",
-    "CPU faster\nfrom",
-)
+TITLES = ("on", "prefill\ntok/s", "decode\ntok/s", "first\ntoken s", "whole\nanswer s", "CPU faster\nfrom")
 
 
 def run_lone(prompt: int, output: int, json_file: Path | None) -> None:
@@ -35,28 +29,17 @@ def run_lone(prompt: int, output: int, json_file: Path | None) -> None:
     console.print(source, highlight=False, soft_wrap=True)
     if json_file is not None:
         found = [dataclasses.asdict(each) | {"break_even": each.break_even(prompt)} for each in fitting]
-        try:
-            json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"--json {json_file} cannot be written: {error.strerror or error}") from None
+        write("--json", json_file, json.dumps(found, indent=1) + "\n")
 
 
 def _table(fitting: list[Processors], prompt: int, output: int) -> Table:
-    title = f"One stream, {prompt} tokens in, {output} out"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    for heading in TITLES:
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for each in fitting:
         tokens = each.break_even(prompt)
-        table.add_row(each.model, "NPU", *_cells(each.npu, prompt, output), "")
-        table.add_row(
-            f"  {each.context} slots",
-            "CPU",
-            *_cells(each.cpu, prompt, output),
-            "never" if tokens is None else f"{tokens:.0f} tokens",
-        )
-    return table
+        faster = "never" if tokens is None else f"{tokens:.0f} tokens"
+        rows.append((each.model, "NPU", *_cells(each.npu, prompt, output), ""))
+        rows.append((f"  {each.context} slots", "CPU", *_cells(each.cpu, prompt, output), faster))
+    return table(("model", *TITLES), rows, f"One stream, {prompt} tokens in, {output} out", words=1)
 
 
 def _cells(rates: LoneRates, prompt: int, output: int) -> tuple[str, ...]:

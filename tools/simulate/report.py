@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from server.commands.bench.report import bar
+from server.commands.tables import table
 from tools.simulate.drawing import drawing
 from tools.simulate.figures import Figures
 from tools.simulate.scenario import Device, Scenario
@@ -25,20 +24,10 @@ def print_device(console: Console, device: Device, found: Sequence[Figures]) -> 
     shapes = device.prices.milliseconds
     steps = ", ".join(f"{shape} {shapes[shape]:.1f} ms" for shape in sorted(shapes))
     console.print(f"{device.name} ({device.source}): {steps}", highlight=False, markup=False, soft_wrap=True)
-    console.print(_table("Throughput and latency", LATENCY, [(each, _latency_cells(each)) for each in found]))
-    console.print(_table("Steps", STEPS, [(each, _step_cells(each)) for each in found]))
+    for title, headings, cells in (("Throughput and latency", LATENCY, _latency_cells), ("Steps", STEPS, _step_cells)):
+        rows = [(each.policy, str(each.clients), *cells(each)) for each in found]
+        console.print(table(("policy", "clients", *headings), rows, title, words=1))
     console.print(_bars(console, found), highlight=False, markup=False)
-
-
-def _table(title: str, titles: Sequence[str], rows: Sequence[tuple[Figures, tuple[str, ...]]]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("clients", justify="right", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for each in titles:
-        table.add_column(each, justify="right", no_wrap=True)
-    for place, cells in rows:
-        table.add_row(str(place.clients), place.policy, *cells)
-    return table
 
 
 def _latency_cells(each: Figures) -> tuple[str, ...]:
@@ -79,15 +68,16 @@ def write_json(
         "devices": [_device_object(device, found) for device, found in played],
         "assumptions": list(sentences),
     }
-    _write("--json", path, json.dumps(document, indent=1) + "\n")
+    write("--json", path, json.dumps(document, indent=1) + "\n")
 
 
 def write_svg(path: Path, played: Sequence[tuple[Device, Sequence[Figures]]]) -> None:
     """The rates as bars. ValueError when the file cannot be written."""
-    _write("--svg", path, drawing([(device.name, device.source, found) for device, found in played]))
+    write("--svg", path, drawing([(device.name, device.source, found) for device, found in played]))
 
 
-def _write(option: str, path: Path, text: str) -> None:
+def write(option: str, path: Path, text: str) -> None:
+    """A file that an option names. ValueError when it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

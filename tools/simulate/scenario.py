@@ -6,17 +6,14 @@ from pathlib import Path
 
 from engine.bundle.specs import SPARE_COLUMNS
 from engine.config import EngineConfig
-from tools.simulate.arrivals import starts
 from tools.simulate.clock import Policy, drive
 from tools.simulate.continuous import Continuous
-from tools.simulate.costs_file import parse_times
 from tools.simulate.figures import Figures, figures
-from tools.simulate.fusion import Fusion
 from tools.simulate.host_times import HostTimes
-from tools.simulate.load import SimulatedLoad
-from tools.simulate.prices import Prices, fixed_table, lay_out
+from tools.simulate.load import SimulatedLoad, starts
+from tools.simulate.prices import Prices, fixed_table, lay_out, parse_times
 from tools.simulate.published import HUB, ask_hub, find, price
-from tools.simulate.serial import Serial
+from tools.simulate.rivals import Fusion, Serial
 from tools.simulate.slots import slot_policy, slot_prices
 
 SERIAL, FUSION, FUSED, HEXSERVE = "serial", "1+1", "fused", "hexserve"

@@ -1,8 +1,8 @@
 """Fused graphs with decode slots under the server's own scheduler: which shapes there are and what a step costs."""
 
-from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from engine.bundle.specs import SPARE_COLUMNS
 from engine.bundle.variant import StepShape, slot_table
@@ -27,7 +27,9 @@ def slot_prices(prices: Prices, slots: int) -> Prices:
     times = {}
     for count in sorted(rows):
         caches = min(count, slots) + (count > slots)
-        times[StepShape(count, past)] = _at(by_rows, count) + prices.slot_ms * (caches - 1)
+        times[StepShape(count, past)] = float(
+            np.interp(count, list(by_rows), list(by_rows.values()))
+        ) + prices.slot_ms * (caches - 1)
     return replace(prices, shapes=slot_table(rows, past, slots), milliseconds=times)
 
 
@@ -36,15 +38,3 @@ def slot_policy(prices: Prices, slots: int, config: EngineConfig) -> Continuous:
     priced = slot_prices(prices, slots)
     cache = priced.shapes.max_past - SPARE_COLUMNS
     return Continuous(priced, replace(config, pools=1, kv_slots=config.max_running * cache))
-
-
-def _at(by_rows: Mapping[int, float], rows: int) -> float:
-    """Linear between the variants that have a price; as the nearest one outside."""
-    known = sorted(by_rows)
-    right = bisect_left(known, rows)
-    if right == len(known):
-        return by_rows[known[-1]]
-    if known[right] == rows or right == 0:
-        return by_rows[known[right]]
-    low, high = known[right - 1], known[right]
-    return by_rows[low] + (by_rows[high] - by_rows[low]) * (rows - low) / (high - low)

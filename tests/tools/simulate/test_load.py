@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.simulate.arrivals import starts
+from tools.simulate.load import starts
 
 
 def test_all_at_once() -> None:

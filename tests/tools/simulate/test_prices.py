@@ -6,7 +6,7 @@ import pytest
 
 from engine.bundle.stored_times import StoredTimes, rows_of, save_times
 from engine.bundle.variant import StepShape
-from tools.simulate.costs_file import parse_times
+from tools.simulate.prices import parse_times
 
 
 def test_what_the_engine_remembers_is_read(tmp_path: Path) -> None:
