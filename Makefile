@@ -63,13 +63,13 @@ bench-large: $(DEV)
 	$(BIN)/hexserve compile build/qwen3-0.6b -o build/qwen3-0.6b-int4 --quant int4 --block 128 --quality fast --force
 	$(BIN)/hexserve bench build/qwen3-0.6b-int4 --shared-prefix 1000
 
-# hexserve beside llama-server on Qwen2.5-Coder 0.5B, with a table of ratios and docs/benchmarks/peers.svg. The first run builds
+# hexserve beside llama-server on Qwen2.5-Coder 0.5B, with a table of ratios. The first run builds
 # llama.cpp (10 minutes or more); PEERS=DIR keeps and finds it, PEERS_OPTIONS="--gguf FILE ..." changes a run, and
 # PEERS_WITH=ik,openvino,vllm takes these servers instead, each in an environment of its own.
 bench-peers: $(DEV)
 	$(BIN)/python -m tools.peers --folder $(PEERS) --with "$(PEERS_WITH)" $(PEERS_OPTIONS)
 
-# Quantised models against the bars, with a table and docs/benchmarks/quality.svg; QUALITY=DIR keeps what is made,
+# Quantised models against the bars, with a table; QUALITY=DIR keeps what is made,
 # QUALITY_OPTIONS="--models smollm2 --forms w4,w4a16 ..." takes less (docs/benchmarks/quality.md).
 bench-quality: $(DEV)
 	$(BIN)/python -m tools.quality --folder $(QUALITY) $(QUALITY_OPTIONS)

@@ -2,7 +2,7 @@
 
 Both servers run all the while and are loaded in turns, never together, by `hexserve bench`: random token ids, streamed,
 every answer to its full length, median of --rounds alternating rounds. Prints a table of ratios against the bars, how
-near each server is to the file's floats among them, and draws it. `--with ik,openvino,vllm` has each of these servers
+near each server is to the file's floats among them. `--with ik,openvino,vllm` has each of these servers
 take llama-server's place (tools/peers/rivals.py). Ends with 0 when all bars hold, 1 when one does not or something
 failed, 130 after Ctrl-C. Needs an installed `hexserve[dev]`, a C++ compiler the first time, a few GB below --folder.
 """
@@ -28,7 +28,6 @@ from tools.peers.fidelity import kernels, ratio_of_fidelity
 from tools.peers.memory import MemoryWatch
 from tools.peers.report import (
     PeerRatio,
-    drawing,
     ratios_of_load,
     ratios_of_memory,
     ratios_of_prefix,
@@ -60,9 +59,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     console.print(f"{caption}\n\n{table(found)}", markup=False, highlight=False, soft_wrap=True)
-    options.svg.write_text(drawing(found, caption), encoding="utf-8")
     (options.folder / "table.md").write_text(f"{caption}\n\n{table(found)}", encoding="utf-8")
-    console.print(f"drawn in {options.svg}; the table is in {options.folder / 'table.md'}", highlight=False)
+    console.print(f"the table is in {options.folder / 'table.md'}", highlight=False)
     return int(any(each.holds is False for each in found))
 
 
@@ -76,7 +74,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="of each client in each round")
-    parser.add_argument("--svg", type=Path, default=Path("docs/benchmarks/peers.svg"))
     parser.add_argument("--with", dest="rivals", default="", help=f"instead of llama-server: of {', '.join(RIVALS)}")
     parser.add_argument("--setup-only", action="store_true", help="download and build, measure nothing")
     options = parser.parse_args()

@@ -1,15 +1,9 @@
-"""Ratios of hexserve to llama-server against the bars, as text, Markdown and a drawing. Pure."""
+"""Ratios of hexserve to llama-server against the bars, as Markdown. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement
 
-from tools.drawing import add_text, document, headed
-
-PLOT, LEFT, ROW = 300, 300, 22
-MOST = 2.5  # the right end of the plot
-GOOD, POOR = "#2f6fde", "#d9a441"
 SPEED_BARS = {(128, 1): 1.4, (128, 4): 1.35, (128, 8): 1.5, (128, 16): 1.5, (1024, 1): 1.3, (1024, 4): 1.4}
 RIVAL_SPEED_BAR, LONE_RIVAL_BAR = 1.0, 0.95  # of every server beyond llama-server; of a lone client
 FIRST_TOKEN_BAR, GAP_P95_BAR, MEMORY_BAR, WARM_BAR = 0.6, 1.5, 2.0, 0.1
@@ -97,36 +91,6 @@ def table(found: Sequence[PeerRatio], named: str = "hexserve / llama-server") ->
     for each in found:
         lines.append(f"| {each.load} | {each.name} | {_number(each.value)} | {_bar(each)} | {_holds(each)} |")
     return "\n".join(lines) + "\n"
-
-
-def drawing(found: Sequence[PeerRatio], caption: str) -> str:
-    """An SVG document: a bar for each ratio, a line at 1 and a mark at its bar."""
-    note = "Output tok/s: longer is better; all others: shorter. Red mark: the bar. Yellow: it is missed."
-    root, head = headed("hexserve / llama-server", caption, note, ROW * len(found))
-    for index, each in enumerate(found):
-        _draw_ratio(root, head + ROW * index, each, is_first=index == 0 or found[index - 1].load != each.load)
-    SubElement(
-        root, "path", d=f"M{_x(1.0):.1f} {head - 4}V{head + ROW * len(found) + 8}", stroke="#52606d", fill="none"
-    )
-    return document(root)
-
-
-def _draw_ratio(root: Element, top: int, each: PeerRatio, is_first: bool) -> None:
-    if is_first:
-        add_text(root, 20, top + 13, each.load, size=11)
-    add_text(root, LEFT - 8, top + 13, each.name, size=11, anchor="end")
-    if each.value is not None:
-        colour = POOR if each.holds is False else GOOD
-        place = {"x": str(LEFT), "y": str(top + 3), "height": str(ROW - 8), "fill": colour}
-        SubElement(root, "rect", {**place, "width": f"{_x(each.value) - LEFT:.1f}"})
-    add_text(root, LEFT + PLOT + 70, top + 13, f"{_number(each.value)}  {_bar(each)}", size=11)
-    if each.bar is not None:
-        x = f"{_x(each.bar):.1f}"
-        SubElement(root, "line", {"x1": x, "x2": x, "y1": str(top), "y2": str(top + ROW - 3), "stroke": "#c0392b"})
-
-
-def _x(value: float) -> float:
-    return LEFT + PLOT * min(value, MOST) / MOST
 
 
 def _over(part: float | None, whole: float | None) -> float | None:

@@ -1,8 +1,8 @@
 """Quantised bundles and llama.cpp's files in one table: `python -m tools.quality --folder build/quality`.
 
 Every model is compiled in each form and with each --quality; llama.cpp quantises the published ones too. All are scored
-by `hexserve eval` against the float definition on text that is held out. Prints the figures and the bars, and draws
-them. A run that was cut off goes on where it was; what a changed compiler or another version of llama.cpp makes is
+by `hexserve eval` against the float definition on text that is held out. Prints the figures and the
+bars. A run that was cut off goes on where it was; what a changed compiler or another version of llama.cpp makes is
 measured anew. Ends with 0 when all bars hold, 1 when one does not or something failed, 130 after Ctrl-C.
 Needs an installed `hexserve[dev]`; llama.cpp's files need a C++ compiler the first time, and half an hour.
 """
@@ -18,7 +18,7 @@ from tools.llama_cpp.programs import BuildFailed
 from tools.peers.report import table as table_of_ratios
 from tools.peers.setup import PeersFolder, SetupFailed
 from tools.quality.folder import FORMS, QualityFolder, Subject
-from tools.quality.report import EMULATED, QualityRow, bars, drawing, table
+from tools.quality.report import EMULATED, QualityRow, bars, table
 from tools.quality.rivals import RIVALS, WAY, Rivals, made_by
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 
@@ -41,9 +41,8 @@ def main() -> int:
     caption = f"{min(row.tokens for row in rows)} held-out tokens of each checkpoint, against its float definition."
     report = "\n".join((f"{caption}\n", table(rows), table_of_ratios(found, "ratio of")))
     console.print(report, markup=False, highlight=False, soft_wrap=True)
-    options.svg.write_text(drawing(rows, caption), encoding="utf-8")
     (options.folder / "table.md").write_text(report, encoding="utf-8")
-    console.print(f"drawn in {options.svg}; the tables are in {options.folder / 'table.md'}", highlight=False)
+    console.print(f"the tables are in {options.folder / 'table.md'}", highlight=False)
     return int(any(bar.holds is False for bar in found))
 
 
@@ -58,7 +57,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rivals", default=",".join(RIVALS), help="of " + ", ".join(RIVALS))
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where llama.cpp is built")
     parser.add_argument("--tokens", type=int, default=4096, help="held-out tokens that are scored, at most")
-    parser.add_argument("--svg", type=Path, default=Path("docs/benchmarks/quality.svg"))
     options = parser.parse_args()
     listed = (("--forms", options.forms, FORMS), ("--rivals", options.rivals, RIVALS))
     for option, given, known in (*listed, ("--models", options.models, MODELS)):

@@ -1,13 +1,10 @@
-"""What was measured of quantised checkpoints, against the bars, as Markdown and a drawing. Pure."""
+"""What was measured of quantised checkpoints, against the bars, as Markdown. Pure."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement
 
 from engine.compile.calibration.statistics import Interval
-from tools.drawing import add_text, document, headed
 from tools.peers.report import PeerRatio
 
 FAST = "fast"
@@ -16,9 +13,6 @@ KL_BAR, DISAGREEMENT_BAR = 0.25, 0.5
 # Of published models: the KL of w8a16 in nats, and the shares of Q4_0's and Q4_K_M's.
 EIGHT_BITS = "w8a16"
 EIGHT_BITS_BAR, Q4_0_BAR, Q4_K_M_BAR = 0.01, 0.35, 1.0
-PLOT, LEFT, ROW = 320, 330, 18
-COLOURS = {"fast": "#9aa5b1", "good": "#2f6fde", "best": "#1b7f4d"}
-RIVAL = "#d9a441"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,43 +88,3 @@ def table(rows: Sequence[QualityRow]) -> str:
             f"({100 * row.loss.low:.2f}..{100 * row.loss.high:.2f}) | {row.seconds:.0f} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def drawing(rows: Sequence[QualityRow], caption: str) -> str:
-    """An SVG document: the mean KL of each row on a logarithmic axis, with its interval."""
-    note = "Logarithmic; shorter is better. The line is the 95 % interval."
-    root, head = headed("Mean KL from the float model", caption, note, ROW * len(rows))
-    scale = _Scale.of(rows)
-    for index, row in enumerate(rows):
-        first = index == 0 or rows[index - 1].checkpoint != row.checkpoint
-        _draw_row(root, head + ROW * index, row, scale, first)
-    return document(root)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, rows: Sequence[QualityRow]) -> "_Scale":
-        values = [math.log10(max(row.kl.value, 1e-9)) for row in rows] or [0.0]
-        low = math.ceil(min(values)) - 1  # the shortest bar is seen too
-        return cls(low, max(math.ceil(max(values)), low + 1))
-
-    def x(self, value: float) -> float:
-        """Where a value stands, within the plot."""
-        part = (math.log10(max(value, 1e-9)) - self.low) / (self.high - self.low)
-        return LEFT + PLOT * min(max(part, 0.0), 1.0)
-
-
-def _draw_row(root: Element, top: int, row: QualityRow, scale: _Scale, is_first: bool) -> None:
-    if is_first:
-        add_text(root, 20, top + 12, row.checkpoint, size=11)
-    add_text(root, LEFT - 8, top + 12, f"{row.form}, {row.way}", size=11, anchor="end")
-    place = {"x": str(LEFT), "y": str(top + 3), "height": str(ROW - 7), "fill": COLOURS.get(row.way, RIVAL)}
-    SubElement(root, "rect", {**place, "width": f"{scale.x(row.kl.value) - LEFT:.1f}"})
-    y = f"{top + ROW / 2:.1f}"
-    ends = {"x1": f"{scale.x(row.kl.low):.1f}", "x2": f"{scale.x(row.kl.high):.1f}", "y1": y, "y2": y}
-    SubElement(root, "line", {**ends, "stroke": "#1f2933"})
-    add_text(root, LEFT + PLOT + 12, top + 12, f"{row.kl.value:.2e}", size=11)

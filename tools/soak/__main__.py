@@ -1,11 +1,11 @@
 """Hours of mixed traffic in minutes: does anything get lost, hang or leak?
 
-    python -m tools.soak [--requests 2000] [--minutes 20] [--clients 24] [--kill-every 200] [--svg FILE] [--seed 1]
+    python -m tools.soak [--requests 2000] [--minutes 20] [--clients 24] [--kill-every 200] [--seed 1]
 
 Starts `hexserve serve` on a loopback port, sends a seeded mixture of requests (streams, clients that leave, structured
 output, tools, several choices, responses, log-probabilities, bodies that are too large or wrong) and ends the worker
 with SIGKILL now and then. Every answer is checked; memory, open files, threads and columns are sampled all the while.
-Ends after --requests or --minutes, whatever comes first, with a verdict (exit code 0 or 1) and, with --svg, a drawing.
+Ends after --requests or --minutes, whatever comes first, with a verdict: exit code 0 or 1.
 Needs an installed `hexserve[bench,compile]`, and Linux for the kills.
 """
 
@@ -16,7 +16,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import psutil
@@ -26,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from server.commands.exit_codes import FAILED
 from server.commands.own_server import ServerFailed, free_port, running_child, serve_command
 from tools.soak.requests import KINDS, Asker, Lost
-from tools.soak.verdict import ProcessSample, drawing, verdict
+from tools.soak.verdict import ProcessSample, verdict
 
 END_S, IDLE_S, SAMPLE_S = 60.0, 60.0, 0.5
 
@@ -60,7 +59,7 @@ def main() -> int:
     except ServerFailed as error:
         console.print(f"error: {error}", markup=False, style="red")
         return FAILED
-    return report(record, options, console)
+    return report(record, console)
 
 
 def parse() -> argparse.Namespace:
@@ -74,7 +73,6 @@ def parse() -> argparse.Namespace:
         "--kill-every", type=int, default=200, help="requests between two kills of the worker; 0 = none"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--svg", type=Path, help="draw memory, files, threads and columns over time")
     return parser.parse_args()
 
 
@@ -182,15 +180,13 @@ async def read_gauges(client: httpx.AsyncClient) -> Counter[str]:
     return found
 
 
-def report(record: SoakRecord, options: argparse.Namespace, console: Console) -> int:
-    """Print the verdict and draw it; the exit code."""
+def report(record: SoakRecord, console: Console) -> int:
+    """Print the verdict; the exit code."""
     console.print(", ".join(f"{count} {name}" for name, count in sorted(record.done.items())))
     console.print(f"{len(record.kills)} kills of the worker, {record.now():.0f} s")
     findings = [*record.lost[:20], *verdict(record.samples)]
     for finding in findings:
         console.print(f"FAIL {finding}", style="red", markup=False)
-    if options.svg:
-        options.svg.write_text(drawing(record.samples, record.kills, sum(record.done.values())), encoding="utf-8")
     first, last = record.samples[0], record.samples[-1]
     console.print(
         f"memory {first.memory / 1e6:.0f} -> {last.memory / 1e6:.0f} MB, files {first.files} -> {last.files}, "

@@ -1,10 +1,9 @@
-"""hexserve beside llama-server: ratios, bars, drawing, and what is set up once. No llama-server is built here."""
+"""hexserve beside llama-server: ratios, bars, and what is set up once. No llama-server is built here."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -74,14 +73,6 @@ def test_prefix_and_memory() -> None:
     assert [(each.value, each.holds) for each in prefix] == [(0.05, True), (0.05, None), (2.0, None)]
     rss, pss = report.ratios_of_memory((5_000_000_000, 0), (2_000_000_000, 0))
     assert (rss.value, rss.holds, pss.value, pss.holds) == (2.5, False, None, None)
-
-
-def test_every_ratio_is_drawn() -> None:
-    found = report.ratios_of_load(128, FIGURES)
-    root = ElementTree.fromstring(report.drawing(found, "as measured"))
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts.count("output tok/s") == 2 and "as measured" in texts
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 6  # those with a bar
 
 
 def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
