@@ -11,6 +11,9 @@ KV_FILE_MB = 1024  # a file holds that much, or as much as the memory of `kv_off
 KV_SAVE_MB_PER_S = 50.0  # slower disks lose what is not written in time
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+SAVER: Literal["saver"] = "saver"
+Power = Literal["normal", "saver"]
+CPU_DEVICE = "CPU"  # as a worker tells it; others have other names
 
 
 class Trait(Enum):
@@ -40,6 +43,9 @@ class EngineConfig:
         "What to serve: a bundle, a Hugging Face folder, a GGUF file or a name such as demo.",
     ]
     threads: Annotated[int, Interval(ge=0, le=1024), "Threads of the CPU provider; 0 = its own choice."] = 0
+    power: Annotated[Power, "saver, for a battery: half of the cores, no spinning threads, of two devices the NPU."] = (
+        "normal"
+    )
     spin: str = "auto"
     max_rows: int = 256
     max_context: Annotated[int, Ge(0), "Most tokens of a prompt with its answer; 0 = the bundle's."] = 0

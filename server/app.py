@@ -60,7 +60,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     metrics = Metrics(models, [ResidenceCollector(models)])
-    app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.body_timeout_s, settings.resumable)
+    app.state.body_limits = BodyLimits(settings.body_limit_bytes, settings.resumable)
     slots = InputSlots(settings.max_queued, settings.max_queued)
     media = MediaFetcher(MediaSources.of(settings.media), settings.body_limit_bytes)
     app.state.server = Server(settings, models, in_flight or InFlight(), metrics, slots, media)

@@ -59,7 +59,6 @@ class Settings:
     max_queued: Annotated[int, Ge(1), "Most requests waiting or running, else 503; each of n counts."] = 256
     max_queued_tokens: Annotated[int, Ge(0), "Most prompt tokens waiting, else 503; 0 = no bound."] = 0
     body_limit_bytes: Annotated[int, Ge(1024), "Largest request body, else 413."] = 8 * 1024 * 1024
-    body_timeout_s: Annotated[float, Ge(0.1), "Time for a client to send its body, else 408."] = 30.0
     request_timeout_s: Annotated[
         float, Ge(0), "Longest life of a request, then 504 or an error event; 0 = no limit."
     ] = 0.0

@@ -17,7 +17,7 @@ import msgspec
 
 from engine.client.hand_over_check import MOST_LOSS, HandOverCheck
 from engine.client.info import EngineState
-from engine.client.placement import MOVE_TOKEN_MS, DeviceCosts, DeviceLoad, reader, writer
+from engine.client.placement import MOVE_TOKEN_MS, DeviceCosts, DeviceLoad, candidates, reader, writer
 from engine.client.recovery import PendingRequest
 from engine.client.step_feed import StepFeed
 from engine.client.supervisor import Supervisor
@@ -68,7 +68,8 @@ class GroupDevice:
 class DeviceGroup:
     """What a `Supervisor` is to an engine, over several. All methods belong to one event loop.
 
-    make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`.
+    make: a supervisor for each device, given `deliver`, `fail`, `on_loss` and `on_handed`. saves_power: the CPU gets
+    nothing while another device serves.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class DeviceGroup:
         deliver: Callable[[TokenEvent], None],
         fail: Callable[[str, HexserveError], None],
         label: str = "",
+        saves_power: bool = False,
     ) -> None:
         self._log = server_log(label)
+        self._saves_power = saves_power
         self._deliver, self._fail = deliver, fail
         self._folder = Path(tempfile.mkdtemp(prefix="hexserve-caches-"))
         self._placed: dict[str, PlacedRequest] = {}
@@ -219,9 +222,18 @@ class DeviceGroup:
         return states.index(min(states))
 
     def _reader(self, prompt: int) -> int:
-        serving = [index for index, device in enumerate(self._devices) if device.serves]
-        loads = self._loads(serving)
-        return serving[reader(prompt, loads)] if loads else self._first_serving()
+        places = self._candidates(self._serving())
+        loads = self._loads(places)
+        if loads:
+            return places[reader(prompt, loads)]
+        return places[0] if places else self._first_serving()
+
+    def _serving(self) -> list[int]:
+        return [index for index, device in enumerate(self._devices) if device.serves]
+
+    def _candidates(self, serving: Sequence[int]) -> list[int]:
+        names = [device.ready.device if device.ready is not None else "" for device in self._devices]
+        return candidates(serving, names, self._saves_power)
 
     def _loads(self, devices: Sequence[int]) -> list[DeviceLoad]:
         """Of those devices; none where one of them has no costs to compare."""
@@ -263,16 +275,21 @@ class DeviceGroup:
         if not placed.may_move or placed.target is not None or pending is None:
             return
         context = len(pending.request.prompt_ids) + len(pending.emitted)
-        serving = [number for number, other in enumerate(self._devices) if other.serves]
-        if (not is_first and context % BLOCK_SIZE >= new) or len(serving) < 2 or index not in serving:
+        serving = self._serving()
+        if (not is_first and context % BLOCK_SIZE >= new) or index not in serving:
             return
-        loads = self._loads(serving)
         left = pending.request.params.max_tokens - len(pending.emitted)
-        there = serving[writer(serving.index(index), context, left, loads, self._token_ms)] if loads else index
+        there = self._writer(index, context, left, self._candidates(serving))
         if there != index:
             placed.target = there
             self.moves += 1
             device.supervisor.hand_over(request_id, str(self._folder / f"{self.moves}.caches"))
+
+    def _writer(self, index: int, context: int, left: int, places: Sequence[int]) -> int:
+        if index not in places:
+            return places[0]
+        loads = self._loads(places) if len(places) > 1 else []
+        return places[writer(places.index(index), context, left, loads, self._token_ms)] if loads else index
 
     def _on_handed(self, pending: PendingRequest) -> None:
         """One device has let go of a request: another one goes on with it."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.config import CPU_DEVICE
+
 CLEARLY = 1.15  # how many times better another device must be before a stream moves
 MOVE_MS = 5.0  # of a stream's way to another device, beside what each of its tokens takes
 MOVE_TOKEN_MS = 0.05  # until it has been measured
@@ -77,6 +79,15 @@ class DeviceLoad:
             return 0.0
         busy = self.costs.prompt_ms(self.unread) / USUAL_ANSWER  # prompts are read between the tokens of streams
         return streams * (self.costs.step_ms(streams, context) + busy)
+
+
+def candidates(serving: Sequence[int], names: Sequence[str], saves_power: bool) -> list[int]:
+    """Of the devices that serve those that may get a stream: to save power none but the CPU is left out.
+
+    names: of all devices, as their workers tell them.
+    """
+    others = [index for index in serving if names[index] != CPU_DEVICE]
+    return others if saves_power and others else list(serving)
 
 
 def reader(prompt: int, loads: Sequence[DeviceLoad]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.client.devices import DeviceGroup
 from engine.client.supervisor import Patience, Supervisor
 from engine.client.worker_process import HangBounds, worker_command
-from engine.config import EngineConfig
+from engine.config import SAVER, EngineConfig
 from engine.errors import HexserveError
 from engine.request import TokenEvent
 
@@ -36,7 +36,7 @@ def open_workers(
         partial(Supervisor, own, patience=patience, hang_bounds=bounds, label=label or Path(bundle).name)
         for own, bundle in ((first, config.bundle), (other, config.devices))
     ]
-    return DeviceGroup(make, deliver, fail, label)
+    return DeviceGroup(make, deliver, fail, label, config.power == SAVER)
 
 
 # Long enough for two blocks of any tokenizer.

@@ -13,13 +13,14 @@ from engine.bundle.manifest import GraphKind, GraphSpec, Manifest
 from engine.bundle.tensors import Array, Encoding, embedding_of, encoding_of, is_scatter, place_of
 from engine.bundle.variant import ShapeTable, StepShape
 from engine.bundle.weight_files import ForecastPrefix, read_head_weight, weight_input
+from engine.config import CPU_DEVICE
 from engine.errors import BundleError, StepFailed
 from engine.runtime.buffers import Arena, Fresh, Pool, RotaryTable, RowInputs, layer_graphs, layers_of
 from engine.runtime.embedded import EmbeddedRows
 from engine.runtime.head import LmHead
 from engine.runtime.interface import Indices, Logits, PackedBatch, Runtime
 from engine.runtime.pools import KvWrites, PastPools
-from engine.runtime.sessions import CPU_DEVICE, Binding, Provider, bind, load_sessions
+from engine.runtime.sessions import Binding, Provider, bind, load_sessions
 from engine.runtime.tables import open_tables
 
 KEPT_SHAPES = 64

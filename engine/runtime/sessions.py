@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.bundle.manifest import GraphSpec, Manifest
 from engine.bundle.tensors import Array
+from engine.config import CPU_DEVICE
 from engine.errors import BundleError
 from engine.files import confined, open_regular
 from engine.runtime.onnx_library import ort
@@ -46,7 +47,6 @@ def bind_all(session: ort.InferenceSession, inputs: Mapping[str, Array], outputs
 
 
 MOST_OPENERS = 4
-CPU_DEVICE = "CPU"
 
 
 @dataclass(frozen=True, slots=True)

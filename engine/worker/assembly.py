@@ -52,6 +52,7 @@ from engine.worker.settings import (
     plan_memory,
     recurrent_settings,
     resolve_lookup,
+    resolve_power,
     resolve_spin,
     sliding_window,
     speech_settings,
@@ -148,6 +149,7 @@ def assemble(config: EngineConfig, open_runtime: OpenRuntime = open_onnx) -> Ass
     stages = Stages(log, time.monotonic)
     with stages.stage("manifest"):
         manifest = load_manifest(folder)
+        config = resolve_power(config, os.cpu_count() or 1)
         config = resolve_lookup(manifest, resolve_spin(manifest, config))
     with stages.stage("shapes"):
         config = settings_for(manifest, config)

@@ -10,7 +10,7 @@ from engine.bundle.segments import MASKED_ATTENTION
 from engine.bundle.speech import cross_bytes
 from engine.bundle.variant import ShapeTable
 from engine.bundle.weight_files import FLOAT_BYTES
-from engine.config import BLOCK_SIZE, EngineConfig
+from engine.config import BLOCK_SIZE, SAVER, EngineConfig
 from engine.core.window_blocks import KEPT_SHARE, window_budget
 from engine.errors import BundleError
 from engine.runtime.attention import AttentionWindow
@@ -113,6 +113,13 @@ def recurrent_settings(manifest: Manifest, config: EngineConfig) -> EngineConfig
 AUTO_SPIN, ON, OFF = "auto", "on", "off"
 # Steps of smaller models take a millisecond or two: the host then needs the cores as much as the graphs do.
 LEAST_BYTES = 100_000_000
+
+
+def resolve_power(config: EngineConfig, cores: int) -> EngineConfig:
+    """The settings of the CPU's threads that a battery wants: half of the cores unless `threads` says, none spins."""
+    if config.power != SAVER:
+        return config
+    return replace(config, threads=config.threads or max(1, cores // 2), spin=OFF)
 
 
 def resolve_spin(manifest: Manifest, config: EngineConfig) -> EngineConfig:

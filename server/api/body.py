@@ -28,8 +28,8 @@ class BodyLimits:
     """Largest body, and how long it may take to arrive. `create_app` keeps them as `app.state.body_limits`."""
 
     size_bytes: int
-    timeout_s: float
     takes_resumptions: bool = False
+    timeout_s: float = 30.0
 
 
 class BoundedRequest(Request):

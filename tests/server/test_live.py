@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -183,7 +184,7 @@ class TestSlowServer:
 
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(EngineConfig("unused"), keep_alive_s=0.05, request_timeout_s=0.4, body_timeout_s=0.2)
+        return Settings(EngineConfig("unused"), keep_alive_s=0.05, request_timeout_s=0.4)
 
     async def test_silence_is_filled_with_comments(self, base_url: str, engine: ScriptedEngine) -> None:
         engine.hold(0)
@@ -215,7 +216,8 @@ class TestSlowServer:
         assert json.loads(streamed.text.split("data: ")[-1])["error"]["code"] == "timeout"
         assert len(engine.aborted) == 2
 
-    async def test_half_a_body_does_not_hold_others_up(self, base_url: str) -> None:
+    async def test_half_a_body_does_not_hold_others_up(self, base_url: str, app: FastAPI) -> None:
+        app.state.body_limits = replace(app.state.body_limits, timeout_s=0.2)
         host, port = base_url.removeprefix("http://").split(":")
         connections = [await asyncio.open_connection(host, int(port)) for _ in range(50)]
         for _, writer in connections:

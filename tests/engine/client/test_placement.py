@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.placement import DeviceCosts, DeviceLoad, reader, writer
+from engine.client.placement import DeviceCosts, DeviceLoad, candidates, reader, writer
 
 # Rows, past columns, milliseconds. NPU: 20.9 tokens/s alone, 1,361 read; CPU: 28.3 and 184.
 NPU = DeviceCosts(((1, 512, 47.8), (32, 512, 62.0), (128, 512, 94.0), (1, 4096, 76.3), (128, 4096, 136.6)), False)
@@ -36,6 +36,23 @@ def test_a_lone_stream_is_written_by_the_cpu() -> None:
 def test_many_streams_stay_in_the_rows_of_the_npu() -> None:
     assert writer(0, 512, 200, loads(npu=12, cpu=4)) == 0
     assert writer(1, 512, 200, loads(npu=3, cpu=8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "serving", "usual", "saving"),
+    [
+        (("CPU", "NPU"), [0, 1], [0, 1], [1]),
+        (("HTP emulator", "CPU"), [0, 1], [0, 1], [0]),
+        (("CPU", "NPU"), [0], [0], [0]),  # the other one is being replaced
+        (("CPU", "CPU"), [0, 1], [0, 1], [0, 1]),
+        (("CPU", "NPU"), [], [], []),
+    ],
+)
+def test_to_save_power_the_cpu_gets_nothing_that_another_could_do(
+    names: tuple[str, ...], serving: list[int], usual: list[int], saving: list[int]
+) -> None:
+    assert candidates(serving, names, saves_power=False) == usual
+    assert candidates(serving, names, saves_power=True) == saving
 
 
 def test_the_last_tokens_do_not_pay_for_the_way() -> None:

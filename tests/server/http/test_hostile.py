@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,9 +158,9 @@ def server() -> Iterator[Served]:
         ConnectionLimits(header_timeout_s=0.5),
         api_keys="anna:sk-anna",
         body_limit_bytes=1024 * 1024,
-        body_timeout_s=0.5,
         max_queued=64,
     ) as running:
+        running.app.state.body_limits = replace(running.app.state.body_limits, timeout_s=0.5)
         yield running
 
 

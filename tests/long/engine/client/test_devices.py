@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,21 @@ async def test_a_lost_device_loses_no_stream(lost: int, bundles: Bundles) -> Non
         os.kill(pid, KILL)
         assert await asyncio.gather(*reading) == alone
         assert engine.restarts <= 1
+
+
+async def test_streams_leave_a_device_that_may_have_none_any_more(
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to save power, when the other device serves again."""
+    may_have = [0]
+    monkeypatch.setattr(devices, "candidates", lambda *_: may_have)
+    async with opened(bundles, "free", "segments") as engine:
+        first, second = group_of(engine)._devices
+        streams = [engine.submit(replace(asked(number), params=SamplingParams(200))) for number in range(4)]
+        assert (len(first.placed), len(second.placed)) == (4, 0)
+        may_have[0] = 1
+        await asyncio.gather(*(read(stream) for stream in streams))
+        assert group_of(engine).moves == 4  # once each, and not to and fro
 
 
 async def test_aborted_streams_leave_nothing(bundles: Bundles, restless: None) -> None:
