@@ -46,6 +46,7 @@ from engine.isolation.memory import usable_memory
 from engine.models.network import Network
 
 NEXT_TO_NOTHING = 0.05  # of what the weights lose
+LEAST_LOSS = 1e-3  # nats, of weights: no real model's int8 caches lost less than a twentieth of it
 MEMORY_SHARE = 0.5  # of the machine, for weights and the float32 caches of one sequence
 
 
@@ -75,6 +76,13 @@ class CacheMemory:
 def float_cache_bytes(model: ModelSpec, tokens: int) -> int:
     """Of keys and values of all layers."""
     return tokens * model.cache_numbers * FLOAT_BYTES
+
+
+def settled_kv(weights_loss: float, memory: CacheMemory) -> str:
+    """Why caches stay float32 whatever int8 ones would lose; '' where that has to be measured."""
+    if weights_loss >= LEAST_LOSS or memory.is_short:
+        return ""
+    return f"keys and values stay float32: int8 ones would lose more than the weights, whose KL is {weights_loss:.1e}"
 
 
 def choose_kv(loss: CacheLoss, memory: CacheMemory) -> tuple[KvType, str]:
@@ -183,14 +191,18 @@ def segment_losses_stage(work: Compilation) -> None:
     draft = describe(work)
     texts = held_out_texts(work, work.arguments.parity_tokens)
     count, tries = sum(map(len, texts)), tries_int8(work.arguments)
-    work.progress.stage("parity", (2 + tries) * count, "tokens")
+    work.progress.stage("parity", 2 * count, "tokens")
     expected = float_logits(work, texts)
     floats = segment_logits(work.folder, draft, texts, CHUNK_ROWS, float_attention(work.network))
     work.progress.advance(count)
     over_floats = compare_logits(expected, floats)
     check_exact(work.arguments, over_floats)
     work.parity = parity_figures(work, over_floats)
-    if tries:
+    settled = "" if work.arguments.kv is not None else settled_kv(over_floats.kl.value, _memory(work, draft))
+    if tries and settled:
+        work.arguments = replace(work.arguments, kv=KvType.FLOAT32)
+        work.progress.note(settled)
+    elif tries:
         _try_int8(work, draft, texts, (expected, floats), over_floats)
     work.parity |= baseline_figures(work, texts, expected)
 
@@ -203,7 +215,6 @@ def _try_int8(
     expected, floats = logits
     scales = measured_scales(work, draft)
     rounded = segment_logits(work.folder, draft, texts, CHUNK_ROWS, int8_attention(work.network, scales))
-    work.progress.advance(sum(map(len, texts)))
     lost = compare_logits(floats, rounded)
     if work.arguments.kv is None:
         kv, reason = choose_kv(CacheLoss(over_floats.kl.value, lost.kl.value), _memory(work, draft))

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.compile.arguments import KvType
-from engine.compile.targets.cpu import CacheLoss, CacheMemory, choose_kv
+from engine.compile.targets.cpu import CacheLoss, CacheMemory, choose_kv, settled_kv
 
 ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), CacheMemory(400, 200, 0)
 
@@ -22,3 +22,17 @@ ROOM, SHORT, UNKNOWN = CacheMemory(10, 10, 1000), CacheMemory(400, 200, 1000), C
 def test_choice(loss: CacheLoss, memory: CacheMemory, kv: KvType, told: str) -> None:
     found, reason = choose_kv(loss, memory)
     assert found is kv and told in reason
+
+
+@pytest.mark.parametrize(
+    ("weights", "memory", "is_settled"),
+    [
+        (6.4e-4, ROOM, True),  # Qwen2.5-Coder 0.5B, Q4_K_M as it is
+        (6.4e-4, UNKNOWN, True),
+        (6.4e-4, SHORT, False),
+        (1e-3, ROOM, False),
+        (0.0, ROOM, True),
+    ],
+)
+def test_what_weights_lose_may_leave_nothing_to_measure(weights: float, memory: CacheMemory, is_settled: bool) -> None:
+    assert bool(settled_kv(weights, memory)) == is_settled
