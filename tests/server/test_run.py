@@ -13,11 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from engine.client.info import EngineState
 from engine.config import EngineConfig
 from engine.errors import BundleError, EngineFailure, HexserveError
 from server import run
+from server.http import connections
 from server.middleware.auth import KeyRing
 from server.models.models import OneModel
 from server.settings import Settings
@@ -111,6 +113,22 @@ async def test_a_signal_lets_running_streams_finish(start: Callable[..., Life], 
         life.engine.release(100)
         assert [line async for line in lines][-2:] == ["data: [DONE]", ""]
     assert await life.end() == run.ENDED
+
+
+async def test_uvicorn_wakes_nobody_up_and_answers_have_their_date(
+    start: Callable[..., Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tick(*_: object) -> None:
+        raise AssertionError("uvicorn looks ten times a second whether it is to end")
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", tick)
+    for now in ("Thu, 26 Nov 2026 04:05:06 GMT", "Fri, 27 Nov 2026 04:05:06 GMT"):
+        monkeypatch.setattr(connections, "formatdate", lambda usegmt, now=now: now)
+        life = start()
+        await life.ready()
+        assert (await life.client.get("/health/ready")).headers["date"] == now
+        signal.raise_signal(signal.SIGINT)
+        assert await life.end() == run.ENDED
 
 
 @pytest.mark.parametrize("drain_s", [0.0, 0.05])
