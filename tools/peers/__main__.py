@@ -121,20 +121,23 @@ def beside_rivals(
 ) -> list[PeerRatio]:
     """Each rival in turn, alone with hexserve: how often its next token is the floats', then its speed."""
     load, found = RivalLoad(options.threads, SLOTS, CONTEXT), list[PeerRatio]()
-    prepared = [(each, free_port()) for each in options.rivals]
-    commands = [each.prepare(options.folder.absolute(), gguf, load, port, say) for each, port in prepared]
-    if options.setup_only:
-        sys.exit(0)
-    floats = Floats.of(folder, gguf, options.threads, say)
-    for (rival, port), ready in zip(prepared, commands, strict=True):
+    for rival in options.rivals:
+        file, port = folder.quantised(gguf, rival.kind) if rival.kind else gguf, free_port()
+        ready = rival.prepare(folder, file, load, port, say)
+        ours = folder.bundle(file, options.compile) if rival.kind else bundle
+        floats = Floats.of(folder, file, options.threads, say)
+        if options.setup_only:
+            continue
         say(f"{rival.name}: {rival.precision}")
-        with running_child(ready.command, port, ready.ready_path) as other, hexserve(bundle, options.threads) as own:
-            found += floats.agreement(rival.name, other.address, own.address)
+        with running_child(ready.command, port, ready.ready_path) as other, hexserve(ours, options.threads) as own:
+            measured = floats.agreement(rival.name, other.address, own.address)
             for prompt_tokens, clients in LOADS:
                 words = ["--prompt-tokens", str(prompt_tokens), "--clients", ",".join(map(str, clients))]
                 name = f"{rival.name}-{prompt_tokens}"
                 figures = bench((other, own), words, options, name, takes_ids=rival.takes_ids)
-                found += ratios_of_rival(rival.name, prompt_tokens, figures)
+                measured += ratios_of_rival(rival.name, prompt_tokens, figures)
+        say(table(measured))
+        found += measured
     return found
 
 
@@ -153,9 +156,10 @@ def llama_server(program: Path, gguf: Path, threads: int) -> Any:
 
 
 def hexserve(bundle: Path, threads: int) -> Any:
-    """With its defaults."""
+    """With its defaults, but room for no more tokens than the other server has."""
     port = free_port()
-    return running_child([*serve_command(str(bundle), port), "--threads", str(threads)], port)
+    options = ["--threads", str(threads), "--kv-slots", str(CONTEXT)]
+    return running_child([*serve_command(str(bundle), port), *options], port)
 
 
 def measure(servers: tuple[OwnServer, OwnServer], options: argparse.Namespace) -> list[PeerRatio]:

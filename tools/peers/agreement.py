@@ -10,8 +10,6 @@ from pathlib import Path
 import httpx
 
 from server.commands.own_server import free_port, running_child
-from tools.llama_cpp.fidelity import QUANTIZE
-from tools.llama_cpp.programs import run_step
 from tools.peers.report import PeerRatio
 from tools.peers.setup import PeersFolder
 from tools.real_models.held_out import held_out_text
@@ -31,20 +29,13 @@ class Floats:
     @classmethod
     def of(cls, folder: PeersFolder, gguf: Path, threads: int, say: Callable[[str], None]) -> "Floats":
         """Ask the floats of a file. Raises what building and running llama.cpp's programs raises."""
-        made, port = folder.scratch / f"{gguf.stem}-f32.gguf", free_port()
-        folder.scratch.mkdir(exist_ok=True)
-        name, *words = QUANTIZE.split()
-        command = [str(folder.program(name)), *(word.format(file=gguf, made=made, kind="F32") for word in words)]
-        run_step("the file's floats", command, folder.scratch / "log.txt", say)
+        made, port = folder.quantised(gguf, "F32"), free_port()
         serve = [str(folder.program("llama-server")), "-m", str(made), "-t", str(threads), "-c", "512", "-np", "1"]
         serve += ["-ctk", "f32", "-ctv", "f32", "-fa", "off", "--no-ui", "--host", "127.0.0.1", "--port", str(port)]
         prompts = prompts_of(held_out_text(folder.llama.tree))
-        try:
-            with running_child(serve, port, "health") as server:
-                say(f"ask the floats for {len(prompts)} tokens ...")
-                return cls(prompts, next_tokens(server.address, prompts))
-        finally:
-            made.unlink(missing_ok=True)
+        with running_child(serve, port, "health") as server:
+            say(f"ask the floats for {len(prompts)} tokens ...")
+            return cls(prompts, next_tokens(server.address, prompts))
 
     def agreement(self, rival: str, other: str, own: str) -> list[PeerRatio]:
         """Shares of equal tokens in the words of a row, and hexserve's over the other's. Addresses of two servers."""

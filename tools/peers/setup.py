@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tools.llama_cpp.fidelity import QUANTIZE
 from tools.llama_cpp.programs import BuildFailed, LlamaCpp, run_step
 from tools.real_models.fetch import FetchFailed, RealModels, default_folder
 from tools.real_models.packages import pinned
@@ -22,20 +23,20 @@ class PeersFolder:
     """The folder that holds the builds and the bundle, with a method for each thing in it."""
 
     def __init__(self, folder: Path, console: Console) -> None:
-        self._folder = folder.absolute()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._say = partial(console.print, highlight=False)
 
     @property
     def scratch(self) -> Path:
         """A place for gigabytes that nobody needs afterwards."""
-        return self._folder / "scratch"
+        return self.folder / "scratch"
 
     @property
     def llama(self) -> LlamaCpp:
         """llama.cpp's programs and sources; the sources are fetched the first time. SetupFailed."""
         try:
-            return LlamaCpp(RealModels(default_folder()).fetch(LLAMA_CPP), self._folder / "build", self._say)
+            return LlamaCpp(RealModels(default_folder()).fetch(LLAMA_CPP), self.folder / "build", self._say)
         except FetchFailed as error:
             raise SetupFailed(str(error)) from None
 
@@ -46,12 +47,26 @@ class PeersFolder:
         except BuildFailed as error:
             raise SetupFailed(str(error)) from None
 
+    def quantised(self, source: Path, kind: str) -> Path:
+        """A GGUF file in another kind of blocks, such as F32, as llama-quantize makes it. SetupFailed."""
+        made = self.folder / f"{source.stem}-{kind}.gguf"
+        if not made.is_file():
+            draft = made.with_suffix(".draft")
+            name, *words = QUANTIZE.split()
+            command = [str(self.program(name)), *(word.format(file=source, made=draft, kind=kind) for word in words)]
+            try:
+                run_step(f"{kind} of {source.name}", command, self.folder / "log.txt", self._say)
+            except BuildFailed as error:
+                raise SetupFailed(str(error)) from None
+            draft.rename(made)
+        return made
+
     def bundle(self, source: Path, options: str) -> Path:
         """A GGUF file as a bundle, compiled anew with `options`: it follows the compiler. SetupFailed."""
-        folder = self._folder / f"{source.stem}-bundle"
+        folder = self.folder / f"{source.stem}-bundle"
         command = [sys.executable, "-m", "server", "compile", str(source), "-o", str(folder), "--force"]
         try:
-            run_step("compile the bundle", [*command, *options.split()], self._folder / "log.txt", self._say)
+            run_step("compile the bundle", [*command, *options.split()], self.folder / "log.txt", self._say)
         except BuildFailed as error:
             raise SetupFailed(str(error)) from None
         return folder
