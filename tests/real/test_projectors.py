@@ -79,6 +79,16 @@ def with_merges(folder: Path) -> None:
     path.write_text(json.dumps(tokenizer))
 
 
+def with_every_token(folder: Path, count: int) -> None:
+    """A tokenizer of so many tokens: of Gemma the converter cuts the embedding to those that it counts."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    words = tokenizer["model"]["vocab"]
+    known = {*words.values(), *(token["id"] for token in tokenizer["added_tokens"])}
+    words |= {f"[unused {number}]": number for number in range(count) if number not in known}
+    path.write_text(json.dumps(tokenizer))
+
+
 def with_halves(folder: Path) -> None:
     """The matrix that the converter always writes in half precision, in numbers of it."""
     tensors = load_file(folder / "model.safetensors")
@@ -93,6 +103,7 @@ def as_the_converter_wants_it(folder: Path, output: Path) -> Path:
     shutil.copytree(folder, output)
     config = json.loads((output / "config.json").read_text())
     if config["model_type"] == "gemma3":
+        with_every_token(output, config["text_config"]["vocab_size"])
         path = output / "preprocessor_config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"image_seq_length": GEMMA_ROWS}))
     kinds = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
@@ -97,10 +98,9 @@ def compile_gguf(folder: Path, scratch: Path) -> None:
     load_manifest(scratch / "bundle")
 
 
-def compile_images(folder: Path, scratch: Path) -> None:
+def compile_images(model: str, folder: Path, scratch: Path) -> None:
     """A GGUF model and what reads images for it."""
-    (model,) = (each for each in folder.glob("*.gguf") if not each.name.startswith("mmproj"))
-    arguments = CompileArguments(model, scratch / "bundle", quant=Quant.FP32, parity_tokens=4)
+    arguments = CompileArguments(folder / model, scratch / "bundle", quant=Quant.FP32, parity_tokens=4)
     compile_bundle(arguments, SilentProgress())
     load_manifest(scratch / "bundle")
 
@@ -150,8 +150,8 @@ EXERCISES = {
         serve_consistent_bundle,
         ("manifest.json", "linear_2_of_3.onnx", "linear_2_of_3_wide.onnx", "attention.onnx", "attention_base.onnx"),
     ),
-    "images": Exercise(compile_images, ("mmproj-idefics3-f32.gguf",)),
-    "images of gemma3": Exercise(compile_images, ("mmproj-gemma3-f32.gguf",)),
+    "images": Exercise(partial(compile_images, "idefics3-f32.gguf"), ("mmproj-idefics3-f32.gguf",)),
+    "images of gemma3": Exercise(partial(compile_images, "gemma3-f32.gguf"), ("mmproj-gemma3-f32.gguf",)),
     "whisper": Exercise(compile_whisper, ("ggml-tiny.bin",)),
     "fused": Exercise(serve_bundle, ("manifest.json",)),
     "consistent fused": Exercise(
