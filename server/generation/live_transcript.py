@@ -22,7 +22,7 @@ from server.http.errors import RequestTimeout
 LONGEST_S = 30.0  # of a window: less than a session keeps of sound
 EARLY_PART = 2 / 3  # of a window
 DRAFTS = 30  # of one window at most: with Whisper's one a second
-PATIENCE = 2.0  # a text is written early once as many times as long has passed as the last one took
+PATIENCE = 1.0  # the next early text waits for as many times as much sound as the last one took to write
 T = TypeVar("T")
 
 
