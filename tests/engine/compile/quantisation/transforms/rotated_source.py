@@ -55,7 +55,7 @@ class TransformedSource:
 
 
 def rotated(source: Source, network: Network, seed: int, stream: bool = True) -> Source:
-    """The source with Hadamard rotations folded into its weights; its logits stay what they are.
+    """The source with rotations folded into its weights; its logits stay what they are.
 
     The head of one that is tied gets weights of its own, and the config says so: read the network from it anew.
     stream: False for what ends at the final norm (vectors), which a turned stream would turn. Adapters made for the
