@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.bundle.check import check_contract
 from engine.bundle.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -16,6 +17,7 @@ from engine.bundle.manifest import (
     TextSpec,
     kv_text,
     parity_text,
+    save_manifest,
 )
 from engine.bundle.specs import ModelTask, PoolingSpec, QualitySpec, RerankSpec, SampleSpec, TableSpec
 from engine.bundle.tensors import Encoding
@@ -113,6 +115,17 @@ class Compilation:
         if layout_of(self.arguments) is Layout.FUSED:
             return plan_fused(self.parts[0], self.shapes, self.arguments.decode_slots)
         return [plan for part in self.parts for plan in plan_graphs(part, self.shapes)]
+
+
+def finished(work: Compilation) -> Manifest:
+    """Run all stages, then check and write the manifest. BundleError when it breaks the contract."""
+    for stage in work.pipeline.stages:
+        stage(work)
+    manifest = describe(work)
+    check_contract(manifest)
+    save_manifest(work.folder, manifest)
+    work.progress.note(summary(manifest))
+    return manifest
 
 
 def describe(work: Compilation) -> Manifest:

@@ -1,14 +1,15 @@
-"""The compiler: five ordered lists of stages, one for each kind of bundle, and the driver that runs one of them."""
+"""The compiler: the stages of each kind of bundle in their order, and the driver that runs one of them."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from engine.bundle.manifest import Manifest, save_manifest
+from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Quant
 from engine.compile.check.baseline import baseline_warning
 from engine.compile.check.parity_text import enough_tokens
-from engine.compile.compilation import Compilation, Pipeline, describe, summary
+from engine.compile.compilation import Compilation, Pipeline, Stage, finished
 from engine.compile.graphs.integer_graphs import calibration_stage, integer_graphs_stage
 from engine.compile.graphs.layers import FUSED, NPU
 from engine.compile.graphs.pool import PartPlan, plan_parts
@@ -36,7 +37,7 @@ from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
 from engine.compile.sources.speech.source import is_speech
 from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
-from engine.compile.stages import graphs_stage, hash_stage, parity_stage, text_stage, weights_stage
+from engine.compile.stages import graphs_stage, hash_stage, text_stage, weights_stage
 from engine.compile.targets.cpu import (
     attention_graphs_stage,
     linear_graphs_stage,
@@ -45,8 +46,9 @@ from engine.compile.targets.cpu import (
     whole_network,
 )
 from engine.compile.targets.encoder import compile_encoder
-from engine.compile.targets.fused_bundle import fused_stages
-from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries, quality_stage
+from engine.compile.targets.fused_bundle import fused_graphs_stage, measure_fused
+from engine.compile.targets.measure import Measure, measure_pool, parity_stage, quality_stage
+from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
 from engine.isolation.memory import usable_memory
 from engine.models.encoders import architecture_of, is_encoder_folder
@@ -56,14 +58,27 @@ from engine.models.stored_codes import read_stored_codes
 from engine.sources.publish import staged_folder
 
 WEIGHTS = (balance_stage, choose_codes_stage, weights_stage, drop_codes_stage)
-# The text comes first: it is quick, and often what is missing.
-CPU_FLOAT = Pipeline(
-    stages=(text_stage, *WEIGHTS, graphs_stage, hash_stage, parity_stage),
-    lowering=FUSED,
-    dtype="float32",
-    kv_dtype="float32",
+INTEGER = (calibration_stage, integer_graphs_stage)
+
+
+def stages_of(
+    is_npu: bool, graphs: Sequence[Stage], measure: Measure = measure_pool, ending: Sequence[Stage] = (genie_stage,)
+) -> tuple[Stage, ...]:
+    """In order; the text comes first: it is quick, and often what is missing. ending: what only an NPU's have."""
+    made = (text_stage, *WEIGHTS, *graphs)
+    if is_npu:
+        return (*made, binaries_stage, quality_stage(measure), *ending, hash_stage)
+    return (*made, hash_stage, parity_stage(measure))
+
+
+CPU_FLOAT = Pipeline(stages_of(False, [graphs_stage]), FUSED, "float32", "float32")
+CPU_INTEGER = Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8")
+NPU_HALF = Pipeline(
+    stages_of(True, [graphs_stage]), NPU, "float16", "float16", weight_file=HalfWeightFile, graph_folder=SOURCES
 )
-CPU_SEGMENTS = Pipeline(
+NPU_INTEGER = Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES)
+CPU_SEGMENTS = replace(
+    CPU_FLOAT,
     stages=(
         text_stage,
         vision_stage,
@@ -77,54 +92,6 @@ CPU_SEGMENTS = Pipeline(
         attention_graphs_stage,
         hash_stage,
     ),
-    lowering=FUSED,
-    dtype="float32",
-    kv_dtype="float32",
-)
-CPU_INTEGER = Pipeline(
-    stages=(
-        text_stage,
-        *WEIGHTS,
-        calibration_stage,
-        integer_graphs_stage,
-        hash_stage,
-        parity_stage,
-    ),
-    lowering=NPU,
-    dtype="float32",
-    kv_dtype="uint8",
-)
-NPU_HALF = Pipeline(
-    stages=(
-        text_stage,
-        *WEIGHTS,
-        graphs_stage,
-        binaries_stage,
-        quality_stage,
-        genie_stage,
-        hash_stage,
-    ),
-    lowering=NPU,
-    dtype="float16",
-    kv_dtype="float16",
-    weight_file=HalfWeightFile,
-    graph_folder=SOURCES,
-)
-NPU_INTEGER = Pipeline(
-    stages=(
-        text_stage,
-        *WEIGHTS,
-        calibration_stage,
-        integer_graphs_stage,
-        binaries_stage,
-        quality_stage,
-        genie_stage,
-        hash_stage,
-    ),
-    lowering=NPU,
-    dtype="float32",
-    kv_dtype="uint8",
-    graph_folder=SOURCES,
 )
 # Whether the target is an NPU, and what flows through the graphs.
 PIPELINES = {
@@ -199,11 +166,7 @@ def compile_bundle(arguments: CompileArguments, progress: ProgressSink) -> Manif
             arguments, progress, pipeline, plan.source, checkpoint, network, plan.shapes, plan.parts, folder
         )
         work.sentence_files = plan.files
-        for stage in pipeline.stages:
-            stage(work)
-        manifest = describe(work)
-        save_manifest(folder, manifest)
-    progress.note(summary(manifest))
+        manifest = finished(work)
     if warning := baseline_warning(manifest.parity, manifest.quality):
         progress.note(warning)
     return manifest
@@ -216,7 +179,9 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
     activations = method_of(arguments).activations
     pipeline = PIPELINES[arguments.is_npu, activations]
     if layout_of(arguments) is Layout.FUSED:
-        return replace(pipeline, stages=fused_stages(arguments.is_npu, activations))
+        calibration = [calibration_stage] if activations is Activations.INTEGER else []
+        stages = stages_of(arguments.is_npu, [*calibration, fused_graphs_stage], measure_fused, ending=())
+        return replace(pipeline, stages=stages)
     return pipeline
 
 

@@ -1,23 +1,16 @@
-"""The stages that do not depend on the target: text, weights, float graphs, hashes, parity."""
+"""The stages that do not depend on the target: text, weights, float graphs, hashes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.bundle.manifest import describe_file
 from engine.bundle.specs import ModelTask
 from engine.bundle.weight_files import EMBEDDING_FILE
-from engine.compile.arguments import CompileArguments, Quant, Split
-from engine.compile.calibration.forward import reference_hidden, reference_logits
-from engine.compile.check.baseline import baseline_figures
-from engine.compile.check.parity import Parity, bundle_logits, compare_logits
-from engine.compile.check.parity_text import parity_texts
-from engine.compile.compilation import Compilation, describe
+from engine.compile.arguments import Quant, Split
+from engine.compile.compilation import Compilation
 from engine.compile.graphs.pool import write_graph
-from engine.compile.plan import longest_sequence
-from engine.compile.quantisation.methods.table import is_exact
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.task import judge_of, pooling_of
@@ -25,7 +18,6 @@ from engine.compile.sources.text_files import load_tokenizer
 from engine.errors import CompileError, UnsupportedModel
 from engine.models.network import Network
 
-FP32_ERROR_LIMIT = 1e-3
 DERIVED = ("rotary_emb.inv_freq", "masked_bias")  # old checkpoints save tables that follow from the config
 
 
@@ -109,56 +101,3 @@ def hash_stage(work: Compilation) -> None:
     for name in names:
         work.files[name] = describe_file(work.folder / name)
         work.progress.advance(1)
-
-
-def parity_stage(work: Compilation) -> None:
-    """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
-    draft = describe(work)
-    texts = held_out_texts(work, work.arguments.parity_tokens)
-    count = sum(map(len, texts))
-    work.progress.stage("parity", 2 * count, "tokens")
-    expected = float_logits(work, texts)
-    parity = compare_logits(expected, bundle_logits(work.folder, draft, texts))
-    work.progress.advance(count)
-    check_exact(work.arguments, parity)
-    work.parity = parity_figures(work, parity)
-    work.parity |= baseline_figures(work, texts, expected)
-
-
-def check_exact(arguments: CompileArguments, parity: Parity) -> None:
-    """CompileError when nothing was rounded and the logits differ all the same."""
-    if is_exact(arguments) and parity.relative_error > FP32_ERROR_LIMIT:
-        raise CompileError(
-            f"the compiled graphs differ from the checkpoint by {parity.relative_error:.2e} of the largest logit; "
-            f"{FP32_ERROR_LIMIT} is the most an fp32 bundle may"
-        )
-
-
-def held_out_texts(work: Compilation, count: int) -> list[list[int]]:
-    """About `count` tokens in sequences the bundle can hold."""
-    longest = work.network.compiled_context
-    if work.shapes:
-        widest = max(work.shapes)
-        longest = min(longest, longest_sequence((widest,)))
-    return parity_texts(work.arguments.source, work.folder, work.network.spec.vocab, count, longest)
-
-
-def float_logits(work: Compilation, texts: list[list[int]]) -> NDArray[np.float32]:
-    """What the checkpoint itself says to texts: [all tokens, vocab], of an embedder the hidden states behind them."""
-    pieces, of_rows = [], reference_hidden if work.arguments.task is ModelTask.EMBED else reference_logits
-    for tokens in texts:
-        with np.errstate(all="ignore"):  # what overflows is refused when the logits are compared
-            pieces.append(of_rows(work.original, work.original_network, np.array(tokens)))
-        work.progress.advance(len(tokens))
-    return np.concatenate(pieces)
-
-
-def parity_figures(work: Compilation, parity: Parity) -> dict[str, float]:
-    """A comparison as the manifest keeps it: what counts of logits, or of vectors."""
-    kl = {"kl": parity.kl.value, "kl_low": parity.kl.low, "kl_high": parity.kl.high}
-    logits = {"top1": round(parity.top1, 6), **{name: round(value, 9) for name, value in kl.items()}}
-    return {
-        "tokens": float(parity.tokens),
-        **({"cosine": round(parity.cosine, 9)} if work.arguments.task is ModelTask.EMBED else logits),
-        "relative_error": float(f"{parity.relative_error:.3e}"),
-    }

@@ -34,14 +34,8 @@ from engine.compile.graphs.segments import linear_graph
 from engine.compile.plan import kv_type, tries_int8
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import WeightFile
-from engine.compile.stages import (
-    check_all_used,
-    check_exact,
-    float_logits,
-    held_out_texts,
-    overflow_refused,
-    parity_figures,
-)
+from engine.compile.stages import check_all_used, overflow_refused
+from engine.compile.targets.measure import check_exact, float_logits, held_out_texts, parity_figures
 from engine.isolation.memory import usable_memory
 from engine.models.network import Network
 

@@ -1,22 +1,22 @@
 """The compiler of encoders: which options it takes, what their bundle is for, its stages and their order."""
 
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from tokenizers import Tokenizer
 
-from engine.bundle.check import check_contract
 from engine.bundle.encoder import PROJECTION
-from engine.bundle.manifest import Manifest, save_manifest
+from engine.bundle.manifest import Manifest
 from engine.bundle.specs import ModelTask, PoolingKind, PoolingSpec, RerankKind, RerankSpec
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Split
 from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
-from engine.compile.compilation import Compilation, Pipeline, describe, summary
+from engine.compile.check.parity import open_session
+from engine.compile.compilation import Compilation, Pipeline, finished
 from engine.compile.graphs.encoder_graphs import encoder_part, write_encoder_graph
 from engine.compile.graphs.layers import FUSED, NPU
 from engine.compile.graphs.two_way import write_two_way_graph
@@ -33,7 +33,8 @@ from engine.compile.sources.task import MODULES, PROMPTS, SentenceFiles, added_i
 from engine.compile.sources.text_files import load_tokenizer
 from engine.compile.stages import check_all_used, hash_stage, overflow_refused
 from engine.compile.targets.dense_modules import DENSE, folded_layers, write_layer
-from engine.compile.targets.npu import NOT_MEASURED, NPU_TARGETS, ON_CPU, SOURCES, binaries_stage, choose_way
+from engine.compile.targets.measure import Measured, parity_stage, quality_stage
+from engine.compile.targets.npu import SOURCES, binaries_stage
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import brief
 from engine.isolation.memory import usable_memory
@@ -47,8 +48,7 @@ from engine.models.encoders import (
     read_prompts,
 )
 from engine.models.network import EncoderDetails
-from engine.runtime.qnn.provider import device_name, is_device, open_session, run_options
-from engine.runtime.sessions import Provider, cpu_provider
+from engine.runtime.sessions import Provider
 from engine.sources.publish import staged_folder
 
 DEFAULT_ROWS = (32, 128, 512)
@@ -222,9 +222,19 @@ def encoder_graphs_stage(work: Compilation) -> None:
         work.progress.advance(1)
 
 
-def encoder_parity_stage(work: Compilation) -> None:
-    """Run the bundle against the float reference; a float bundle that differs is a bug, so it fails."""
-    _measure(work, work.folder, cpu_provider(0), max(shape.rows for shape in work.shapes))
+def measure_encoder(work: Compilation, graphs: Measured) -> None:
+    """Of one pass; a float bundle that differs is a bug, so it fails."""
+    rows = [shape.rows for shape in work.shapes]
+    most = max(rows) if graphs.opener is None else min(rows)
+    texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens or PARITY_TOKENS, most)
+    count = sum(map(len, texts))
+    work.progress.stage("parity", count, "tokens")
+    kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS
+    expected = reference_vectors(work.checkpoint, work.network, texts, kind)
+    provider = Provider("parity", partial(open_session, opener=graphs.opener))
+    found = bundle_vectors(graphs.folder, graphs.manifest, texts, kind, provider)
+    work.progress.advance(count)
+    work.parity = {"tokens": float(count), "texts": float(len(texts))} | compare_vectors(expected, found)
     if is_exact(work.arguments) and work.parity["cosine"] < LEAST_COSINE:
         raise CompileError(
             f"the compiled graphs differ from the checkpoint: the cosine of a vector is {work.parity['cosine']}, "
@@ -232,52 +242,11 @@ def encoder_parity_stage(work: Compilation) -> None:
         )
 
 
-def encoder_quality_stage(work: Compilation) -> None:
-    """The same of context binaries, where this machine can tell; then the intermediate files are dropped."""
-    assert work.npu is not None
-    way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
-    work.npu = msgspec.structs.replace(work.npu, parity_on=way)
-    if way == ON_CPU:
-        binaries, work.graphs[:] = list(work.graphs), work.onnx_graphs
-        _measure(work, work.graph_folder, cpu_provider(0), max(shape.rows for shape in work.shapes))
-        work.graphs[:] = binaries
-    elif way != NOT_MEASURED:
-        options = run_options(NPU_TARGETS[work.arguments.target], extra="")
-        provider = Provider(device_name(), lambda path: open_session(path, options, {}))
-        _measure(work, work.folder, provider, min(shape.rows for shape in work.shapes))
-    shutil.rmtree(work.graph_folder)
-
-
-def _measure(work: Compilation, folder: Path, provider: Provider, rows: int) -> None:
-    """Fill in `parity` from one pass of at most so many rows."""
-    texts = parity_passages(work.folder, work.network, work.arguments.parity_tokens or PARITY_TOKENS, rows)
-    count = sum(map(len, texts))
-    work.progress.stage("parity", count, "tokens")
-    kind = work.pooling.kind if work.pooling is not None else PoolingKind.CLS
-    expected = reference_vectors(work.checkpoint, work.network, texts, kind)
-    found = bundle_vectors(folder, describe(work), texts, kind, provider)
-    work.progress.advance(count)
-    work.parity = {"tokens": float(count), "texts": float(len(texts))} | compare_vectors(expected, found)
-
-
-ENCODER_CPU = Pipeline(
-    stages=(encoder_text_stage, encoder_weights_stage, encoder_graphs_stage, hash_stage, encoder_parity_stage),
-    lowering=FUSED,
-    dtype="float32",
-    kv_dtype="float32",
-)
+MADE = (encoder_text_stage, encoder_weights_stage, encoder_graphs_stage)
+ENCODER_CPU = Pipeline((*MADE, hash_stage, parity_stage(measure_encoder)), FUSED, "float32", "float32")
 ENCODER_NPU = Pipeline(
-    stages=(
-        encoder_text_stage,
-        encoder_weights_stage,
-        encoder_graphs_stage,
-        binaries_stage,
-        encoder_quality_stage,
-        hash_stage,
-    ),
-    lowering=NPU,
-    dtype="float16",
-    kv_dtype="float16",
+    (*MADE, binaries_stage, quality_stage(measure_encoder), hash_stage),
+    *(NPU, "float16", "float16"),
     weight_file=HalfWeightFile,
     graph_folder=SOURCES,
 )
@@ -312,10 +281,4 @@ def compile_encoder(arguments: CompileArguments, source: Source, progress: Progr
         parts = (encoder_part(network),)
         work = Compilation(arguments, progress, pipeline, source, checkpoint, network, shapes, parts, folder)
         work.sentence_files = told_by(source, arguments.source)
-        for stage in pipeline.stages:
-            stage(work)
-        manifest = describe(work)
-        check_contract(manifest)
-        save_manifest(folder, manifest)
-    progress.note(summary(manifest))
-    return manifest
+        return finished(work)

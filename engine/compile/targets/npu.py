@@ -1,7 +1,6 @@
-"""Compiling for an NPU: chips, the cut into binaries, how they are made and chained, what they lose, Genie."""
+"""Compiling for an NPU: chips, the cut into binaries, how they are made and chained, Genie."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -10,23 +9,19 @@ import msgspec
 from onnx import NodeProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
-from engine.bundle.specs import ModelTask, SampleSpec
 from engine.bundle.tensors import EMBEDS
-from engine.compile.arguments import DEFAULT_PART_MB, CompileArguments, Quant, Split, Target
-from engine.compile.check.baseline import baseline_figures
-from engine.compile.check.parity import bundle_logits, compare_logits
+from engine.compile.arguments import DEFAULT_PART_MB, CompileArguments, Layout, Quant, Split, Target
 from engine.compile.compilation import Compilation, describe
 from engine.compile.graphs.pool import EMBEDDED, HIDDEN, GraphPlan, PartPlan, plan_graphs
+from engine.compile.plan import layout_of
 from engine.compile.quantisation.methods.table import METHODS, head_method, method_of
-from engine.compile.stages import float_logits, held_out_texts, parity_figures
 from engine.compile.targets.context import ContextJob
 from engine.compile.targets.npu_binaries import Link, binary_of, context_node, point_to, run_job, sdk_of, write_wrapper
 from engine.errors import BundleError, CompileError
 from engine.genie.write import write_genie_files
 from engine.isolation.memory import usable_memory
 from engine.models.network import Network
-from engine.runtime.qnn.provider import EMULATOR, HtpTarget, device_name, is_device, open_session, run_options
-from engine.runtime.self_check import token_losses
+from engine.runtime.qnn.provider import HtpTarget
 
 # SoC numbers and Hexagon versions as Qualcomm's tools list them; the laptops' are X Elite, X Plus and X2 Elite.
 NPU_TARGETS = {
@@ -39,7 +34,6 @@ NPU_TARGETS = {
     Target.GEN8_ELITE_5: HtpTarget(87, 81),
 }
 MEGABYTE = 1_000_000
-SAMPLE_TOKENS = 24  # that a bundle is tried with when it is loaded
 COMPILER_FACTOR = 10  # the compiler of two variants takes so many times the memory of a part's weights
 MEMORY_SHARE = 0.8  # of the machine, for one compiler; the rest of the system has the other part
 
@@ -116,72 +110,28 @@ def _even(layers: int, count: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
-# The emulator takes about 0.1 s for a row of a 5-million-parameter model; the CPU runs the same graphs much faster.
-EMULATED_PARAMETERS = 20_000_000
-EMULATED_PASSES = 24
-CPU_PARAMETERS = 2_000_000_000
-ON_CPU = "CPU, same graphs before they became binaries"
-NOT_MEASURED = "not measured: too large for this machine"
-
-
-def measure_quality(work: Compilation) -> None:
-    """Fill in `parity` and where it was measured. CompileError when a graph gives no numbers."""
-    assert work.npu is not None
-    way = choose_way(work.network.spec.parameters, bool(work.npu.shared), is_device())
-    work.npu = msgspec.structs.replace(work.npu, parity_on=way)
-    if way == NOT_MEASURED:
-        return
-    draft = describe(work)
-    count = work.arguments.parity_tokens
-    if way == EMULATOR:
-        count = min(count, EMULATED_PASSES * max(shape.rows for shape in work.shapes))
-    texts = held_out_texts(work, count)
-    expected = float_logits(work, texts)
-    if way == ON_CPU:
-        onnx = msgspec.structs.replace(draft, graphs=work.onnx_graphs)
-        found = bundle_logits(work.graph_folder, onnx, texts, tables=work.folder)
-    else:
-        options = run_options(NPU_TARGETS[work.arguments.target], extra="")
-        found = bundle_logits(work.folder, draft, texts, lambda path: open_session(path, options, {}))
-    work.progress.advance(len(expected))
-    work.parity = parity_figures(work, compare_logits(expected, found))
-    work.parity |= baseline_figures(work, texts, expected)
-    if draft.task is ModelTask.EMBED:
-        return  # its rows are no logits
-    ids = texts[0][:SAMPLE_TOKENS]
-    work.sample = SampleSpec(tuple(ids), tuple(round(float(loss), 3) for loss in token_losses(found, ids)))
-
-
-def choose_way(parameters: int, shared: bool, device: bool) -> str:
-    """Where to measure: the device, the emulator (never with shared binaries: they kill it), the CPU, or nowhere."""
-    if device or (parameters <= EMULATED_PARAMETERS and not shared):
-        return device_name()
-    return ON_CPU if parameters <= CPU_PARAMETERS else NOT_MEASURED
-
-
+NOT_GENIE = "Genie has no graphs of two caches"
 LARGEST_AT_ONCE = 1_500_000_000  # bytes of weights under compilation; a compiler takes some seven times as much memory
 SOURCES = "sources"  # folder in the unfinished bundle for the weights and ONNX graphs that binaries are made from
 
 
 def binaries_stage(work: Compilation) -> None:
     """Compile every graph into a context binary, then write the wrappers that run the parts of a pass in a chain."""
-    groups = binary_groups(work)
     work.progress.stage("context binaries", len(work.graphs), "graphs")
     nodes: dict[str, NodeProto] = {}
     binaries: dict[str, tuple[str, ...]] = {}
-    sdk = ""
-    for file, made in compile_groups(work, groups):
+    for file, made in compile_groups(work, binary_groups(work)):
         binaries[file] = tuple(node.name for node in made.values())
-        sdk = sdk_of(next(iter(made.values())))
         nodes.update(made)
         work.progress.advance(len(made))
     names_of_graphs = [name for names in binaries.values() for name in names]
     if len(set(names_of_graphs)) < len(names_of_graphs):
         raise CompileError("two graphs got the same name inside their binaries; they could not be told apart")
-    chip = NPU_TARGETS[work.arguments.target]
+    chip, sdk = NPU_TARGETS[work.arguments.target], sdk_of(next(iter(nodes.values())))
     work.onnx_graphs = tuple(work.graphs)
     work.graphs[:], chains = chain(work, nodes)
-    work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk)
+    not_genie = NOT_GENIE if _is_fused(work) else ""
+    work.npu = NpuSpec(chip.soc_model, chip.htp_arch, binaries, chains, sdk, not_genie=not_genie)
 
 
 def binary_groups(work: Compilation) -> dict[str, list[str]]:
@@ -247,11 +197,16 @@ def chain(work: Compilation, nodes: dict[str, NodeProto]) -> tuple[list[GraphSpe
     count = 1 if head is None else 2
     body = [part for part in work.parts if part is not head]
     made, chains = [], {}
-    wanted = [(shape, 1, [plan_of(part, work, shape.rows, shape.context) for part in body]) for shape in work.shapes]
-    wanted += [(plan.shape, 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ()) if plan.shape]
-    for shape, number, plans in wanted:
+    wanted = [
+        (f"{shape}_1_of_{count}", 1, [plan_of(part, work, shape.rows, shape.context) for part in body])
+        for shape in work.shapes
+    ]
+    wanted += [(f"{plan.shape}_2_of_2", 2, [plan]) for plan in (plan_graphs(head, work.shapes) if head else ())]
+    if _is_fused(work):  # a graph is a whole pass
+        wanted = [(plan.name, 1, [plan]) for plan in work.plans()]
+    for name, number, plans in wanted:
         links = [Link(specs[plan.name], nodes[plan.name]) for plan in plans]
-        spec = write_wrapper(f"{shape}_{number}_of_{count}", links, number, count, work.folder)
+        spec = write_wrapper(name, links, number, count, work.folder)
         made.append(spec)
         chains[spec.name] = tuple((binary_of(link.node), link.node.name) for link in links)
     return made, chains
@@ -267,11 +222,8 @@ def plan_of(part: PartPlan, work: Compilation, rows: int, context: int) -> Graph
     raise AssertionError(f"part {part.number} has no graph for {rows} rows")
 
 
-def quality_stage(work: Compilation) -> None:
-    """Compare with the float reference, then drop the intermediate files."""
-    work.progress.stage("quality", 2 * work.arguments.parity_tokens, "tokens")
-    measure_quality(work)
-    shutil.rmtree(work.graph_folder)
+def _is_fused(work: Compilation) -> bool:
+    return layout_of(work.arguments) is Layout.FUSED
 
 
 def genie_stage(work: Compilation) -> None:

@@ -117,7 +117,7 @@ def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folde
 
 
 def _kind(links: Sequence[Link], parts: int) -> GraphKind:
-    if len(links) == 1 and links[0].spec.kind in (GraphKind.LMHEAD, GraphKind.ENCODER):
+    if len(links) == 1 and links[0].spec.kind in (GraphKind.LMHEAD, GraphKind.ENCODER, GraphKind.FUSED):
         return links[0].spec.kind
     return GraphKind.DEFAULT if parts == 1 else GraphKind.DECODER
 

@@ -11,7 +11,6 @@ import pytest
 
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape
-from engine.compile import stages
 from engine.compile.arguments import Quant, Split
 from engine.compile.check.parity import ChainedSequence
 from engine.compile.graphs.layers import PLAIN
@@ -19,6 +18,7 @@ from engine.compile.graphs.pool import check_graph
 from engine.compile.pipeline import CPU_FLOAT, PIPELINES
 from engine.compile.quantisation.methods.method import Activations
 from engine.compile.quantisation.methods.table import quants_with
+from engine.compile.targets import measure
 from engine.errors import CompileError
 
 FREE_QUANTS = quants_with(Activations.FLOAT32)
@@ -84,7 +84,7 @@ def test_half_precision_fixed_graphs(
     exact = ChainedSequence.start(*build(tiny_checkpoint, quant=Quant.FP32), None).extend(prompt[:8])
     half = replace(CPU_FLOAT, lowering=PLAIN, dtype="float16", kv_dtype="float16")
     monkeypatch.setitem(PIPELINES, (False, Activations.FLOAT32), half)
-    monkeypatch.setattr(stages, "FP32_ERROR_LIMIT", 0.05)
+    monkeypatch.setattr(measure, "FP32_ERROR_LIMIT", 0.05)
     folder, manifest = build(tiny_checkpoint, quant=Quant.FP32, rows=(8,), context=(32,))
     types = {tensor.dtype for graph in manifest.graphs for tensor in (*graph.inputs, *graph.outputs)}
     assert types == {"int32", "float16"} and manifest.kv_dtype == "float16"
