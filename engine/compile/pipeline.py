@@ -193,7 +193,7 @@ def plan_parts_for(arguments: CompileArguments, network: Network) -> tuple[PartP
         return plan_binaries(arguments, network, usable_memory())
     if layout_of(arguments) is Layout.SEGMENTS:
         return (whole_network(network.spec.layers),)
-    return plan_parts(arguments.split or DEFAULT_SPLIT, network.spec.layers)
+    return plan_parts(arguments.split or DEFAULT_SPLIT, [range(network.spec.layers)])
 
 
 def requested_context(arguments: CompileArguments, shapes: tuple[StepShape, ...]) -> int:

@@ -81,7 +81,7 @@ def whole_part(network: Network) -> PartPlan:
     """The network as one graph. CompileError for a model that denoises blocks: a decode has one row."""
     if network.details.diffusion is not None:
         raise CompileError(f"--layout fused decodes token by token: {network.spec.family} denoises blocks of them")
-    (part,) = plan_parts(Split.NONE, network.spec.layers)
+    (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
     return replace(part, kind=GraphKind.FUSED)
 
 

@@ -7,7 +7,6 @@ however many rows it has, and two are kept of a text.
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -16,6 +15,7 @@ from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
 from engine.compile.check.parity import ChainedSequence, PartChain
 from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
+from engine.compile.graphs.graph_builder import value_info
 
 ROWS = 64
 PAST = 192
@@ -45,9 +45,8 @@ def observed_graph(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec
             if operator != "Size":
                 node.attribute.append(helper.make_attribute("keepdims", 0))
             model.graph.node.append(node)
-            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            model.graph.output.append(helper.make_tensor_value_info(output, kind, []))
             added.append(TensorSpec(output, dtype, ()))
+            model.graph.output.append(value_info(added[-1]))
     return model, (*graph.outputs, *added)
 
 

@@ -8,9 +8,11 @@ of their own size: the scales of keys are multiplied into the queries, those of 
 Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
 """
 
+from collections.abc import Mapping
+
 from onnx import TensorProto
 
-from engine.bundle.model_spec import PLAIN_ATTENTION, LayerAttention
+from engine.bundle.model_spec import PLAIN_ATTENTION, HeadForm, LayerAttention
 from engine.bundle.segments import (
     ATTENTION,
     ATTENTION_CHUNK,
@@ -26,10 +28,13 @@ from engine.compile.graphs.segments import ATTENDED, DTYPE, KEY, QUERY, VALUE
 from engine.models.network import Network
 
 LOWEST, HIGHEST = -128, 127
+OPERANDS = (QUERY, KEY, VALUE, "past_key", "past_value")
 LENGTHS = ("seqlens_k", "total_sequence_length")
+KEY_SCALE, VALUE_SCALE = "key_scale", "value_scale"
+SCALES_AT = 12  # among the operator's inputs
 
 
-def attention_limits(network: Network, window: int) -> dict[str, int | float]:
+def attention_limits(network: Network, window: int) -> dict[str, int | float | str]:
     """Attributes of the operator, of what rows see and what scores are kept below; the operator's window includes a
     row's own column."""
     cap = network.details.attention_softcap
@@ -43,75 +48,45 @@ def add_sinks(graph: GraphBuilder, network: Network) -> list[str]:
     return [*[""] * 4, graph.add_input(SINKS, DTYPE, network.spec.heads)]
 
 
-def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION) -> GraphBuilder:
-    """One sequence's rows over its cache [1, K, columns, D], causal; the queries carry the scale. form: of the layers.
-
-    The fresh columns are written behind the past ones; presents may be bound to the memory of the pasts.
-    """
-    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
-    cache = (1, heads.kv_heads, COLUMNS, heads.head_dim)
-    for name, width in ((QUERY, heads.query_width), (KEY, heads.key_width), (VALUE, heads.key_width)):
-        graph.add_input(name, DTYPE, 1, ROWS, width)
-    graph.add_input("past_key", DTYPE, *cache)
-    graph.add_input("past_value", DTYPE, *cache)
-    graph.add_input("seqlens_k", "int32", 1)
-    graph.add_input("total_sequence_length", "int32")
-    outputs = [ATTENDED, "present_key", "present_value"]
-    inputs = [tensor.name for tensor in graph.inputs]
-    graph.node(
-        "GroupQueryAttention",
-        [*inputs, *add_sinks(graph, network)],
-        outputs,
-        domain=CONTRIB,
-        num_heads=heads.heads,
-        kv_num_heads=heads.kv_heads,
-        scale=1.0,
-        **attention_limits(network, form.window),
-    )
-    graph.add_output(ATTENDED, DTYPE, 1, ROWS, heads.query_width)
-    graph.add_output("present_key", DTYPE, *cache)
-    graph.add_output("present_value", DTYPE, *cache)
-    return graph
-
-
 def attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:
     """The graphs of every form of layers by name, for caches of float32 or int8; those have one form of heads."""
     found: dict[str, GraphBuilder] = {}
     for form in dict.fromkeys(network.spec.layer_forms):
+        found[attention_name(ATTENTION, form)] = attention_graph(network, form, kv_dtype)
         if kv_dtype == ROUNDED:
-            found[attention_name(ATTENTION, form)] = _in_place(network, form.window)
             found[attention_name(ATTENTION_CHUNK, form)] = _chunk(network, form.window)
-        else:
-            found[attention_name(ATTENTION, form)] = attention_graph(network, form)
     return found
 
 
-def _add_cache_inputs(graph: GraphBuilder, network: Network) -> None:
-    spec = network.spec
-    for name, width in ((QUERY, network.query_width), (KEY, network.key_width), (VALUE, network.key_width)):
+def attention_graph(network: Network, form: LayerAttention = PLAIN_ATTENTION, kv_dtype: str = DTYPE) -> GraphBuilder:
+    """One sequence's rows over its cache [1, K, columns, D], causal; the queries carry the scale. form: of the layers.
+
+    The fresh columns are written behind the past ones, rounded where the cache is; presents may be bound to the memory
+    of the pasts.
+    """
+    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(form)
+    _add_cache_inputs(graph, heads, kv_dtype)
+    inputs, attributes = [*OPERANDS, *LENGTHS, *add_sinks(graph, network)], attention_limits(network, form.window)
+    if kv_dtype == ROUNDED:
+        inputs += [*[""] * (SCALES_AT - len(inputs)), KEY_SCALE, VALUE_SCALE]
+        attributes |= {"kv_cache_bit_width": 8, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+    presents = [f"present_{side}" for side in (KEY, VALUE)]
+    _attend(graph, heads, inputs, [ATTENDED, *presents], attributes)
+    graph.add_output(ATTENDED, DTYPE, 1, ROWS, heads.query_width)
+    for name in presents:
+        graph.add_output(name, kv_dtype, 1, heads.kv_heads, COLUMNS, heads.head_dim)
+    return graph
+
+
+def _add_cache_inputs(graph: GraphBuilder, heads: HeadForm, kv_dtype: str) -> None:
+    for name, width in ((QUERY, heads.query_width), (KEY, heads.key_width), (VALUE, heads.key_width)):
         graph.add_input(name, DTYPE, 1, ROWS, width)
     for side in (KEY, VALUE):
-        graph.add_input(f"past_{side}", ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
+        graph.add_input(f"past_{side}", kv_dtype, 1, heads.kv_heads, COLUMNS, heads.head_dim)
     graph.add_input(LENGTHS[0], "int32", 1)
     graph.add_input(LENGTHS[1], "int32")
-    for side in (KEY, VALUE):
-        graph.add_input(f"{side}_scale", DTYPE, 1, spec.kv_heads, 1, spec.head_dim)
-
-
-def _in_place(network: Network, window: int) -> GraphBuilder:
-    """The operator rounds the fresh rows and writes them behind the past, which may be the presents' own memory."""
-    graph, spec = GraphBuilder(DTYPE, None), network.spec
-    _add_cache_inputs(graph, network)
-    sinks = add_sinks(graph, network) or [""] * 5
-    inputs = [QUERY, KEY, VALUE, "past_key", "past_value", *LENGTHS, *sinks, "key_scale", "value_scale"]
-    sides = {f"{side}_quant_type": "PER_CHANNEL" for side in ("k", "v")}
-    presents = [f"present_{side}" for side in (KEY, VALUE)]
-    limits = attention_limits(network, window)
-    _attend(graph, network, inputs, "attended", presents, kv_cache_bit_width=8, **sides, **limits)
-    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
-    for name in presents:
-        graph.add_output(name, ROUNDED, 1, spec.kv_heads, COLUMNS, spec.head_dim)
-    return graph
+    for name in (KEY_SCALE, VALUE_SCALE) if kv_dtype == ROUNDED else ():
+        graph.add_input(name, DTYPE, 1, heads.kv_heads, 1, heads.head_dim)
 
 
 def _chunk(network: Network, window: int) -> GraphBuilder:
@@ -120,8 +95,8 @@ def _chunk(network: Network, window: int) -> GraphBuilder:
     So it makes no difference beyond rounding how a prompt is cut into chunks. Scales are multiplied into queries and
     into what comes out: that is less than multiplying the past with them.
     """
-    graph = GraphBuilder(DTYPE, None)
-    _add_cache_inputs(graph, network)
+    graph, heads = GraphBuilder(DTYPE, None), network.spec.heads_of(PLAIN_ATTENTION)
+    _add_cache_inputs(graph, heads, ROUNDED)
     rows = graph.op("Shape", [QUERY], start=1, end=2)
     total = graph.op("Cast", [graph.reshape(LENGTHS[1], 1)], to=TensorProto.INT64)
     past = graph.op("Sub", [total, rows])
@@ -132,9 +107,9 @@ def _chunk(network: Network, window: int) -> GraphBuilder:
         fresh.append(_floats(graph, _codes(graph, network, side)))
     query = graph.op("Mul", [QUERY, _of_queries(graph, network, KEY)])
     inputs, presents = [query, *fresh, *pasts, *LENGTHS, *add_sinks(graph, network)], ["all_keys", "all_values"]
-    attended = _attend(graph, network, inputs, "", presents, **attention_limits(network, window))
-    graph.op("Mul", [attended, _of_queries(graph, network, VALUE)], name="attended")
-    graph.add_output("attended", DTYPE, 1, ROWS, network.query_width)
+    _attend(graph, heads, inputs, ["summed", *presents], attention_limits(network, window))
+    graph.op("Mul", ["summed", _of_queries(graph, network, VALUE)], name=ATTENDED)
+    graph.add_output(ATTENDED, DTYPE, 1, ROWS, network.query_width)
     for side in (KEY, VALUE):
         graph.add_output(f"{side}_codes", ROUNDED, 1, ROWS, network.key_width)
     return graph
@@ -162,17 +137,14 @@ def _codes(graph: GraphBuilder, network: Network, side: str) -> str:
 
 
 def _attend(
-    graph: GraphBuilder, network: Network, inputs: list[str], name: str, presents: list[str], **attributes: str | float
-) -> str:
-    outputs = [name or "summed", *presents]
-    spec = network.spec
-    heads = {"num_heads": spec.heads, "kv_num_heads": spec.kv_heads}
-    return graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **heads, **attributes)[0]
+    graph: GraphBuilder, heads: HeadForm, inputs: list[str], outputs: list[str], attributes: Mapping[str, object]
+) -> None:
+    counts = {"num_heads": heads.heads, "kv_num_heads": heads.kv_heads}
+    graph.node("GroupQueryAttention", inputs, outputs, CONTRIB, scale=1.0, **counts, **attributes)
 
 
 KEYS, VALUES, MASK = "keys", "values", "mask"
 BASE_ATTENDED, BASE_WEIGHT = "base_attended", "base_weight"
-KEY_SCALE, VALUE_SCALE = "key_scale", "value_scale"
 
 
 def masked_attention_graphs(network: Network, kv_dtype: str) -> dict[str, GraphBuilder]:

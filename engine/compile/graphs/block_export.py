@@ -216,7 +216,7 @@ def _write_graph(
 
 
 def _whole(network: Network) -> PartPlan:
-    (part,) = plan_parts(Split.NONE, network.spec.layers)
+    (part,) = plan_parts(Split.NONE, [range(network.spec.layers)])
     return part
 
 

@@ -30,7 +30,7 @@ from engine.compile.compilation import Compilation
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.float_graph import WIDE, FloatGraph, prepare
 from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of
-from engine.compile.graphs.graph_builder import GraphBuilder
+from engine.compile.graphs.graph_builder import GraphBuilder, value_info
 from engine.compile.graphs.integer_graphs import quantise_graph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
 from engine.compile.graphs.pool import GraphPlan
@@ -242,7 +242,7 @@ def finish(
     outputs = tuple(sorted(outputs, key=lambda tensor: (tensor.name != "logits", tensor.name.startswith("updated"))))
     for declared, tensors in ((model.graph.input, inputs), (model.graph.output, outputs)):
         del declared[:]
-        declared.extend(_value_info(tensor) for tensor in tensors)
+        declared.extend(value_info(tensor) for tensor in tensors)
     return WrittenGraph(model, inputs, outputs)
 
 
@@ -251,11 +251,6 @@ def _renamed(tensors: Sequence[TensorSpec], names: Mapping[str, str]) -> tuple[T
         TensorSpec(names.get(each.name, each.name), each.dtype, each.shape, each.scale, each.zero_point)
         for each in tensors
     )
-
-
-def _value_info(tensor: TensorSpec) -> onnx.ValueInfoProto:
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-    return helper.make_tensor_value_info(tensor.name, kind, list(tensor.shape))
 
 
 def integer_graph(work: Compilation, plan: GraphPlan, builder: FusedBuilder) -> WrittenGraph:

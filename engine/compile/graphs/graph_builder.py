@@ -136,12 +136,11 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes,
             name,
-            [_value_info(spec) for spec in self.inputs],
-            [_value_info(spec) for spec in self.outputs],
+            [*map(value_info, self.inputs)],
+            [*map(value_info, self.outputs)],
             list(self._tensors.values()),
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hexserve")
+        return as_model(graph)
 
     def _resolve(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         return tuple(self._numbers.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
@@ -155,6 +154,13 @@ class GraphBuilder:
         return 0 if symbol == CONTEXT else -1
 
 
-def _value_info(spec: TensorSpec) -> onnx.ValueInfoProto:
+def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:
+    """A graph with the versions that it is written in."""
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hexserve")
+
+
+def value_info(spec: TensorSpec) -> onnx.ValueInfoProto:
+    """An input or output as a graph declares it."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
     return helper.make_tensor_value_info(spec.name, kind, list(spec.shape))

@@ -23,6 +23,7 @@ from engine.compile.calibration.encodings import (
 from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
 from engine.compile.compilation import Compilation, describe
 from engine.compile.graphs.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph, prepare
+from engine.compile.graphs.graph_builder import value_info
 from engine.compile.graphs.pool import GraphPlan, build_graph, plan_graphs, save_graph
 from engine.errors import CompileError
 
@@ -60,8 +61,8 @@ class _Rewriter:
         graph = model.graph
         for field, items in (
             (graph.node, self._nodes),
-            (graph.input, [_value_info(tensor) for tensor in inputs]),
-            (graph.output, [_value_info(tensor) for tensor in outputs]),
+            (graph.input, [value_info(tensor) for tensor in inputs]),
+            (graph.output, [value_info(tensor) for tensor in outputs]),
             (graph.initializer, self._used()),
         ):
             del field[:]
@@ -138,11 +139,6 @@ class _Rewriter:
 def replace_spec(tensor: TensorSpec, encoding: Encoding) -> TensorSpec:
     """The same tensor as codes."""
     return TensorSpec(tensor.name, encoding.dtype, tensor.shape, encoding.scale, encoding.zero_point)
-
-
-def _value_info(tensor: TensorSpec) -> onnx.ValueInfoProto:
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-    return helper.make_tensor_value_info(tensor.name, kind, list(tensor.shape))
 
 
 SEQUENCES = 16

@@ -270,26 +270,20 @@ class LayerWriter:
             return linear_halves(graph, x, packed)
         return graph.op_many("Split", [self.project(x, packed, GATE_UP), graph.integers(ffn, ffn)], 2, axis=-1)
 
-    def heads_of(self, x: str, packed: PackedLayer, index: int) -> tuple[str, str, str]:
-        """x [1, N, hidden] -> queries and keys behind their norms and rotation, by heads; values [1, N, K * D]."""
+    def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
+        """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""
         graph, network, spec = self.graph, self.network, self.network.spec
         widths = graph.integers(network.query_width, network.key_width, network.key_width)
         query, key, value = graph.op_many("Split", [linear(graph, x, packed.qkv), widths], 3, axis=-1)
         query = self.rotated_heads(query, spec.heads, packed.q_norm, index)
         key = self.rotated_heads(key, spec.kv_heads, packed.k_norm, index)
-        return query, key, value
-
-    def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
-        """x [1, N, hidden] -> the heads' outputs [1, N, heads * head_dim]."""
-        graph, spec = self.graph, self.network.spec
-        query, key, value = self.heads_of(x, packed, index)
         value = graph.reshape(value, 1, "rows", spec.kv_heads, spec.head_dim)
         fresh_key, fresh_value = f"past_key_{index}_out", f"past_value_{index}_out"
         graph.op("Transpose", [key], name=fresh_key, perm=[1, 0, 3, 2])
         graph.op("Transpose", [value], name=fresh_value, perm=[2, 0, 1, 3])
         query = graph.op("Reshape", [query, self._folded_shape("query_shape", spec.kv_heads, spec.head_dim)])
         if graph.shape is not None and not graph.shape.past:
-            mixed = self._mix_alone(query, fresh_key, fresh_value)
+            mixed = self._mix_alone(query, fresh_key, fresh_value, index)
         else:
             dtype = str(graph.dtype)
             graph.add_output(fresh_key, dtype, spec.kv_heads, 1, spec.head_dim, "rows")
@@ -297,7 +291,7 @@ class LayerWriter:
             mixed = self._mix(query, fresh_key, fresh_value, index)
         mixed = graph.reshape(mixed, 1, spec.heads, "rows", spec.head_dim)
         mixed = graph.op("Transpose", [mixed], perm=[0, 2, 1, 3])
-        return graph.reshape(mixed, 1, "rows", self.network.query_width)
+        return graph.reshape(mixed, 1, "rows", network.query_width)
 
     def rotated_heads(self, x: str, heads: int, norm: StoredTensor | None, index: int = 0) -> str:
         """[1, N, heads * d] -> [1, heads, N, d], normed (if there is a norm) and rotated as the layer wants it."""
@@ -337,11 +331,19 @@ class LayerWriter:
 
         return graph.once(key, lambda: graph.op("Where", [graph.once("is_single", is_single), spread, folded]))
 
-    def _folded_mask(self) -> str:
-        """The mask [1, 1, N, C] repeated for the group, in the layout of the scores."""
-        graph, spec = self.graph, self.network.spec
-        repeated = graph.op("Expand", [MASK_INPUT, graph.integers(1, spec.heads // spec.kv_heads, 1, 1)])
-        return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, CONTEXT)])
+    def visible(self, index: int) -> str:
+        """What is added to the scores of a layer [1, 1, N, C]."""
+        return MASK_INPUT
+
+    def _folded_mask(self, index: int) -> str:
+        """The layer's mask repeated for the group, in the layout of the scores."""
+        graph, spec, mask = self.graph, self.network.spec, self.visible(index)
+
+        def folded() -> str:
+            repeated = graph.op("Expand", [mask, graph.integers(1, spec.heads // spec.kv_heads, 1, 1)])
+            return graph.op("Reshape", [repeated, self._folded_shape("mask_shape", 1, CONTEXT)])
+
+        return graph.once(f"folded_{mask}", folded)
 
     def _mix(self, query: str, fresh_key: str, fresh_value: str, index: int) -> str:
         """Softmax over past and fresh columns together; the caches themselves are never joined."""
@@ -351,8 +353,7 @@ class LayerWriter:
         seen = graph.op("MatMul", [query, past_key])
         fresh = graph.op("MatMul", [query, fresh_key])
         scores = self._capped(graph.op("Concat", [seen, fresh], axis=-1))
-        mask = graph.once("folded_mask", self._folded_mask)
-        weights = graph.op("Softmax", [graph.op("Add", [scores, mask])], axis=-1)
+        weights = graph.op("Softmax", [graph.op("Add", [scores, self._folded_mask(index)])], axis=-1)
         columns = graph.once("column_split", lambda: self._column_split(past_key, fresh_key))
         past_weights, fresh_weights = graph.op_many("Split", [weights, columns], 2, axis=-1)
         past_part = graph.op("MatMul", [past_weights, past_value])
@@ -365,10 +366,10 @@ class LayerWriter:
         shrunk = graph.op("Tanh", [graph.op("Div", [scores, graph.real(cap)])])
         return graph.op("Mul", [shrunk, graph.real(cap)])
 
-    def _mix_alone(self, query: str, key: str, value: str) -> str:
+    def _mix_alone(self, query: str, key: str, value: str, index: int) -> str:
         """Softmax over the rows' own columns: a graph without a past keeps nothing."""
         graph = self.graph
-        mask = graph.once("folded_mask", self._folded_mask)
+        mask = self._folded_mask(index)
         scores = graph.op("Add", [self._capped(graph.op("MatMul", [query, key])), mask])
         return graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
+from engine.bundle.tensors import EMBEDS
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import Split
 from engine.compile.graphs.embedding import embed
@@ -41,21 +42,31 @@ class PartPlan:
         return f"part_{self.number}_of_{self.count}.data"
 
 
-def plan_parts(split: Split, layers: int) -> tuple[PartPlan, ...]:
-    """Parts in the order they run; a part's `source` is the `result` of the one before."""
-    every, none = range(layers), range(0)
-    if split is Split.NONE:
-        return (PartPlan(1, 1, GraphKind.DEFAULT, True, every, True, "input_ids", "logits"),)
-    if split is Split.LMHEAD:
-        return (
-            PartPlan(1, 2, GraphKind.DECODER, True, every, False, "input_ids", HIDDEN),
-            PartPlan(2, 2, GraphKind.LMHEAD, False, none, True, HIDDEN, "logits"),
+def plan_parts(split: Split, runs: Sequence[range]) -> tuple[PartPlan, ...]:
+    """Parts in the order they run; a part's `source` is the `result` of the one before. runs: layers of one part."""
+    alone = split is not Split.NONE  # the head
+    lut, is_on_host = split is Split.LUT_LMHEAD, split is Split.HOST_LMHEAD
+    count = len(runs) + alone + lut
+    parts: list[PartPlan] = []
+    if lut:
+        parts.append(PartPlan(1, count, GraphKind.LUT, True, range(0), False, "input_ids", EMBEDDED))
+    for index, layers in enumerate(runs):
+        first, last = index == 0, index == len(runs) - 1
+        parts.append(
+            PartPlan(
+                number=len(parts) + 1,
+                count=count,
+                kind=GraphKind.DEFAULT if len(runs) == 1 and not alone else GraphKind.DECODER,
+                has_table=first and not lut and not is_on_host,
+                layers=layers,
+                has_head=last and not alone,
+                source=parts[-1].result if parts else EMBEDS[0] if is_on_host else "input_ids",
+                result="logits" if last and not alone else HIDDEN if last else f"{HIDDEN}_{layers[-1]}",
+            )
         )
-    return (
-        PartPlan(1, 3, GraphKind.LUT, True, none, False, "input_ids", EMBEDDED),
-        PartPlan(2, 3, GraphKind.DECODER, False, every, False, EMBEDDED, HIDDEN),
-        PartPlan(3, 3, GraphKind.LMHEAD, False, none, True, HIDDEN, "logits"),
-    )
+    if alone:
+        parts.append(PartPlan(count, count, GraphKind.LMHEAD, False, range(0), True, parts[-1].result, "logits"))
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

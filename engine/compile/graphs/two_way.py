@@ -1,7 +1,4 @@
-"""The graph of a decoder's layers that see both ways: texts side by side in N rows, each row over its own text's.
-
-Shapes: N rows, H = K * G query heads, G on each of K key heads of D numbers.
-"""
+"""The graph of a decoder's layers that see both ways: texts side by side in N rows, each row over its own text's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,7 @@ from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.graphs.layers import LayerWriter, Lowering, rotate_by
 from engine.compile.graphs.pool import GraphPlan, save_graph
-from engine.compile.quantisation.packed import PackedLayer, PackedPart
+from engine.compile.quantisation.packed import PackedPart
 from engine.models.network import Network
 
 
@@ -64,9 +61,9 @@ class TwoWayWriter(LayerWriter):
         graph = self.graph
         return graph.once("places", lambda: graph.op("Cast", [POSITIONS], to=TensorProto.FLOAT))
 
-    def _visible(self, window: int) -> str:
+    def visible(self, index: int) -> str:
         """The mask [1, 1, N, N], in which rows further off than half of the window are hidden too."""
-        graph = self.graph
+        graph, window = self.graph, self.network.spec.attention_of(index).window
 
         def banded() -> str:
             rows, columns = (graph.op("Unsqueeze", [self._places(), graph.integers(axis)]) for axis in (2, 1))
@@ -75,17 +72,3 @@ class TwoWayWriter(LayerWriter):
             return graph.op("Where", [is_far, graph.real(FLOATS[str(graph.dtype)]), MASK])
 
         return graph.once(f"window {window}", banded) if window else MASK
-
-    def _attention(self, x: str, packed: PackedLayer, index: int) -> str:
-        """x [1, N, hidden] -> the heads' outputs [1, N, H * D]."""
-        graph, spec = self.graph, self.network.spec
-        query, key, value = self.heads_of(x, packed, index)
-        value = graph.op(
-            "Transpose", [graph.reshape(value, 1, ROWS, spec.kv_heads, 1, spec.head_dim)], perm=[0, 2, 3, 1, 4]
-        )
-        keys = graph.reshape(graph.op("Transpose", [key], perm=[0, 1, 3, 2]), 1, spec.kv_heads, 1, spec.head_dim, ROWS)
-        query = graph.reshape(query, 1, spec.kv_heads, spec.heads // spec.kv_heads, ROWS, spec.head_dim)
-        scores = graph.op("Add", [graph.op("MatMul", [query, keys]), self._visible(spec.attention_of(index).window)])
-        mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=-1), value])
-        mixed = graph.op("Transpose", [graph.reshape(mixed, 1, spec.heads, ROWS, spec.head_dim)], perm=[0, 2, 1, 3])
-        return graph.reshape(mixed, 1, ROWS, self.network.query_width)

@@ -9,10 +9,9 @@ import msgspec
 from onnx import NodeProto
 
 from engine.bundle.manifest import GraphKind, GraphSpec, NpuSpec
-from engine.bundle.tensors import EMBEDS
-from engine.compile.arguments import DEFAULT_PART_MB, CompileArguments, Layout, Quant, Split, Target
+from engine.compile.arguments import DEFAULT_PART_MB, DEFAULT_SPLIT, CompileArguments, Layout, Quant, Split, Target
 from engine.compile.compilation import Compilation, describe
-from engine.compile.graphs.pool import EMBEDDED, HIDDEN, GraphPlan, PartPlan, plan_graphs
+from engine.compile.graphs.pool import GraphPlan, PartPlan, plan_graphs, plan_parts
 from engine.compile.plan import layout_of
 from engine.compile.quantisation.methods.table import METHODS, head_method, method_of
 from engine.compile.targets.context import ContextJob
@@ -43,30 +42,7 @@ def plan_binaries(arguments: CompileArguments, network: Network, memory: int = 0
 
     memory: bytes of the machine, 0 = unknown. The default of `part_mb` is less where its compiler would not fit.
     """
-    runs = _layer_runs(arguments, network, memory)
-    alone = arguments.split is not Split.NONE
-    lut, is_on_host = arguments.split is Split.LUT_LMHEAD, arguments.split is Split.HOST_LMHEAD
-    count = len(runs) + alone + lut
-    parts: list[PartPlan] = []
-    if lut:
-        parts.append(PartPlan(1, count, GraphKind.LUT, True, range(0), False, "input_ids", EMBEDDED))
-    for index, layers in enumerate(runs):
-        first, last = index == 0, index == len(runs) - 1
-        parts.append(
-            PartPlan(
-                number=len(parts) + 1,
-                count=count,
-                kind=GraphKind.DEFAULT if len(runs) == 1 and not alone else GraphKind.DECODER,
-                has_table=first and not lut and not is_on_host,
-                layers=layers,
-                has_head=last and not alone,
-                source=parts[-1].result if parts else EMBEDS[0] if is_on_host else "input_ids",
-                result="logits" if last and not alone else HIDDEN if last else f"{HIDDEN}_{layers[-1]}",
-            )
-        )
-    if alone:
-        parts.append(PartPlan(count, count, GraphKind.LMHEAD, False, range(0), True, parts[-1].result, "logits"))
-    return tuple(parts)
+    return plan_parts(arguments.split or DEFAULT_SPLIT, _layer_runs(arguments, network, memory))
 
 
 def _layer_runs(arguments: CompileArguments, network: Network, memory: int) -> list[range]:

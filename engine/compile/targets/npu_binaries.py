@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, helper
 
 from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
-from engine.compile.graphs.graph_builder import CONTRIB, IR_VERSION, OPSET
+from engine.compile.graphs.graph_builder import as_model, value_info
 from engine.compile.targets.context import ContextJob
 from engine.errors import CompileError
 from engine.processes import child_environment, module_command
@@ -96,10 +95,9 @@ def write_wrapper(name: str, links: Sequence[Link], part: int, parts: int, folde
     nodes = [link.node for link in links]
     # onnxruntime cannot infer what a context node gives, so what stays inside is declared as well.
     inner = _unique(tensor for link in links for tensor in link.spec.outputs if tensor.name in taken)
-    graph = helper.make_graph(nodes, name, _infos(inputs), _infos(outputs), value_info=_infos(inner))
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hexserve")
-    (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+    declared = ([*map(value_info, tensors)] for tensors in (inputs, outputs))
+    graph = helper.make_graph(nodes, name, *declared, value_info=[*map(value_info, inner)])
+    (folder / f"{name}.onnx").write_bytes(as_model(graph).SerializeToString())
     layers = [link.spec for link in links if link.spec.first_layer is not None]
     return GraphSpec(
         name=name,
@@ -124,12 +122,3 @@ def _kind(links: Sequence[Link], parts: int) -> GraphKind:
 
 def _unique(tensors: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple({tensor.name: tensor for tensor in tensors}.values())
-
-
-def _infos(tensors: Iterable[TensorSpec]) -> list[onnx.ValueInfoProto]:
-    return [
-        helper.make_tensor_value_info(
-            tensor.name, helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)), list(tensor.shape)
-        )
-        for tensor in tensors
-    ]

@@ -69,13 +69,6 @@ def estimated_for(network: Network, has_head: bool, tokens: int) -> Estimate:
     return Estimate(seconds, BASE + streams + 12 * largest * FLOAT + 8 * widest * widest * DOUBLE, tokens)
 
 
-def estimated_pass(network: Network) -> Estimate:
-    """Of one pass in floats over the tokens that heads are balanced on."""
-    spec, tokens = network.spec, HEAD_TOKENS
-    memory = FLOAT * (tokens * (3 * spec.hidden + 3 * spec.ffn) + 2 * spec.hidden * spec.ffn)
-    return Estimate(spec.parameters * tokens / PRODUCTS, memory, tokens)
-
-
 def minutes_text(seconds: float) -> str:
     """'40 s', '12 min'."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
@@ -153,8 +146,6 @@ def balances(arguments: CompileArguments) -> bool:
 
 def estimate_of(arguments: CompileArguments, network: Network) -> Estimate:
     """Of choosing codes for these arguments."""
-    if method_of(arguments).choice is None:
-        return estimated_pass(network)
     has_head = head_method(arguments).choice is not None and arguments.task is not ModelTask.EMBED
     found = estimated(network, has_head)
     if arguments.quality is not QualityLevel.BEST:
