@@ -28,10 +28,11 @@ Dim = int | str
 class GraphBuilder:
     """Writes one graph. dtype: of activations, masks and caches ('float32' or 'float16').
 
-    shape None leaves rows, past and context symbolic; otherwise every dimension is a number.
+    shape None leaves rows, past and context symbolic; otherwise every dimension is a number. prefix: of all names.
     """
 
-    def __init__(self, dtype: str, shape: StepShape | None) -> None:
+    def __init__(self, dtype: str, shape: StepShape | None, prefix: str = "") -> None:
+        self._prefix = prefix
         self.dtype = np.dtype(dtype)
         self.onnx_dtype = int(helper.np_dtype_to_tensor_dtype(self.dtype))
         self.shape = shape
@@ -68,14 +69,14 @@ class GraphBuilder:
 
     def _stem(self, kind: str) -> str:
         """What the next node is called."""
-        return f"{kind}_{len(self._nodes)}"
+        return f"{self._prefix}{kind}_{len(self._nodes)}"
 
     def constant(self, value: NDArray[np.generic]) -> str:
         """A small inline tensor; equal ones are written once."""
         array = np.asarray(value)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
-            name = f"constant_{len(self._constants)}"
+            name = f"{self._prefix}constant_{len(self._constants)}"
             self._constants[key] = name
             self._tensors[name] = numpy_helper.from_array(array, name)
         return self._constants[key]
