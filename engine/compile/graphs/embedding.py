@@ -70,7 +70,7 @@ def _store_nibbles(file: WeightFile, slices: Iterable[Float32], dims: Dims, name
             blocks = int4_blocks(piece, BLOCK, False)
             scales.append(blocks.scales)
             # The operator's int4 is two's complement: code - 8 is the code with its top bit turned.
-            yield blocks.packed ^ np.uint8(0x88)
+            yield blocks.stored() ^ np.uint8(0x88)
 
     weight = file.add_chunks(name, onnx.TensorProto.INT4, dims, packed())
     return PackedTable(4, weight, file.add(f"{name}_scales", np.concatenate(scales)), BLOCK)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.compile.quantisation.methods.blocks import Blocks, Int4Blocks, Int8Blocks
+from engine.compile.quantisation.methods.blocks import Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32
 from engine.errors import CompileError
 from engine.models.experts import ExpertDetails, ExpertForm
@@ -110,11 +110,4 @@ class ExpertTensors:
 
 
 def _rows(piece: Piece, part: slice) -> Piece:
-    if isinstance(piece, Int4Blocks):
-        offsets = None if piece.offsets is None else piece.offsets[part]
-        zeros = None if piece.zero_points is None else piece.zero_points[part]
-        return Int4Blocks(piece.packed[part], piece.scales[part], zeros, offsets)
-    if isinstance(piece, Int8Blocks):
-        zeros = None if piece.zero_points is None else piece.zero_points[part]
-        return Int8Blocks(piece.codes[part], piece.scales[part], zeros)
-    return piece[part]
+    return piece.picked((part,)) if isinstance(piece, Blocks) else piece[part]

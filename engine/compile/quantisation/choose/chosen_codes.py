@@ -105,7 +105,7 @@ class ChosenCheckpoint(CheckpointView):
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
         """Rows start..stop in the chosen codes; of other matrices as they are stored."""
         if name in self._codes:
-            return self._codes.read(name, start, stop).packed()
+            return self._codes.read(name, start, stop).blocks()
         return self.inner.blocks(name, start, stop)
 
     def form(self, name: str) -> BlockForm | None:

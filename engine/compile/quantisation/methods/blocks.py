@@ -1,12 +1,14 @@
 """Blocks as `MatMulNBits` reads them, wherever their codes come from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Float32 = NDArray[np.float32]
+Places = slice | NDArray[np.int64]
 INT4_MIDDLE, INT8_MIDDLE = 8, 128
 KEPT_BLOCK = 32  # weights of a block in GGUF files
 
@@ -29,66 +31,18 @@ class BlockForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Int4Blocks:
-    """Four bits a weight: packed [outputs, blocks, block / 2], low nibble first; scales [outputs, blocks];
-    zero_points [outputs, ceil(blocks / 2)] packed alike, None when every zero point is 8. offsets [outputs, blocks]:
-    what is added to every weight of a block, None = nothing."""
+class Blocks:
+    """(code - zero point) * scale + offset, rows of a matrix in blocks that share these.
 
-    packed: Bytes
-    scales: Float32
-    zero_points: Bytes | None
-    offsets: Float32 | None = None
+    codes [outputs, blocks, block], a code in each byte; scales, zero_points, offsets [outputs, blocks]. zero_points:
+    None = the middle of the codes. offsets: None = nothing is added.
+    """
 
-    @property
-    def block(self) -> int:
-        """Inputs that share a scale."""
-        return 2 * int(self.packed.shape[2])
-
-    def scaled(self, factors: Float32) -> "Int4Blocks":
-        """Rows multiplied by their factors [outputs, 1]."""
-        offsets = None if self.offsets is None else self.offsets * factors
-        return Int4Blocks(self.packed, self.scales * factors, self.zero_points, offsets)
-
-    def points(self) -> Bytes:
-        """The zero point of every block [outputs, blocks]."""
-        if self.zero_points is None:
-            return np.full(self.scales.shape, INT4_MIDDLE, np.uint8)
-        return unpack_nibbles(self.zero_points)[:, : self.scales.shape[1]]
-
-    def spread(self, block: int, inputs: int) -> "Int4Blocks":
-        """The same weights in smaller blocks, whose size divides ours."""
-        share, count = self.block // block, -(-inputs // block)
-        packed = self.packed.reshape(len(self.packed), -1, block // 2)[:, :count]
-        scales = np.repeat(self.scales, share, axis=1)[:, :count]
-        zeros = None if self.zero_points is None else packed_points(np.repeat(self.points(), share, axis=1)[:, :count])
-        offsets = None if self.offsets is None else np.repeat(self.offsets, share, axis=1)[:, :count]
-        return Int4Blocks(packed, scales, zeros, offsets)
-
-    def with_offsets(self) -> "Int4Blocks":
-        """The same weights with offsets instead of zero points."""
-        if self.zero_points is None:
-            return self
-        offsets = (np.float32(INT4_MIDDLE) - self.points()) * self.scales
-        return Int4Blocks(self.packed, self.scales, None, offsets)
-
-    def floats(self) -> Float32:
-        """The weights [outputs, blocks * block] that codes and scales stand for."""
-        codes = unpack_nibbles(self.packed).astype(np.float32)
-        codes -= np.float32(INT4_MIDDLE) if self.zero_points is None else self.points()[:, :, None]
-        codes *= self.scales[:, :, None]
-        if self.offsets is not None:
-            codes += self.offsets[:, :, None]
-        return codes.reshape(len(codes), -1)
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Blocks:
-    """Eight bits a weight: codes [outputs, blocks, block]; scales [outputs, blocks]; zero_points alike, None when
-    every zero point is 128."""
-
+    bits: int
     codes: Bytes
     scales: Float32
     zero_points: Bytes | None = None
+    offsets: Float32 | None = None
 
     @property
     def block(self) -> int:
@@ -96,36 +50,60 @@ class Int8Blocks:
         return int(self.codes.shape[2])
 
     @property
-    def packed(self) -> Bytes:
-        """The bytes as they are stored."""
-        return self.codes
+    def middle(self) -> int:
+        """The code that stands for 0 without a zero point."""
+        return 1 << (self.bits - 1)
 
-    @property
-    def offsets(self) -> None:
-        """Nothing is added."""
-        return
+    def points(self) -> Bytes:
+        """The zero point of every block [outputs, blocks]."""
+        return np.full(self.scales.shape, self.middle, np.uint8) if self.zero_points is None else self.zero_points
 
-    def scaled(self, factors: Float32) -> "Int8Blocks":
+    def scaled(self, factors: Float32) -> "Blocks":
         """Rows multiplied by their factors [outputs, 1]."""
-        return Int8Blocks(self.codes, self.scales * factors, self.zero_points)
+        offsets = None if self.offsets is None else self.offsets * factors
+        return replace(self, scales=self.scales * factors, offsets=offsets)
 
-    def spread(self, block: int, inputs: int) -> "Int8Blocks":
+    def picked(self, places: tuple[Places, ...]) -> "Blocks":
+        """Some outputs, and perhaps some blocks of them, in this order."""
+        return Blocks(self.bits, *(None if values is None else values[places] for values in self._arrays))
+
+    def spread(self, block: int, inputs: int) -> "Blocks":
         """The same weights in smaller blocks, whose size divides ours."""
         share, count = self.block // block, -(-inputs // block)
-        codes = self.codes.reshape(len(self.codes), -1, block)[:, :count]
-        zeros = None if self.zero_points is None else np.repeat(self.zero_points, share, axis=1)[:, :count]
-        scales = np.repeat(self.scales, share, axis=1)[:, :count]
-        return Int8Blocks(codes, scales, zeros)
+        codes, *others = self._arrays
+        codes = codes.reshape(len(codes), -1, block)[:, :count]
+        repeated = (None if values is None else np.repeat(values, share, axis=1)[:, :count] for values in others)
+        return Blocks(self.bits, codes, *repeated)
+
+    def with_offsets(self) -> "Blocks":
+        """The same weights with offsets instead of zero points."""
+        if self.zero_points is None:
+            return self
+        return replace(self, zero_points=None, offsets=(np.float32(self.middle) - self.zero_points) * self.scales)
 
     def floats(self) -> Float32:
         """The weights [outputs, blocks * block] that codes and scales stand for."""
         values = self.codes.astype(np.float32)
-        values -= np.float32(INT8_MIDDLE) if self.zero_points is None else self.zero_points[:, :, None]
+        values -= np.float32(self.middle) if self.zero_points is None else self.zero_points[:, :, None]
         values *= self.scales[:, :, None]
+        if self.offsets is not None:
+            values += self.offsets[:, :, None]
         return values.reshape(len(values), -1)
 
+    def stored(self) -> Bytes:
+        """Codes as the operator reads them: two of 4 bits in a byte."""
+        return self.codes if self.bits == 8 else pack_nibbles(self.codes)
 
-Blocks = Int4Blocks | Int8Blocks
+    def stored_points(self) -> Bytes | None:
+        """Zero points as the operator reads them: packed like codes, the last of an odd number beside the middle."""
+        points = self.zero_points
+        if points is None or self.bits == 8:
+            return points
+        return pack_nibbles(np.pad(points, ((0, 0), (0, points.shape[1] % 2)), constant_values=INT4_MIDDLE))
+
+    @property
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.codes, self.scales, self.zero_points, self.offsets
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:
@@ -136,11 +114,6 @@ def pack_nibbles(codes: Bytes) -> Bytes:
 def unpack_nibbles(packed: Bytes) -> Bytes:
     """The inverse of `pack_nibbles`."""
     return np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:-1], -1)
-
-
-def packed_points(points: Bytes) -> Bytes:
-    """Zero points [outputs, blocks] as `Int4Blocks` has them."""
-    return pack_nibbles(np.pad(points, ((0, 0), (0, points.shape[1] % 2)), constant_values=INT4_MIDDLE))
 
 
 def without_zeros(scales: Float32) -> Float32:

@@ -13,9 +13,6 @@ from engine.compile.quantisation.methods.blocks import (
     BlockForm,
     Blocks,
     Bytes,
-    Int4Blocks,
-    Int8Blocks,
-    unpack_nibbles,
     without_zeros,
 )
 from engine.compile.quantisation.methods.method import (
@@ -33,27 +30,31 @@ from engine.compile.quantisation.rounding.codes import Coding, extreme_scales, r
 from engine.compile.quantisation.weight_file import WeightFile
 
 
-def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Int4Blocks:
+def int4_blocks(weight: Float32, block: int, asymmetric: bool) -> Blocks:
     """Quantise [outputs, inputs]: `block` inputs share a scale; a last block that is not full is padded with zeros."""
     return rounded(
         weight, extreme_scales(weight, block, Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC)
-    ).packed()
+    ).blocks()
 
 
 def store_blocks(
     file: WeightFile, matrix: FloatMatrix, form: BlockForm, as_blocks: Callable[[Float32 | Blocks], Blocks]
 ) -> StoredMatrix:
-    """Slice by slice in the layout of `Int4Blocks` or `Int8Blocks`, with zero points or offsets if there are any.
+    """Slice by slice as `Blocks.stored` has them, with zero points or offsets if there are any.
 
     The slices are those in the form's order of inputs.
     """
     found: list[tuple[Float32, Bytes | None, Float32 | None]] = []
     slices = matrix.in_order if form.order == b"" or matrix.kept is None else matrix.kept
 
+    def stored(piece: Float32 | Blocks) -> tuple[Bytes, Float32, Bytes | None, Float32 | None]:
+        blocks = as_blocks(piece)
+        return blocks.stored(), blocks.scales, blocks.stored_points(), blocks.offsets
+
     def packed() -> Iterator[Bytes]:
-        for blocks in ahead(as_blocks, slices):
-            found.append((blocks.scales, blocks.zero_points, blocks.offsets))
-            yield blocks.packed
+        for codes, scales, points, offsets in ahead(stored, slices):
+            found.append((scales, points, offsets))
+            yield codes
 
     dims = (matrix.outputs, -(-matrix.inputs // form.block), form.block * form.bits // 8)
     weight = file.add_chunks(f"{matrix.name}_weight", onnx.TensorProto.UINT8, dims, packed())
@@ -75,16 +76,16 @@ def _store_int4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgumen
     return store_blocks(file, matrix, form, lambda piece: as_int4_blocks(piece, matrix.inputs, form))
 
 
-def as_int4_blocks(piece: Float32 | Blocks, inputs: int, form: BlockForm) -> Int4Blocks:
+def as_int4_blocks(piece: Float32 | Blocks, inputs: int, form: BlockForm) -> Blocks:
     """Rows [some, inputs]: blocks that fit this form as they are, others rounded to nearest."""
     kept = kept_form(piece, inputs, form)
     return int4_blocks(floats_of(piece, inputs), form.block, form.has_zero_points) if kept is None else kept
 
 
-def kept_form(piece: Float32 | Blocks, inputs: int, form: BlockForm, has_offsets: bool = False) -> Int4Blocks | None:
-    """Blocks of a file in this form, their codes unchanged; None where it cannot hold them. has_offsets: it has room
+def kept_form(piece: Float32 | Blocks, inputs: int, form: BlockForm, has_offsets: bool = False) -> Blocks | None:
+    """Blocks of 4 bits in this form, their codes unchanged; None where it cannot hold them. has_offsets: it has room
     for offsets, which zero points can become."""
-    if not isinstance(piece, Int4Blocks) or piece.block % form.block:
+    if not isinstance(piece, Blocks) or piece.bits != 4 or piece.block % form.block:
         return None
     if piece.block != form.block:
         piece = piece.spread(form.block, inputs)
@@ -96,7 +97,7 @@ def kept_form(piece: Float32 | Blocks, inputs: int, form: BlockForm, has_offsets
 
 def floats_of(piece: Float32 | Blocks, inputs: int) -> Float32:
     """A run of rows [some, inputs] as the floats that it stands for."""
-    return piece.floats()[:, :inputs] if isinstance(piece, Int4Blocks | Int8Blocks) else piece
+    return piece.floats()[:, :inputs] if isinstance(piece, Blocks) else piece
 
 
 def multiply_blocks(graph: GraphBuilder, x: str, matrix: StoredMatrix) -> str:
@@ -134,32 +135,31 @@ INT4 = Method(
 INT8_LIMIT = 127
 
 
-def int8_blocks(piece: Float32 | Blocks, inputs: int) -> Int8Blocks:
+def int8_blocks(piece: Float32 | Blocks, inputs: int) -> Blocks:
     """Runs of rows [outputs, inputs]: floats are rounded and padded to whole blocks of 32, codes of a file only moved.
 
     Codes that can only be told with an offset, or with a zero point of 8 bits, count as floats.
     """
-    if isinstance(piece, Int4Blocks | Int8Blocks) and not _is_around_128(piece):
+    if isinstance(piece, Blocks) and not _is_around_128(piece):
         piece = floats_of(piece, inputs)
-    if isinstance(piece, Int4Blocks):
-        codes = unpack_nibbles(piece.packed) + np.uint8(INT8_MIDDLE) - piece.points()[:, :, None]
-        piece = Int8Blocks(codes, piece.scales)
-    if isinstance(piece, Int8Blocks):
+    if isinstance(piece, Blocks):
+        if piece.bits == 4:
+            piece = Blocks(8, piece.codes + np.uint8(INT8_MIDDLE) - piece.points()[:, :, None], piece.scales)
         return piece if piece.block == KEPT_BLOCK else piece.spread(KEPT_BLOCK, inputs)
     padded = np.pad(piece, ((0, 0), (0, -piece.shape[1] % KEPT_BLOCK)))
     blocks = padded.reshape(len(piece), -1, KEPT_BLOCK)
     scales = without_zeros(np.abs(blocks).max(axis=2) / np.float32(INT8_LIMIT))
     codes = np.rint(blocks / scales[:, :, None]) + np.float32(INT8_MIDDLE)
-    return Int8Blocks(codes.astype(np.uint8), scales)
+    return Blocks(8, codes.astype(np.uint8), scales)
 
 
 def _is_around_128(piece: Blocks) -> bool:
-    has_points = isinstance(piece, Int8Blocks) and piece.zero_points is not None
+    has_points = piece.bits == 8 and piece.zero_points is not None
     return piece.offsets is None and not has_points and piece.block % KEPT_BLOCK == 0
 
 
 def store_int8(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """Slice by slice in the layout of `Int8Blocks`, in blocks of 32."""
+    """Slice by slice, in blocks of 32."""
     return store_blocks(file, matrix, BlockForm(8), lambda piece: int8_blocks(piece, matrix.inputs))
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import GraphBuilder
-from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Blocks, Int4Blocks, unpack_nibbles
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Blocks
 from engine.compile.quantisation.methods.integer_blocks import floats_of
 from engine.compile.quantisation.methods.method import (
     Activations,
@@ -138,15 +138,15 @@ def _store_w4a16(file: WeightFile, matrix: FloatMatrix, arguments: CompileArgume
 
 
 def _columns(piece: Float32 | Blocks, inputs: int, block: int) -> Columns:
-    if isinstance(piece, Int4Blocks) and _is_kept(piece, inputs, block):
-        signed = unpack_nibbles(piece.packed).astype(np.int8) - np.int8(INT4_MIDDLE)
+    if isinstance(piece, Blocks) and _is_kept(piece, inputs, block):
+        signed = piece.codes.astype(np.int8) - np.int8(INT4_MIDDLE)
         return Columns(signed.reshape(len(signed), inputs), piece.scales)
     return int4_columns(floats_of(piece, inputs), block)
 
 
-def _is_kept(piece: Int4Blocks, inputs: int, block: int) -> bool:
-    is_symmetric = piece.offsets is None and piece.zero_points is None
-    is_even = piece.block == block and piece.packed.shape[1] * block == inputs
+def _is_kept(piece: Blocks, inputs: int, block: int) -> bool:
+    is_symmetric = piece.bits == 4 and piece.offsets is None and piece.zero_points is None
+    is_even = piece.block == block and piece.codes.shape[1] * block == inputs
     return is_symmetric and is_even and has_multiples(piece.scales)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import CONTRIB, GraphBuilder
-from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks, Int4Blocks
+from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks
 from engine.compile.quantisation.methods.integer_blocks import (
     floats_of,
     int8_stack,
@@ -94,11 +94,10 @@ def _block_sums(graph: GraphBuilder, x: str, inputs: int) -> str:
 
 def _stack(pieces: Pieces, arguments: CompileArguments) -> StackForm:
     """Four bits where the file has them; the operator for experts has no room for offsets: those get 8."""
-    is_held = all(isinstance(piece, Int4Blocks) and piece.offsets is None for piece in pieces)
-    has_points = [isinstance(piece, Int4Blocks) and piece.zero_points is not None for piece in pieces]
-    blocks = {piece.block for piece in pieces if isinstance(piece, Int4Blocks)}
-    if is_held and len(set(has_points)) == len(blocks) == 1:
-        return StackForm(4, blocks.pop(), has_points[0])
+    held = [piece for piece in pieces if isinstance(piece, Blocks) and piece.bits == 4 and piece.offsets is None]
+    forms = {(piece.block, piece.zero_points is not None) for piece in held}
+    if len(held) == len(pieces) and len(forms) == 1:
+        return StackForm(4, *forms.pop())
     return int8_stack(pieces, arguments)
 
 
@@ -115,17 +114,17 @@ KEEP = Method(
 
 
 def _store_w4(file: WeightFile, matrix: FloatMatrix, arguments: CompileArguments) -> StoredMatrix:
-    """In the layout of `Int4Blocks`, with offsets."""
+    """With offsets."""
     return store_blocks(file, matrix, W4_FORM, lambda piece: as_blocks(piece, matrix.inputs))
 
 
-def as_blocks(piece: Float32 | Blocks, inputs: int) -> Int4Blocks:
+def as_blocks(piece: Float32 | Blocks, inputs: int) -> Blocks:
     """Rows [some, inputs]: codes of 4 bits as they are, others rounded to nearest."""
     kept = kept_form(piece, inputs, W4_FORM, has_offsets=True)
     if kept is not None:
         return kept
     weight = floats_of(piece, inputs)
-    return rounded(weight, extreme_scales(weight, KEPT_BLOCK, Coding.OFFSET)).packed()
+    return rounded(weight, extreme_scales(weight, KEPT_BLOCK, Coding.OFFSET)).blocks()
 
 
 # Four bits a weight, a half-precision scale and an offset for each block of 32.

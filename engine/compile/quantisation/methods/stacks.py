@@ -44,7 +44,7 @@ def _one(form: StackForm, piece: Float32 | Blocks) -> StackRows:
         eight = int8_blocks(piece, _inputs(piece))
         return StackRows(eight.codes.reshape(len(eight.codes), -1), eight.scales)
     four = as_int4_blocks(piece, _inputs(piece), BlockForm(4, form.block, form.asymmetric))
-    return StackRows(four.packed.reshape(len(four.packed), -1), four.scales, four.zero_points)
+    return StackRows(four.stored().reshape(len(four.codes), -1), four.scales, four.stored_points())
 
 
 def in_turns(first: Values, second: Values) -> Values:

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import (
-    INT4_MIDDLE,
-    Bytes,
-    Float32,
-    Int4Blocks,
-    pack_nibbles,
-    packed_points,
-)
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, Blocks, Bytes, Float32
 
 Floats = NDArray[np.floating[Any]]
 
@@ -60,14 +53,12 @@ class BlockCodes:
         values *= self.grid.scales[:, :, None]
         return values.reshape(len(values), -1)[:, : self.inputs]
 
-    def packed(self) -> Int4Blocks:
+    def blocks(self) -> Blocks:
         """As int4 and w4 store them."""
-        packed, scales, zeros = pack_nibbles(self.codes), self.grid.scales, self.grid.zeros
-        if zeros is None:
-            return Int4Blocks(packed, scales, None)
-        if zeros.dtype == np.float32:
-            return Int4Blocks(packed, scales, None, (INT4_MIDDLE - zeros) * scales)
-        return Int4Blocks(packed, scales, packed_points(zeros.astype(np.uint8)))
+        scales, zeros = self.grid.scales, self.grid.zeros
+        if zeros is None or zeros.dtype != np.float32:
+            return Blocks(4, self.codes, scales, None if zeros is None else zeros.astype(np.uint8))
+        return Blocks(4, self.codes, scales, offsets=(INT4_MIDDLE - zeros) * scales)
 
     def integers(self) -> NDArray[np.int8]:
         """[outputs, inputs], -8..7, as w4a16 stores them; ValueError when there are zero points."""

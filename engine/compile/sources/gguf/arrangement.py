@@ -10,14 +10,7 @@ from gguf.quants import MXFP4, Q4_K
 from numpy.typing import NDArray
 
 from engine.bundle.specs import RecurrentSpec
-from engine.compile.quantisation.methods.blocks import (
-    INT4_MIDDLE,
-    INT8_MIDDLE,
-    Blocks,
-    Int4Blocks,
-    Int8Blocks,
-    pack_nibbles,
-)
+from engine.compile.quantisation.methods.blocks import INT4_MIDDLE, INT8_MIDDLE, Blocks
 from engine.compile.sources.checkpoint import Float32
 from engine.compile.sources.gguf.architectures import (
     A_LOG,
@@ -173,35 +166,31 @@ def block_bits(kind: GGMLQuantizationType) -> int:
 
 def reordered(blocks: Blocks, places: NDArray[np.int64]) -> Blocks:
     """Blocks of each row in another order."""
-    if isinstance(blocks, Int8Blocks):
-        return Int8Blocks(blocks.codes[:, places], blocks.scales[:, places])
-    offsets = None if blocks.offsets is None else blocks.offsets[:, places]
-    return Int4Blocks(blocks.packed[:, places], blocks.scales[:, places], None, offsets)
+    return blocks.picked((slice(None), places))
 
 
 def _q8_0(parts: Bytes) -> Blocks:
     """A scale and 32 numbers in two's complement."""
-    return Int8Blocks(parts[:, :, HALF:] ^ np.uint8(INT8_MIDDLE), _halves(parts, 0))
+    return Blocks(8, parts[:, :, HALF:] ^ np.uint8(INT8_MIDDLE), _halves(parts, 0))
 
 
 def _q5_0(parts: Bytes) -> Blocks:
     """A scale, the fifth bits of 32 codes around 16, and their lower bits."""
-    low = parts[:, :, HALF + 4 :]
     fifth = np.unpackbits(parts[:, :, HALF : HALF + 4], axis=2, bitorder="little") << np.uint8(4)
-    codes = np.concatenate([low & np.uint8(15), low >> np.uint8(4)], axis=2) | fifth
-    return Int8Blocks(codes + np.uint8(INT8_MIDDLE - 16), _halves(parts, 0))
+    codes = _nibbles(parts[:, :, HALF + 4 :]) | fifth
+    return Blocks(8, codes + np.uint8(INT8_MIDDLE - 16), _halves(parts, 0))
 
 
 def _q4_0(parts: Bytes) -> Blocks:
     """A scale and 32 codes around 8."""
-    return Int4Blocks(_packed(parts[:, :, HALF:]), _halves(parts, 0), None)
+    return Blocks(4, _nibbles(parts[:, :, HALF:]), _halves(parts, 0))
 
 
 def _q4_1(parts: Bytes) -> Blocks:
     """A scale, the value of code 0, and 32 codes."""
     scales = _halves(parts, 0)
     offsets = _halves(parts, HALF) + scales * np.float32(INT4_MIDDLE)
-    return Int4Blocks(_packed(parts[:, :, 2 * HALF :]), scales, None, offsets)
+    return Blocks(4, _nibbles(parts[:, :, 2 * HALF :]), scales, offsets=offsets)
 
 
 def _q4_k(parts: Bytes) -> Blocks:
@@ -214,19 +203,18 @@ def _q4_k(parts: Bytes) -> Blocks:
     offsets = scales * np.float32(INT4_MIDDLE) - lowest
     # Here a byte holds codes of two blocks, one in its low and one in its high half.
     apart = np.stack([codes & np.uint8(15), codes >> np.uint8(4)], axis=2).reshape(rows, count * 8, 32)
-    return Int4Blocks(pack_nibbles(apart), scales.reshape(rows, -1), None, offsets.reshape(rows, -1))
+    return Blocks(4, apart, scales.reshape(rows, -1), offsets=offsets.reshape(rows, -1))
 
 
 def _mxfp4(parts: Bytes) -> Blocks:
     """An exponent, which tells half of the scale, and 32 codes of E2M1."""
-    codes = np.concatenate([parts[:, :, 1:] & np.uint8(15), parts[:, :, 1:] >> np.uint8(4)], axis=2)
     twice = np.array(MXFP4.kvalues, np.int16) + INT8_MIDDLE
-    return Int8Blocks(twice.astype(np.uint8)[codes], MXFP4.e8m0_to_fp32_half(parts[:, :, 0]))
+    return Blocks(8, twice.astype(np.uint8)[_nibbles(parts[:, :, 1:])], MXFP4.e8m0_to_fp32_half(parts[:, :, 0]))
 
 
-def _packed(codes: Bytes) -> Bytes:
-    """The file has the first half of a block in the low nibbles; the operator wants neighbours in one byte."""
-    return pack_nibbles(np.concatenate([codes & np.uint8(15), codes >> np.uint8(4)], axis=2))
+def _nibbles(codes: Bytes) -> Bytes:
+    """Codes of each block [rows, blocks, block]: the file has the first half of them in the low nibbles."""
+    return np.concatenate([codes & np.uint8(15), codes >> np.uint8(4)], axis=2)
 
 
 def _halves(parts: Bytes, start: int) -> Float32:

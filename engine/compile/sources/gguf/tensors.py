@@ -12,7 +12,7 @@ import numpy as np
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Int4Blocks
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.sources.checkpoint import Checkpoint, Float32, finite
 from engine.compile.sources.gguf.architectures import DRAFTING, LONG_FACTORS, ROPE_FACTORS, GgufArchitecture
 from engine.compile.sources.gguf.arrangement import (
@@ -129,7 +129,7 @@ class GgufTensors:
         if blocks is None:
             return None
         finite(name, blocks.scales)
-        if isinstance(blocks, Int4Blocks) and blocks.offsets is not None:
+        if blocks.offsets is not None:
             finite(name, blocks.offsets)
         return blocks if order is None else reordered(blocks, order.places(np.arange(blocks.scales.shape[1])))
 

@@ -8,16 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import (
-    KEPT_BLOCK,
-    BlockForm,
-    Blocks,
-    Bytes,
-    Int4Blocks,
-    Int8Blocks,
-    pack_nibbles,
-    packed_points,
-)
+from engine.compile.quantisation.methods.blocks import KEPT_BLOCK, BlockForm, Blocks, Bytes
 from engine.compile.sources.checkpoint import Float32
 
 LEAST_BLOCK = 16  # of the operator
@@ -79,9 +70,7 @@ class IntegerMatrix:
         points = None
         if form.has_zero_points and rows.points is not None:
             points = np.repeat(rows.points, share, axis=1)[:, :count]
-        if self.bits == 8:
-            return Int8Blocks(codes, scales, points)
-        return Int4Blocks(pack_nibbles(codes), scales, None if points is None else packed_points(points))
+        return Blocks(self.bits, codes, scales, points)
 
     def floats(self, start: int, stop: int) -> Float32:
         """Rows in the inputs' own order."""

@@ -1,6 +1,7 @@
 """A stacked matrix as two products: what each gives, beside the halves of the one product, on the CPU provider."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from engine.compile.arguments import CompileArguments, Quant
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.graphs.layers import linear, linear_halves
-from engine.compile.quantisation.methods.blocks import BlockForm, Blocks, Int4Blocks
+from engine.compile.quantisation.methods.blocks import BlockForm, Blocks
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
 from engine.compile.quantisation.methods.method import Float32, FloatMatrix
 from engine.compile.quantisation.methods.table import METHODS
@@ -57,16 +58,15 @@ def given(rng: np.random.Generator, quant: Quant) -> FloatMatrix:
     return FloatMatrix("m", OUTPUTS, INPUTS, iter([floats_of(blocks)]), pieces, BlockForm(4))
 
 
-def blocks_with_offsets(rng: np.random.Generator) -> Int4Blocks:
+def blocks_with_offsets(rng: np.random.Generator) -> Blocks:
     plain = int4_blocks(rng.standard_normal((OUTPUTS, INPUTS)).astype(np.float32), 32, asymmetric=False)
-    return Int4Blocks(plain.packed, plain.scales, None, rng.standard_normal(plain.scales.shape).astype(np.float32))
+    return replace(plain, offsets=rng.standard_normal(plain.scales.shape).astype(np.float32))
 
 
-def floats_of(blocks: Int4Blocks) -> NDArray[np.float32]:
+def floats_of(blocks: Blocks) -> NDArray[np.float32]:
     """[outputs, inputs]: (code - 8) * scale + offset."""
     assert blocks.offsets is not None
-    codes = np.stack([blocks.packed & 15, blocks.packed >> 4], axis=-1).reshape(*blocks.scales.shape, 32)
-    values = (codes.astype(np.float32) - 8) * blocks.scales[..., None] + blocks.offsets[..., None]
+    values = (blocks.codes.astype(np.float32) - 8) * blocks.scales[..., None] + blocks.offsets[..., None]
     return np.asarray(values.reshape(OUTPUTS, INPUTS), np.float32)
 
 

@@ -95,9 +95,9 @@ def test_scales_have_the_form_that_is_stored() -> None:
 @pytest.mark.parametrize("asymmetric", [True, False])
 def test_nearest_is_what_int4_stores(block: int, asymmetric: bool) -> None:
     weight = np.random.default_rng(1).standard_normal((6, 256)).astype(np.float32)
-    codes = nearest(weight, CodeForm(block, Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC)).packed()
+    codes = nearest(weight, CodeForm(block, Coding.ASYMMETRIC if asymmetric else Coding.SYMMETRIC)).blocks()
     expected = int4_blocks(weight, block, asymmetric)
-    assert np.array_equal(codes.packed, expected.packed)
+    assert np.array_equal(codes.codes, expected.codes)
     assert np.array_equal(codes.scales, expected.scales)
 
 

@@ -12,10 +12,10 @@ from tests.engine.compile.quantisation.methods.operators import run_node, weight
 def dequantized(matrix: np.ndarray, block: int, asymmetric: bool) -> np.ndarray:
     """What the stored int4 form stands for, by its definition."""
     blocks = int4_blocks(matrix, block, asymmetric)
-    codes = unpack_nibbles(blocks.packed).astype(np.float32)
+    codes = unpack_nibbles(blocks.stored()).astype(np.float32)
     zeros = np.full(blocks.scales.shape, 8.0)
-    if blocks.zero_points is not None:
-        zeros = unpack_nibbles(blocks.zero_points)[:, : zeros.shape[1]]
+    if (points := blocks.stored_points()) is not None:
+        zeros = unpack_nibbles(points)[:, : zeros.shape[1]]
     values = (codes - zeros[:, :, None]) * blocks.scales[:, :, None]
     return values.reshape(len(matrix), -1)
 
@@ -47,9 +47,9 @@ def test_int4_layout_is_the_operators(asymmetric: bool, inputs: int) -> None:
     """MatMulNBits with float accuracy computes with exactly the restored weights."""
     matrix = weights(inputs=inputs)
     blocks = int4_blocks(matrix, 32, asymmetric)
-    tensors = {"w": blocks.packed, "s": blocks.scales}
-    if blocks.zero_points is not None:
-        tensors["z"] = blocks.zero_points
+    tensors = {"w": blocks.stored(), "s": blocks.scales}
+    if (points := blocks.stored_points()) is not None:
+        tensors["z"] = points
     node = helper.make_node(
         "MatMulNBits", ["x", *tensors], ["y"], domain="com.microsoft", K=inputs, N=24, bits=4, block_size=32
     )

@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.compile.quantisation.methods.blocks import Int8Blocks
+from engine.compile.quantisation.methods.blocks import Blocks
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks, int8_blocks
 
 
@@ -41,7 +41,7 @@ def test_the_operator_reads_them_so(rows: int) -> None:
     assert np.allclose(product(inputs, blocks), inputs @ blocks.floats().T, atol=1e-4)
 
 
-def product(inputs: np.ndarray, blocks: Int8Blocks) -> np.ndarray:
+def product(inputs: np.ndarray, blocks: Blocks) -> np.ndarray:
     outputs, count, block = blocks.codes.shape
     node = helper.make_node(
         "MatMulNBits",

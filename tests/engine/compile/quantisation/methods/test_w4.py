@@ -7,7 +7,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from engine.compile.arguments import CompileArguments
-from engine.compile.quantisation.methods.blocks import Blocks, Int4Blocks
+from engine.compile.quantisation.methods.blocks import Blocks, unpack_nibbles
 from engine.compile.quantisation.methods.integer_blocks import int4_blocks
 from engine.compile.quantisation.methods.kept_blocks import W4
 from engine.compile.quantisation.methods.method import Float32, FloatMatrix, StoredMatrix
@@ -29,7 +29,8 @@ def stored_floats(folder: Path, pieces: list[Float32 | Blocks], outputs: int) ->
 
     assert stored.scales is not None
     offsets = None if stored.offsets is None else read(stored.offsets, np.float32)
-    blocks = Int4Blocks(read(stored.weight, np.uint8), read(stored.scales, np.float32), None, offsets)
+    codes = unpack_nibbles(read(stored.weight, np.uint8))
+    blocks = Blocks(4, codes, read(stored.scales, np.float32), offsets=offsets)
     return stored, blocks.floats()[:, :96]
 
 
@@ -40,7 +41,7 @@ def q4_1(weight: np.ndarray) -> tuple[Blocks | None, np.ndarray]:
 
 def test_blocks_with_a_lowest_value_are_kept(tmp_path: Path) -> None:
     blocks, expected = q4_1(weights())
-    assert isinstance(blocks, Int4Blocks)
+    assert blocks is not None and blocks.bits == 4
     stored, found = stored_floats(tmp_path, [blocks], 24)
     assert stored.offsets is not None and stored.offsets.dims == (24, 3)
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -61,7 +61,7 @@ def test_codes_and_scales_are_those_of_the_file(
 
 def rounded_again(weight: Floats) -> Floats:
     blocks = int4_blocks(weight, 32, False)
-    return meant({"w_weight": blocks.packed, "w_scales": blocks.scales}, "w", weight.shape[1])
+    return meant({"w_weight": blocks.stored(), "w_scales": blocks.scales}, "w", weight.shape[1])
 
 
 @pytest.mark.parametrize("options", [{"block": 128}, {"asymmetric": True}, {"quant": Quant.FP32}])

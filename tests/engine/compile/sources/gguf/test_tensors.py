@@ -9,7 +9,6 @@ import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from engine.compile.quantisation.methods.blocks import Int4Blocks
 from engine.compile.sources.gguf.architectures import ARCHITECTURES
 from engine.compile.sources.gguf.geometry import GgufGeometry
 from engine.compile.sources.gguf.header import read_header
@@ -66,14 +65,9 @@ def test_blocks_are_what_the_package_makes_of_them(name: str, tmp_path: Path) ->
     with gguf_tensors(read_header(tmp_path / "m.gguf"), ARCHITECTURES["llama"], GEOMETRY) as tensors:
         blocks, expected = tensors.blocks(QUERY, 3, 17), tensors.rows(QUERY, 3, 17)
         form = tensors.form(QUERY)
-        assert (form is not None and form.bits == 4) is isinstance(blocks, Int4Blocks)
-    if isinstance(blocks, Int4Blocks):
-        codes = np.stack((blocks.packed & 15, blocks.packed >> 4), axis=-1).reshape(14, 16, 32)
-        values = (codes.astype(np.float32) - 8) * blocks.scales[:, :, None]
-        values += 0 if blocks.offsets is None else blocks.offsets[:, :, None]
-    else:
-        assert blocks is not None
-        values = (blocks.codes.astype(np.float32) - 128) * blocks.scales[:, :, None]
+        assert form is not None and blocks is not None and form.bits == blocks.bits
+    values = (blocks.codes.astype(np.float32) - (8 if name.startswith("Q4") else 128)) * blocks.scales[:, :, None]
+    values += 0 if blocks.offsets is None else blocks.offsets[:, :, None]
     assert np.allclose(values.reshape(14, 512), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     assert (name in ("Q4_0", "Q5_0", "Q8_0")) <= np.array_equal(values.reshape(14, 512), expected)
 
