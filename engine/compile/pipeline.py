@@ -10,7 +10,8 @@ from engine.compile.arguments import DEFAULT_SPLIT, CompileArguments, Layout, Qu
 from engine.compile.check.baseline import baseline_warning
 from engine.compile.check.parity_text import enough_tokens
 from engine.compile.compilation import Compilation, Pipeline, Stage, finished
-from engine.compile.graphs.integer_graphs import calibration_stage, integer_graphs_stage
+from engine.compile.graphs.fused import fused_graph
+from engine.compile.graphs.integer_graphs import calibration_stage, integer_graph
 from engine.compile.graphs.layers import FUSED, NPU
 from engine.compile.graphs.pool import PartPlan, plan_parts
 from engine.compile.graphs.recurrence import conv_weights_stage
@@ -37,7 +38,7 @@ from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.source import Source, is_model_file, open_source
 from engine.compile.sources.speech.source import is_speech
 from engine.compile.sources.task import SentenceFiles, check_task, names_in, resolve_task
-from engine.compile.stages import graphs_stage, hash_stage, text_stage, weights_stage
+from engine.compile.stages import graphs_stage, hash_stage, pool_graph, text_stage, weights_stage
 from engine.compile.targets.cpu import (
     attention_graphs_stage,
     linear_graphs_stage,
@@ -46,7 +47,7 @@ from engine.compile.targets.cpu import (
     whole_network,
 )
 from engine.compile.targets.encoder import compile_encoder
-from engine.compile.targets.fused_bundle import fused_graphs_stage, measure_fused
+from engine.compile.targets.fused_bundle import measure_fused
 from engine.compile.targets.measure import Measure, measure_pool, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage, genie_stage, plan_binaries
 from engine.compile.targets.speech import compile_speech
@@ -58,7 +59,8 @@ from engine.models.stored_codes import read_stored_codes
 from engine.sources.publish import staged_folder
 
 WEIGHTS = (balance_stage, choose_codes_stage, weights_stage, drop_codes_stage)
-INTEGER = (calibration_stage, integer_graphs_stage)
+FLOAT = (graphs_stage(pool_graph),)
+INTEGER = (calibration_stage, graphs_stage(integer_graph))
 
 
 def stages_of(
@@ -71,10 +73,15 @@ def stages_of(
     return (*made, hash_stage, parity_stage(measure))
 
 
-CPU_FLOAT = Pipeline(stages_of(False, [graphs_stage]), FUSED, "float32", "float32")
+CPU_FLOAT = Pipeline(stages_of(False, FLOAT), FUSED, "float32", "float32")
 CPU_INTEGER = Pipeline(stages_of(False, INTEGER), NPU, "float32", "uint8")
 NPU_HALF = Pipeline(
-    stages_of(True, [graphs_stage]), NPU, "float16", "float16", weight_file=HalfWeightFile, graph_folder=SOURCES
+    stages_of(True, FLOAT),
+    NPU,
+    "float16",
+    "float16",
+    weight_file=HalfWeightFile,
+    graph_folder=SOURCES,
 )
 NPU_INTEGER = Pipeline(stages_of(True, INTEGER), NPU, "float32", "uint8", graph_folder=SOURCES)
 CPU_SEGMENTS = replace(
@@ -180,7 +187,7 @@ def pipeline_of(arguments: CompileArguments) -> Pipeline:
     pipeline = PIPELINES[arguments.is_npu, activations]
     if layout_of(arguments) is Layout.FUSED:
         calibration = [calibration_stage] if activations is Activations.INTEGER else []
-        stages = stages_of(arguments.is_npu, [*calibration, fused_graphs_stage], measure_fused, ending=())
+        stages = stages_of(arguments.is_npu, [*calibration, graphs_stage(fused_graph)], measure_fused, ending=())
         return replace(pipeline, stages=stages)
     return pipeline
 

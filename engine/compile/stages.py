@@ -1,6 +1,6 @@
 """The stages that do not depend on the target: text, weights, float graphs, hashes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,8 +9,9 @@ from engine.bundle.manifest import describe_file
 from engine.bundle.specs import ModelTask
 from engine.bundle.weight_files import EMBEDDING_FILE
 from engine.compile.arguments import Quant, Split
-from engine.compile.compilation import Compilation
-from engine.compile.graphs.pool import write_graph
+from engine.compile.compilation import Compilation, Stage
+from engine.compile.graphs.graph_builder import WrittenGraph
+from engine.compile.graphs.pool import GraphPlan, build_graph, save_graph
 from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.sources.checkpoint import Checkpoint
 from engine.compile.sources.task import judge_of, pooling_of
@@ -83,15 +84,23 @@ def check_all_used(checkpoint: Checkpoint, network: Network, has_head: bool = Tr
         raise UnsupportedModel(f"the checkpoint has tensor {left[0]}{more}, which {network.spec.family} does not use")
 
 
-def graphs_stage(work: Compilation) -> None:
-    """Write one ONNX file with float activations for each part and shape."""
-    plans, pipeline = work.plans(), work.pipeline
-    work.progress.stage("graphs", len(plans), "graphs")
-    for plan in plans:
-        packed = work.packed[plan.part.number - 1]
-        spec = write_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype, work.graph_folder)
-        work.graphs.append(spec)
-        work.progress.advance(1)
+def graphs_stage(write: Callable[[Compilation, GraphPlan], WrittenGraph]) -> Stage:
+    """Write one ONNX file for each part and shape."""
+
+    def written(work: Compilation) -> None:
+        plans = work.plans()
+        work.progress.stage("graphs", len(plans), "graphs")
+        for plan in plans:
+            work.graphs.append(save_graph(plan, write(work, plan), work.graph_folder))
+            work.progress.advance(1)
+
+    return written
+
+
+def pool_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
+    """With float activations."""
+    packed, pipeline = work.packed[plan.part.number - 1], work.pipeline
+    return build_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
 
 
 def hash_stage(work: Compilation) -> None:

@@ -15,7 +15,7 @@ from engine.bundle.variant import StepShape
 from engine.compile.calibration.encodings import MASK_FLOOR, Observed, Range
 from engine.compile.check.parity import ChainedSequence, PartChain
 from engine.compile.graphs.float_graph import DEQUANTIZE, FloatGraph
-from engine.compile.graphs.graph_builder import value_info
+from engine.compile.graphs.graph_builder import WrittenGraph, value_info
 
 ROWS = 64
 PAST = 192
@@ -28,8 +28,8 @@ def calibration_shape(max_context: int) -> StepShape:
     return StepShape(rows, max(1, min(PAST, max_context - rows)))
 
 
-def observed_graph(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...]]:
-    """The graph with three more outputs for every activation, and all outputs: smallest and largest value, number."""
+def observed_graph(graph: FloatGraph) -> WrittenGraph:
+    """The graph with three more outputs for every activation: smallest and largest value, number."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _gather_codes(model)
@@ -47,7 +47,7 @@ def observed_graph(graph: FloatGraph) -> tuple[onnx.ModelProto, tuple[TensorSpec
             model.graph.node.append(node)
             added.append(TensorSpec(output, dtype, ()))
             model.graph.output.append(value_info(added[-1]))
-    return model, (*graph.outputs, *added)
+    return WrittenGraph(model, graph.inputs, (*graph.outputs, *added))
 
 
 def _gather_codes(model: onnx.ModelProto) -> None:

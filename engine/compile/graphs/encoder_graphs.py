@@ -5,15 +5,14 @@ Every sum is normed after it is made (post-norm), as in the first transformer.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.bundle.encoder import HIDDEN, POSITIONS, TYPES
-from engine.bundle.manifest import GraphKind, GraphSpec
+from engine.bundle.manifest import GraphKind
 from engine.bundle.tensors import COS, IDS, MASK, SIN
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.graphs.layers import Lowering, linear
-from engine.compile.graphs.pool import GraphPlan, PartPlan, save_graph
+from engine.compile.graphs.pool import GraphPlan, PartPlan
 from engine.compile.quantisation.packed import PackedEncoder, PackedEncoderLayer, PackedNorm
 from engine.models.network import Activation, Network
 
@@ -25,10 +24,10 @@ def encoder_part(network: Network) -> PartPlan:
     )
 
 
-def write_encoder_graph(
-    plan: GraphPlan, packed: PackedEncoder, network: Network, lowering: Lowering, dtype: str, folder: Path
-) -> GraphSpec:
-    """Write `folder/<name>.onnx` and return its description."""
+def build_encoder_graph(
+    plan: GraphPlan, packed: PackedEncoder, network: Network, lowering: Lowering, dtype: str
+) -> GraphBuilder:
+    """The nodes of one graph."""
     writer = _EncoderWriter(GraphBuilder(dtype, plan.shape), network, lowering)
     writer.declare_inputs()
     x = writer.embedded(packed)
@@ -37,7 +36,7 @@ def write_encoder_graph(
     graph = writer.graph
     graph.op("Identity", [x], name=HIDDEN)
     graph.add_output(HIDDEN, dtype, 1, ROWS, network.spec.hidden)
-    return save_graph(plan, graph.model(plan.name), graph.inputs, graph.outputs, folder)
+    return graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine.bundle.manifest import TensorSpec
 from engine.bundle.tensors import place_of
+from engine.compile.graphs.graph_builder import WrittenGraph
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 WIDE = "_wide"  # a KV tensor before it is narrowed to the cache's type
@@ -58,11 +59,10 @@ class FloatGraph:
                 yield from node.output
 
 
-def prepare(
-    folder: Path, part: int, model: onnx.ModelProto, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
-) -> FloatGraph:
+def prepare(folder: Path, part: int, written: WrittenGraph) -> FloatGraph:
     """Remove Identity nodes by renaming, and put one before each new key and value: there the integer graph narrows
     16-bit activations to the 8 bits of the cache."""
+    model = written.model
     renamed = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == "Identity"}
     nodes = []
     for node in model.graph.node:
@@ -81,4 +81,4 @@ def prepare(
     made.CopyFrom(model)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
-    return FloatGraph(folder, part, made, inputs, outputs)
+    return FloatGraph(folder, part, made, written.inputs, written.outputs)

@@ -5,7 +5,6 @@ Shapes: n rows of a branch, P past columns, K KV heads, H head size.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,13 @@ from engine.compile.compilation import Compilation
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.float_graph import WIDE, FloatGraph, prepare
 from engine.compile.graphs.fused_layers import Branch, FusedBuilder, FusedLayerWriter, branches_of
-from engine.compile.graphs.graph_builder import GraphBuilder, value_info
+from engine.compile.graphs.graph_builder import GraphBuilder, WrittenGraph, value_info
 from engine.compile.graphs.integer_graphs import quantise_graph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, Lowering, linear
 from engine.compile.graphs.pool import GraphPlan
+from engine.compile.plan import fused_spec
+from engine.compile.quantisation.methods.method import Activations
+from engine.compile.quantisation.methods.table import method_of
 from engine.compile.quantisation.packed import PackedPart
 from engine.errors import CompileError
 from engine.models.network import Network
@@ -166,15 +168,6 @@ def _last_rows(graph: FusedBuilder, x: str, shape: FusedShape) -> str:
     return x
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenGraph:
-    """A graph's model with its declared inputs and outputs."""
-
-    model: onnx.ModelProto
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-
 def finish(
     written: WrittenGraph, model_spec: ModelSpec, shape: FusedShape, fused: FusedSpec, has_pairs: bool
 ) -> WrittenGraph:
@@ -215,11 +208,18 @@ def _renamed(tensors: Sequence[TensorSpec], names: Mapping[str, str]) -> tuple[T
     )
 
 
-def integer_graph(work: Compilation, plan: GraphPlan, builder: FusedBuilder) -> WrittenGraph:
-    """The graph with quantise/dequantise pairs. CompileError when an activation was never calibrated."""
-    inputs, outputs = tuple(builder.inputs), tuple(builder.outputs)
-    graph = prepare(work.graph_folder, plan.part.number, builder.model(plan.name), inputs, outputs)
-    return WrittenGraph(*quantise_graph(graph, _encodings(work, plan, graph, builder.stands_for)))
+def fused_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
+    """One graph; all of them read the same weights. CompileError when an activation was never calibrated."""
+    pipeline = work.pipeline
+    is_integer = method_of(work.arguments).activations is Activations.INTEGER
+    has_mask_codes = pipeline.dtype == "float32" and not is_integer  # an integer graph's mask becomes codes by itself
+    builder = build_fused_graph(plan, work.packed[0], work.network, pipeline.lowering, pipeline.dtype, has_mask_codes)
+    written = builder.written(plan.name)
+    if is_integer:
+        graph = prepare(work.graph_folder, plan.part.number, written)
+        written = quantise_graph(graph, _encodings(work, plan, graph, builder.stands_for))
+    shape = fused_shape(plan.name)
+    return finish(written, work.network.spec, shape, fused_spec(work.arguments), work.arguments.is_npu)
 
 
 def _encodings(

@@ -1,6 +1,8 @@
 """Collects the nodes, tensors and declared inputs and outputs of one ONNX graph."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.bundle.manifest import TensorSpec
+from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
 from engine.bundle.variant import StepShape
 from engine.compile.quantisation.weight_file import StoredTensor
 
@@ -23,6 +25,15 @@ LOGIT_ROWS = "logit_rows"
 COLUMNS = "columns"
 
 Dim = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenGraph:
+    """A graph's model with its declared inputs and outputs."""
+
+    model: onnx.ModelProto
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 class GraphBuilder:
@@ -142,6 +153,16 @@ class GraphBuilder:
             list(self._tensors.values()),
         )
         return as_model(graph)
+
+    def written(self, name: str) -> WrittenGraph:
+        """The same with what it declares."""
+        return WrittenGraph(self.model(name), tuple(self.inputs), tuple(self.outputs))
+
+    def save(self, folder: Path, name: str, kind: GraphKind, part: int = 1, parts: int = 1) -> GraphSpec:
+        """Write `folder/<name>.onnx` and describe it."""
+        spec = GraphSpec(name, f"{name}.onnx", kind, part, parts, tuple(self.inputs), tuple(self.outputs))
+        (folder / spec.file).write_bytes(self.model(name).SerializeToString())
+        return spec
 
     def _resolve(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         return tuple(self._numbers.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.bundle.manifest import GraphSpec, TensorSpec
+from engine.bundle.manifest import TensorSpec
 from engine.bundle.tensors import Encoding
 from engine.compile.arguments import QualityLevel
 from engine.compile.calibration.documents import calibration_documents, token_sequences
@@ -23,15 +23,14 @@ from engine.compile.calibration.encodings import (
 from engine.compile.calibration.observe import calibration_shape, observe, observed_graph
 from engine.compile.compilation import Compilation, describe
 from engine.compile.graphs.float_graph import DEQUANTIZE, QUANTIZE, FloatGraph, prepare
-from engine.compile.graphs.graph_builder import value_info
-from engine.compile.graphs.pool import GraphPlan, build_graph, plan_graphs, save_graph
+from engine.compile.graphs.graph_builder import WrittenGraph, value_info
+from engine.compile.graphs.pool import GraphPlan, plan_graphs, save_graph
+from engine.compile.stages import pool_graph
 from engine.errors import CompileError
 
 
-def quantise_graph(
-    graph: FloatGraph, encodings: Mapping[str, Encoding]
-) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The integer graph with its inputs and outputs; `encodings` by key."""
+def quantise_graph(graph: FloatGraph, encodings: Mapping[str, Encoding]) -> WrittenGraph:
+    """The integer graph; `encodings` by key."""
     return _Rewriter(graph, encodings).run()
 
 
@@ -47,7 +46,7 @@ class _Rewriter:
         self._added: dict[str, TensorProto] = {}
         self._real: dict[str, str] = {}
 
-    def run(self) -> tuple[onnx.ModelProto, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    def run(self) -> WrittenGraph:
         """Rewrite all nodes."""
         inputs = tuple(self._border(tensor) for tensor in self._graph.inputs)
         outputs = tuple(self._border(tensor) for tensor in self._graph.outputs)
@@ -67,7 +66,7 @@ class _Rewriter:
         ):
             del field[:]
             field.extend(items)
-        return model, inputs, outputs
+        return WrittenGraph(model, inputs, outputs)
 
     def _used(self) -> list[TensorProto]:
         read = {name for node in self._nodes for name in node.input}
@@ -146,13 +145,6 @@ SEQUENCES = 16
 SAFE_SPAN = 88.0
 
 
-def float_graph(work: Compilation, plan: GraphPlan) -> FloatGraph:
-    """The graph of one part and shape with float activations; the weights lie in the compilation's graph folder."""
-    packed, pipeline = work.packed[plan.part.number - 1], work.pipeline
-    made = build_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype)
-    return prepare(work.graph_folder, plan.part.number, made.model(plan.name), tuple(made.inputs), tuple(made.outputs))
-
-
 def calibration_stage(work: Compilation) -> None:
     """Find an encoding for every activation by running float graphs on text; the graphs do not stay."""
     folder = work.graph_folder
@@ -165,10 +157,8 @@ def calibration_stage(work: Compilation) -> None:
     graphs, specs = [], []
     for part in work.parts:
         (plan,) = plan_graphs(part, (shape,))
-        graph = float_graph(work, plan)
-        model, outputs = observed_graph(graph)
-        graphs.append(graph)
-        specs.append(save_graph(plan, model, graph.inputs, outputs, folder))
+        graphs.append(prepare(folder, part.number, pool_graph(work, plan)))
+        specs.append(save_graph(plan, observed_graph(graphs[-1]), folder))
     draft = msgspec.structs.replace(describe(work), graphs=tuple(specs), kv_dtype=work.pipeline.dtype)
     observed = observe(folder, draft, shape, texts, work.progress.advance)
     for spec in specs:
@@ -180,20 +170,11 @@ def calibration_stage(work: Compilation) -> None:
         work.progress.note(f"attention scores span {span:.0f}: a mask of {MASK_FLOOR:.0f} may not hide every column")
 
 
-def integer_graphs_stage(work: Compilation) -> None:
-    """Write the graph of every part and shape, all with the same encodings."""
-    plans = work.plans()
-    work.progress.stage("graphs", len(plans), "graphs")
-    for plan in plans:
-        work.graphs.append(write_integer_graph(work, plan))
-        work.progress.advance(1)
-
-
-def write_integer_graph(work: Compilation, plan: GraphPlan) -> GraphSpec:
-    """One graph. CompileError when an activation was never calibrated."""
-    graph = float_graph(work, plan)
+def integer_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
+    """One graph; those of all parts and shapes have the same encodings. CompileError when an activation was never
+    calibrated."""
+    graph = prepare(work.graph_folder, plan.part.number, pool_graph(work, plan))
     missing = [name for name in graph.activations() if graph.key(name) not in work.encodings]
     if missing:
         raise CompileError(f"activation {missing[0]} of {plan.name} was not calibrated")
-    model, inputs, outputs = quantise_graph(graph, work.encodings)
-    return save_graph(plan, model, inputs, outputs, work.graph_folder)
+    return quantise_graph(graph, work.encodings)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 
-from engine.bundle.manifest import GraphKind, GraphSpec, TensorSpec
+from engine.bundle.manifest import GraphKind, GraphSpec
 from engine.bundle.tensors import EMBEDS
 from engine.bundle.variant import StepShape
 from engine.compile.arguments import Split
 from engine.compile.graphs.embedding import embed
-from engine.compile.graphs.graph_builder import LOGIT_ROWS, GraphBuilder
+from engine.compile.graphs.graph_builder import LOGIT_ROWS, GraphBuilder, WrittenGraph
 from engine.compile.graphs.layers import COS_INPUT, MASK_INPUT, SIN_INPUT, LayerWriter, Lowering, linear
 from engine.compile.quantisation.packed import PackedPart
 from engine.models.network import Network
@@ -92,20 +92,10 @@ def plan_graphs(part: PartPlan, shapes: tuple[StepShape, ...]) -> tuple[GraphPla
     return tuple(GraphPlan(f"{shape}_{part.number}_of_{part.count}", part, shape) for shape in wanted)
 
 
-def write_graph(
-    plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str, folder: Path
-) -> GraphSpec:
-    """Write `folder/<name>.onnx` and return its description."""
-    graph = build_graph(plan, packed, network, lowering, dtype)
-    return save_graph(plan, graph.model(plan.name), graph.inputs, graph.outputs, folder)
-
-
-def save_graph(
-    plan: GraphPlan, model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], folder: Path
-) -> GraphSpec:
+def save_graph(plan: GraphPlan, written: WrittenGraph, folder: Path) -> GraphSpec:
     """Write `folder/<name>.onnx` and describe it."""
     file = f"{plan.name}.onnx"
-    (folder / file).write_bytes(model.SerializeToString())
+    (folder / file).write_bytes(written.model.SerializeToString())
     shape, layers = plan.shape, plan.part.layers
     return GraphSpec(
         name=plan.name,
@@ -113,8 +103,8 @@ def save_graph(
         kind=plan.part.kind,
         part=plan.part.number,
         parts=plan.part.count,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
+        inputs=written.inputs,
+        outputs=written.outputs,
         rows=shape.rows if shape else None,
         context=shape.context if shape and plan.sees_context else None,
         first_layer=layers[0] if layers else None,

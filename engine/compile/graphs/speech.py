@@ -88,7 +88,7 @@ def write_encoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) ->
         writer.heads(value, perm=[0, 2, 1, 3], name=cross_name("v", index))
         graph.add_output(cross_name("k", index), DTYPE, 1, spec.heads, spec.head_dim, network.positions)
         graph.add_output(cross_name("v", index), DTYPE, 1, spec.heads, network.positions, spec.head_dim)
-    return writer.save("encoder", GraphKind.SPEECH_ENCODER, folder)
+    return graph.save(folder, "encoder", GraphKind.SPEECH_ENCODER)
 
 
 def write_decoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) -> GraphSpec:
@@ -111,7 +111,7 @@ def write_decoder(packed: PackedSpeech, network: SpeechNetwork, folder: Path) ->
     for index in range(spec.layers):
         graph.add_output(self_name("k", index, "out"), DTYPE, BATCH, spec.heads, spec.head_dim, TOKENS)
         graph.add_output(self_name("v", index, "out"), DTYPE, BATCH, spec.heads, TOKENS, spec.head_dim)
-    return writer.save("decoder", GraphKind.SPEECH_DECODER, folder)
+    return graph.save(folder, "decoder", GraphKind.SPEECH_DECODER)
 
 
 def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSpec, folder: Path) -> GraphSpec:
@@ -131,7 +131,7 @@ def write_alignment(packed: PackedSpeech, network: SpeechNetwork, spec: SpeechSp
         x = writer.feed_forward(x, layer)
     graph.op("Concat", [scores[pair] for pair in spec.alignment], name=ALIGNMENT, axis=1)
     graph.add_output(ALIGNMENT, DTYPE, BATCH, len(spec.alignment), TOKENS, network.positions)
-    return writer.save("alignment", GraphKind.SPEECH_ALIGNMENT, folder)
+    return graph.save(folder, "alignment", GraphKind.SPEECH_ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +214,6 @@ class _Writer:
         """Layer norm."""
         weight, bias = self.graph.parameter(packed.weight), self.graph.parameter(packed.bias)
         return self.graph.op("LayerNormalization", [x, weight, bias], axis=-1, epsilon=EPSILON)
-
-    def save(self, name: str, kind: GraphKind, folder: Path) -> GraphSpec:
-        """Write `folder/<name>.onnx` and describe it."""
-        graph, file = self.graph, f"{name}.onnx"
-        (folder / file).write_bytes(graph.model(name).SerializeToString())
-        return GraphSpec(name, file, kind, 1, 1, tuple(graph.inputs), tuple(graph.outputs))
 
     def _joined(self, x: str, mixed: str, output: PackedLinear) -> str:
         """x and what attention [B, H, N, D] adds to it."""

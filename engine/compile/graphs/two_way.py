@@ -1,27 +1,25 @@
 """The graph of a decoder's layers that see both ways: texts side by side in N rows, each row over its own text's."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto
 
 from engine.bundle.encoder import HIDDEN, POSITIONS
-from engine.bundle.manifest import GraphSpec
 from engine.bundle.model_spec import RopeSpec
 from engine.bundle.tensors import FLOATS, IDS, MASK
 from engine.compile.graphs.embedding import embed
 from engine.compile.graphs.graph_builder import ROWS, GraphBuilder
 from engine.compile.graphs.layers import LayerWriter, Lowering, rotate_by
-from engine.compile.graphs.pool import GraphPlan, save_graph
+from engine.compile.graphs.pool import GraphPlan
 from engine.compile.quantisation.packed import PackedPart
 from engine.models.network import Network
 
 
-def write_two_way_graph(
-    plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str, folder: Path
-) -> GraphSpec:
-    """Write `folder/<name>.onnx` and return its description."""
+def build_two_way_graph(
+    plan: GraphPlan, packed: PackedPart, network: Network, lowering: Lowering, dtype: str
+) -> GraphBuilder:
+    """The nodes of one graph."""
     graph = GraphBuilder(dtype, plan.shape)
     writer = TwoWayWriter(graph, lowering, network)
     for name in (IDS, POSITIONS):
@@ -33,7 +31,7 @@ def write_two_way_graph(
         x = writer.layer(x, layer, index)
     graph.op("Identity", [writer.normed(x, packed.final_norm)], name=HIDDEN)
     graph.add_output(HIDDEN, dtype, 1, ROWS, network.spec.hidden)
-    return save_graph(plan, graph.model(plan.name), graph.inputs, graph.outputs, folder)
+    return graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,7 @@ class EncoderPacker:
         )
 
     def _norm(self, file: WeightFile, name: str, module: str) -> PackedNorm:
-        hidden = self._network.spec.hidden
-        weight, bias = (self._packer.vector(f"{module}.{part}", hidden) for part in ("weight", "bias"))
-        return PackedNorm(file.add(f"{name}_weight", weight), file.add(f"{name}_bias", bias))
+        return self._packer.layer_norm(file, name, module, self._network.spec.hidden)
 
     def _rows(self, file: WeightFile, name: str, module: str, rows: int) -> StoredTensor:
         return file.add(name, self._checkpoint.tensor(f"{module}.weight", (rows, self._network.spec.hidden)))

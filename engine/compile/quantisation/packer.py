@@ -25,6 +25,7 @@ from engine.compile.quantisation.packed import (
     PackedLayer,
     PackedLayerInputs,
     PackedLinear,
+    PackedNorm,
     PackedPart,
     PackedRecurrence,
     PackedTable,
@@ -296,6 +297,11 @@ class WeightPacker:
         """A tensor of one axis."""
         self._on_read(self._checkpoint.stored_bytes(name))
         return self._checkpoint.tensor(name, (size,))
+
+    def layer_norm(self, file: WeightFile, name: str, module: str, size: int) -> PackedNorm:
+        """Write the weight and the bias of a norm."""
+        weight, bias = (self.vector(f"{module}.{part}", size) for part in ("weight", "bias"))
+        return PackedNorm(file.add(f"{name}_weight", weight), file.add(f"{name}_bias", bias))
 
     def linear(self, file: WeightFile, small: WeightFile, name: str, source: LinearSource) -> PackedLinear:
         """Write the matrix of a linear layer into `file`, its bias into `small`."""

@@ -1,8 +1,6 @@
 """The stages of a segmented bundle, and the choice of its caches: int8 where that loses next to nothing.
 
-Legend: D = head size, K = KV heads, L = layers with keys and values.
-
-Legend: L = layers, 2 = keys and values, K = KV heads, D = head size.
+Legend: L = layers with keys and values, 2 = keys and values, K = KV heads, D = head size.
 """
 
 from collections.abc import Mapping
@@ -171,11 +169,8 @@ def _opened(graphs: Mapping[str, GraphBuilder]) -> dict[str, tuple[GraphSpec, Se
     opened = {}
     with TemporaryDirectory() as folder:
         for name, graph in graphs.items():
-            inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-            spec = GraphSpec(name, f"{name}.onnx", GraphKind.ATTENTION, 1, 1, inputs, outputs)
-            path = Path(folder) / spec.file
-            path.write_bytes(graph.model(name).SerializeToString())
-            opened[name] = spec, open_session(path)
+            spec = graph.save(Path(folder), name, GraphKind.ATTENTION)
+            opened[name] = spec, open_session(Path(folder) / spec.file)
     return opened
 
 
@@ -273,7 +268,5 @@ def attention_graphs_stage(work: Compilation) -> None:
 
 
 def _write(work: Compilation, name: str, kind: GraphKind, graph: GraphBuilder, part: int = 1, parts: int = 1) -> None:
-    spec = GraphSpec(name, f"{name}.onnx", kind, part, parts, tuple(graph.inputs), tuple(graph.outputs))
-    (work.folder / spec.file).write_bytes(graph.model(name).SerializeToString())
-    work.graphs.append(spec)
+    work.graphs.append(graph.save(work.folder, name, kind, part, parts))
     work.progress.advance(1)

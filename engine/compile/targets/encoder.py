@@ -17,9 +17,11 @@ from engine.compile.arguments import CompileArguments, Layout, QualityLevel, Spl
 from engine.compile.check.encoder_vectors import bundle_vectors, compare_vectors, parity_passages, reference_vectors
 from engine.compile.check.parity import open_session
 from engine.compile.compilation import Compilation, Pipeline, finished
-from engine.compile.graphs.encoder_graphs import encoder_part, write_encoder_graph
+from engine.compile.graphs.encoder_graphs import build_encoder_graph, encoder_part
+from engine.compile.graphs.graph_builder import WrittenGraph
 from engine.compile.graphs.layers import FUSED, NPU
-from engine.compile.graphs.two_way import write_two_way_graph
+from engine.compile.graphs.pool import GraphPlan
+from engine.compile.graphs.two_way import build_two_way_graph
 from engine.compile.plan import MAX_ROWS, check_numbers
 from engine.compile.progress import ProgressSink
 from engine.compile.quantisation.encoder_packer import EncoderPacker, write_score_head
@@ -31,7 +33,7 @@ from engine.compile.sources.checkpoint import read_optional_json
 from engine.compile.sources.source import Source
 from engine.compile.sources.task import MODULES, PROMPTS, SentenceFiles, added_ids, names_in
 from engine.compile.sources.text_files import load_tokenizer
-from engine.compile.stages import check_all_used, hash_stage, overflow_refused
+from engine.compile.stages import check_all_used, graphs_stage, hash_stage, overflow_refused
 from engine.compile.targets.dense_modules import DENSE, folded_layers, write_layer
 from engine.compile.targets.measure import Measured, parity_stage, quality_stage
 from engine.compile.targets.npu import SOURCES, binaries_stage
@@ -207,19 +209,13 @@ def encoder_weights_stage(work: Compilation) -> None:
     check_all_used(work.checkpoint, work.network)
 
 
-def encoder_graphs_stage(work: Compilation) -> None:
-    """Write one ONNX file for each number of rows."""
-    plans, pipeline, packed = work.plans(), work.pipeline, work.packed_encoder
+def encoder_graph(work: Compilation, plan: GraphPlan) -> WrittenGraph:
+    """The graph of one number of rows."""
+    packed, pipeline = work.packed_encoder, work.pipeline
     assert packed is not None
-    work.progress.stage("graphs", len(plans), "graphs")
-    settings = (work.network, pipeline.lowering, pipeline.dtype, work.graph_folder)
-    for plan in plans:
-        if isinstance(packed, PackedPart):
-            spec = write_two_way_graph(plan, packed, *settings)
-        else:
-            spec = write_encoder_graph(plan, packed, *settings)
-        work.graphs.append(spec)
-        work.progress.advance(1)
+    if isinstance(packed, PackedPart):
+        return build_two_way_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
+    return build_encoder_graph(plan, packed, work.network, pipeline.lowering, pipeline.dtype).written(plan.name)
 
 
 def measure_encoder(work: Compilation, graphs: Measured) -> None:
@@ -242,7 +238,7 @@ def measure_encoder(work: Compilation, graphs: Measured) -> None:
         )
 
 
-MADE = (encoder_text_stage, encoder_weights_stage, encoder_graphs_stage)
+MADE = (encoder_text_stage, encoder_weights_stage, graphs_stage(encoder_graph))
 ENCODER_CPU = Pipeline((*MADE, hash_stage, parity_stage(measure_encoder)), FUSED, "float32", "float32")
 ENCODER_NPU = Pipeline(
     (*MADE, binaries_stage, quality_stage(measure_encoder), hash_stage),

@@ -1,4 +1,4 @@
-"""The graphs of fused bundles, and their check: runs of every kind of pass against the float reference."""
+"""The check of fused bundles: runs of every kind of pass against the float reference."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -6,17 +6,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bundle.fused import fused_shape
 from engine.bundle.manifest import Manifest
 from engine.bundle.variant import StepShape, shape_table
 from engine.compile.check.parity import compare_logits, open_session
 from engine.compile.check.parity_text import parity_texts
 from engine.compile.compilation import Compilation
-from engine.compile.graphs.fused import WrittenGraph, build_fused_graph, finish, integer_graph
-from engine.compile.graphs.pool import GraphPlan, save_graph
-from engine.compile.plan import fused_spec
-from engine.compile.quantisation.methods.method import Activations
-from engine.compile.quantisation.methods.table import method_of
 from engine.compile.targets.measure import EMULATED_PASSES, Measured, float_logits, keep_parity
 from engine.runtime.fused import FusedRuntime
 from engine.runtime.interface import PackedBatch, RowLayout
@@ -108,25 +102,3 @@ def _batch(
         past = computed[text]
         layout.add(texts[text][past : past + count], past, (text,) if past else (), past, logits=(count - 1,))
     return layout.batch(block_size=shape.past - 1)
-
-
-def fused_graphs_stage(work: Compilation) -> None:
-    """Write every graph; all of them read the same weights."""
-    plans = work.plans()
-    spec = fused_spec(work.arguments)
-    work.progress.stage("graphs", len(plans), "graphs")
-    for plan in plans:
-        shape = fused_shape(plan.name)
-        made = finish(_written(work, plan), work.network.spec, shape, spec, work.arguments.is_npu)
-        work.graphs.append(save_graph(plan, made.model, made.inputs, made.outputs, work.graph_folder))
-        work.progress.advance(1)
-
-
-def _written(work: Compilation, plan: GraphPlan) -> WrittenGraph:
-    pipeline = work.pipeline
-    is_integer = method_of(work.arguments).activations is Activations.INTEGER
-    has_mask_codes = pipeline.dtype == "float32" and not is_integer  # an integer graph's mask becomes codes by itself
-    builder = build_fused_graph(plan, work.packed[0], work.network, pipeline.lowering, pipeline.dtype, has_mask_codes)
-    if is_integer:
-        return integer_graph(work, plan, builder)
-    return WrittenGraph(builder.model(plan.name), tuple(builder.inputs), tuple(builder.outputs))

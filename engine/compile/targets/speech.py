@@ -168,8 +168,7 @@ class SpeechPacker:
         return self._packer.linear(self._file, self._file, name, source)
 
     def _norm(self, name: str, module: str) -> PackedNorm:
-        weight, bias = (self._packer.vector(f"{module}.{part}", self._hidden) for part in ("weight", "bias"))
-        return PackedNorm(self._file.add(f"{name}_weight", weight), self._file.add(f"{name}_bias", bias))
+        return self._packer.layer_norm(self._file, name, module, self._hidden)
 
     def _positions(self, half: str, rows: int) -> StoredTensor:
         table = self._checkpoint.tensor(f"model.{half}.embed_positions.weight", (rows, self._hidden))
