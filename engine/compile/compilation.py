@@ -3,9 +3,11 @@
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from engine.bundle.check import check_contract
 from engine.bundle.manifest import (
@@ -130,42 +132,55 @@ def finished(work: Compilation) -> Manifest:
 
 def describe(work: Compilation) -> Manifest:
     """The manifest of what has been made so far."""
-    arguments = work.arguments
-    is_segmented = layout_of(arguments) is Layout.SEGMENTS
+    arguments, network = work.arguments, work.network
     assert work.text is not None
+    common = manifest_of(arguments, network, work.text, work.graphs, work.files)
+    return msgspec.structs.replace(
+        common,
+        split=split_text(arguments),
+        kv_dtype=kv_type(arguments).value if layout_of(arguments) is Layout.SEGMENTS else work.pipeline.kv_dtype,
+        parity=work.parity,
+        sample=work.sample,
+        npu=work.npu,
+        fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
+        kv_scales=KV_SCALES if KV_SCALES in work.files else "",
+        lora=lora_modules(network) if arguments.lora else (),
+        embedding=TableSpec(EMBEDDING_FILE, "float32", network.spec.hidden) if EMBEDDING_FILE in work.files else None,
+        conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
+        head_basis=HEAD_BASIS if HEAD_BASIS in work.files else "",
+        diffusion=network.details.diffusion,
+        pooling=work.pooling,
+        rerank=work.rerank,
+        quality=work.quality,
+        encoder=network.encoder.spec if network.encoder else None,
+        vision=work.vision,
+    )
+
+
+def manifest_of(
+    arguments: CompileArguments,
+    network: Network,
+    text: TextSpec,
+    graphs: Sequence[GraphSpec],
+    files: Mapping[str, FileEntry],
+) -> Manifest:
+    """What manifests of all kinds of bundles tell alike."""
     return Manifest(
         format_version=FORMAT_VERSION,
         name=arguments.name or model_name(arguments.source),
         target=arguments.target.value,
         quant=arguments.quant.value,
-        split=split_text(arguments),
+        split="none",
         created=int(time.time()),
-        model=work.network.spec,
-        graphs=tuple(work.graphs),
-        kv_dtype=kv_type(arguments).value if is_segmented else work.pipeline.kv_dtype,
-        max_context=work.network.compiled_context,
-        text=work.text,
-        files=work.files,
+        model=network.spec,
+        graphs=tuple(graphs),
+        kv_dtype="float32",
+        max_context=network.compiled_context,
+        text=text,
+        files=dict(files),
         versions=tool_versions() | ({"onnxruntime-qnn": _version("onnxruntime-qnn")} if arguments.is_npu else {}),
-        parity=work.parity,
-        sample=work.sample,
         source=model_name(arguments.source),
-        npu=work.npu,
-        fused=fused_spec(arguments) if layout_of(arguments) is Layout.FUSED else None,
-        kv_scales=KV_SCALES if KV_SCALES in work.files else "",
-        lora=lora_modules(work.network) if arguments.lora else (),
-        embedding=TableSpec(EMBEDDING_FILE, "float32", work.network.spec.hidden)
-        if EMBEDDING_FILE in work.files
-        else None,
-        conv_weights=CONV_WEIGHTS if CONV_WEIGHTS in work.files else "",
-        head_basis=HEAD_BASIS if HEAD_BASIS in work.files else "",
-        diffusion=work.network.details.diffusion,
         task=arguments.task or ModelTask.GENERATE,
-        pooling=work.pooling,
-        rerank=work.rerank,
-        quality=work.quality,
-        encoder=work.network.encoder.spec if work.network.encoder else None,
-        vision=work.vision,
     )
 
 

@@ -128,16 +128,15 @@ def choose_encodings(
     observed: Mapping[str, Observed],
     rotary_factor: float,
     choose: ChooseRange = extreme_range,
-    mask_floor: float = MASK_FLOOR,
 ) -> dict[str, Encoding]:
     """An encoding for the key of every activation of all parts; KeyError when one was never observed.
 
     Fresh keys and values have the encoding of the cached ones, so that their bytes can be copied. The mask reaches
-    from `mask_floor` to 0. choose: makes a range of what was observed, but for caches: those have the extremes, as at
+    from `MASK_FLOOR` to 0. choose: makes a range of what was observed, but for caches: those have the extremes, as at
     8 bits too little clipping is worth its error, least of all that of keys, where the largest are those looked for.
     """
     groups = tied(graphs)
-    inputs = {MASK_INPUT: mask_encoding(mask_floor), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
+    inputs = {MASK_INPUT: mask_encoding(MASK_FLOOR), **dict.fromkeys(ROTARY_INPUTS, rotary_encoding(rotary_factor))}
     fixed = {groups.find(key): encoding for graph in graphs for key, encoding in _fixed(graph, inputs)}
     names = {graph.key(name): name for graph in graphs for name in graph.activations()}
     caches = {groups.find(key) for key, name in names.items() if _is_cache(name)}

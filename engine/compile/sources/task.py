@@ -14,6 +14,8 @@ from engine.compile.sources.text_files import TOKENIZER_CONFIG, read_template
 from engine.errors import CompileError, UnsupportedModel
 from engine.files import JSON_BYTES, brief, shown
 from engine.files import read_json as read_json_file
+from engine.models.config_fields import ConfigFields
+from engine.models.encoders import read_prompts
 from engine.models.network import Network, WeightNames
 
 MODULES = "modules.json"  # the parts of a sentence-transformers model, in order
@@ -99,19 +101,25 @@ def pooling_of(tokenizer: Tokenizer, files: SentenceFiles, hidden: int) -> Pooli
     if modes not in ([], ["pooling_mode_lasttoken"]):
         found = ", ".join(map(brief, modes))
         raise UnsupportedModel(f"{found} is not supported for a decoder (supported: pooling_mode_lasttoken)")
+    return pooling_spec(tokenizer, files, PoolingKind.LAST, hidden)
+
+
+def pooling_spec(
+    tokenizer: Tokenizer, files: SentenceFiles, kind: PoolingKind, outputs: int, usual: Mapping[str, str] | None = None
+) -> PoolingSpec:
+    """Of length 1 unless the files say otherwise. usual: prompts of the family."""
+    own = dict(usual or {})
+    prompts, default = read_prompts(ConfigFields(files.prompts, PROMPTS))
     begin, end = added_ids(tokenizer)
-    listed = files.prompts.get("prompts")
-    prompts = listed.items() if isinstance(listed, dict) else ()
-    named = {key: value for key, value in prompts if isinstance(value, str)}
-    default = files.prompts.get("default_prompt_name")
     return PoolingSpec(
-        PoolingKind.LAST,
-        hidden,
+        kind,
+        outputs,
         normalise=not files.modules or files.config_of("Normalize") is not None,
         begin_ids=begin,
         end_ids=end,
-        prompts=named,
-        default_prompt=default if isinstance(default, str) and default in named else "",
+        # Saving writes empty prompts for names that nobody set.
+        prompts=own | {name: prompt for name, prompt in prompts.items() if prompt or name not in own},
+        default_prompt=default,
     )
 
 

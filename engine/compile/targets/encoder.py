@@ -31,7 +31,7 @@ from engine.compile.quantisation.packer import WeightPacker
 from engine.compile.quantisation.weight_file import HalfWeightFile
 from engine.compile.sources.checkpoint import read_optional_json
 from engine.compile.sources.source import Source
-from engine.compile.sources.task import MODULES, PROMPTS, SentenceFiles, added_ids, names_in
+from engine.compile.sources.task import MODULES, SentenceFiles, names_in, pooling_spec
 from engine.compile.sources.text_files import load_tokenizer
 from engine.compile.stages import check_all_used, graphs_stage, hash_stage, overflow_refused
 from engine.compile.targets.dense_modules import DENSE, folded_layers, write_layer
@@ -47,7 +47,6 @@ from engine.models.encoders import (
     read_encoder,
     read_length,
     read_pooling,
-    read_prompts,
 )
 from engine.models.network import EncoderDetails
 from engine.runtime.sessions import Provider
@@ -126,20 +125,7 @@ def encoder_pooling(tokenizer: Tokenizer, files: SentenceFiles, details: Encoder
         raise UnsupportedModel(f"{MODULES}: modules are supported in the order {', '.join(KNOWN_MODULES)}")
     config = files.config_of("Pooling")
     kind = PoolingKind.MEAN if config is None else read_pooling(ConfigFields(config, "the pooling's config.json"))
-    usual = dict(details.prompts)
-    prompts, default = read_prompts(ConfigFields(files.prompts, PROMPTS))
-    # Saving writes empty prompts for names that nobody set.
-    prompts = usual | {name: prompt for name, prompt in prompts.items() if prompt or name not in usual}
-    begin, end = added_ids(tokenizer)
-    return PoolingSpec(
-        kind,
-        outputs,
-        normalise=not files.modules or files.config_of("Normalize") is not None,
-        begin_ids=begin,
-        end_ids=end,
-        prompts=prompts,
-        default_prompt=default,
-    )
+    return pooling_spec(tokenizer, files, kind, outputs, dict(details.prompts))
 
 
 def pair_of(tokenizer: Tokenizer, token_types: int) -> RerankSpec:

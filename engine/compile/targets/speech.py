@@ -1,15 +1,16 @@
 """The compiler of Whisper: which options it takes, how its weights are packed, its graphs and its manifest."""
 
 import math
-import time
 from dataclasses import fields
 from pathlib import Path
 
-from engine.bundle.manifest import FORMAT_VERSION, Manifest, describe_file, save_manifest
+import msgspec
+
+from engine.bundle.manifest import Manifest, describe_file, save_manifest
 from engine.bundle.specs import ModelTask
 from engine.bundle.speech import check_speech
 from engine.compile.arguments import CompileArguments, QualityLevel
-from engine.compile.compilation import model_name, summary, tool_versions
+from engine.compile.compilation import manifest_of, summary
 from engine.compile.graphs.speech import (
     PackedAttention,
     PackedSpeech,
@@ -81,24 +82,8 @@ def _written(arguments: CompileArguments, source: SpeechSource, folder: Path, pr
     progress.advance(3)
     files = {WEIGHTS: file.entry}
     files |= {path.name: describe_file(path) for path in sorted(folder.iterdir()) if path.name != WEIGHTS}
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        name=arguments.name or model_name(arguments.source),
-        target=arguments.target.value,
-        quant=arguments.quant.value,
-        split="none",
-        created=int(time.time()),
-        model=network.decoder.spec,
-        graphs=tuple(graphs),
-        kv_dtype="float32",
-        max_context=network.decoder.compiled_context,
-        text=text,
-        files=files,
-        versions=tool_versions(),
-        source=model_name(arguments.source),
-        task=ModelTask.TRANSCRIBE,
-        speech=spec,
-    )
+    manifest = manifest_of(arguments, network.decoder, text, graphs, files)
+    return msgspec.structs.replace(manifest, task=ModelTask.TRANSCRIBE, speech=spec)
 
 
 class SpeechPacker:

@@ -11,7 +11,8 @@ import pytest
 from engine.compile import console
 from engine.compile.__main__ import main
 from engine.compile.arguments import CompileArguments, KvType, Layout, Quant, Split, Target
-from engine.compile.console import decode_arguments, encode_arguments
+from engine.compile.console import decode_arguments
+from tests.engine.compile.arguments_json import encode_arguments
 
 
 def test_arguments_survive_the_way() -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from engine.bundle.manifest import Manifest, load_manifest, verify_hashes
 from engine.compile.arguments import CompileArguments
-from engine.compile.console import encode_arguments
 from engine.errors import CompileError
 from engine.sources import publish
 from engine.sources.publish import staged_folder
+from tests.engine.compile.arguments_json import encode_arguments
 
 Build = Callable[..., tuple[Path, Manifest]]
 

@@ -105,10 +105,8 @@ class Edits:
     linears: Mapping[str, LinearEdit] = field(default_factory=dict)
 
 
-def rotation_edits(network: Network, seed: int, stream: bool = True) -> Edits:
-    """What both rotations do to each tensor. stream: whether R1 is among them, which needs a head that turns back."""
-    if not stream:
-        return Edits({}, dict(_values(network, seed)))
+def rotation_edits(network: Network, seed: int) -> Edits:
+    """What both rotations do to each tensor."""
     turn = Rotation.seeded(network.spec.hidden, (seed, 0))
     values = dict(_values(network, seed))
     linears = dict(_stream(network, turn, values))

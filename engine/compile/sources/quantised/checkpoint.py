@@ -41,7 +41,6 @@ class QuantisedCheckpoint(CheckpointView):
         return self._matrix(name) is not None or name in self._file
 
     def total_bytes(self) -> int:
-        """Bytes of all tensors as stored."""
         return sum(map(self._file.code_bytes, self._file.names()))
 
     def unused(self) -> list[str]:
@@ -49,7 +48,6 @@ class QuantisedCheckpoint(CheckpointView):
         return [name for name in self._file.unused() if not name.endswith(NEEDLESS)]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
         matrix = self._matrix(name)
         return self._file.shape(name) if matrix is None else matrix.shape
 
@@ -59,7 +57,6 @@ class QuantisedCheckpoint(CheckpointView):
         return self._file.stored_bytes(name) if matrix is None else sum(map(self._file.code_bytes, matrix.names))
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
-        """CompileError unless the tensor is there with this shape."""
         matrix = self._matrix(name)
         if matrix is None:
             self._file.require(name, shape)
@@ -67,19 +64,16 @@ class QuantisedCheckpoint(CheckpointView):
             raise CompileError(f"tensor {name} has codes of shape {matrix.shape}, the config makes it {shape}")
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        """A whole tensor as float32."""
         if self._matrix(name) is None:
             return self._file.tensor(name, shape)
         self.require(name, shape)
         return self.rows(name, 0, shape[0])
 
     def rows(self, name: str, start: int, stop: int) -> Float32:
-        """Rows start..stop of a matrix as the floats that it stands for."""
         matrix = self._matrix(name)
         return self._file.rows(name, start, stop) if matrix is None else finite(name, matrix.floats(start, stop))
 
     def blocks(self, name: str, start: int, stop: int) -> Blocks | None:
-        """The same rows as blocks."""
         matrix = self._matrix(name)
         blocks = None if matrix is None else matrix.blocks(start, stop)
         if blocks is not None:
@@ -87,7 +81,6 @@ class QuantisedCheckpoint(CheckpointView):
         return blocks
 
     def form(self, name: str) -> BlockForm | None:
-        """What the blocks of a matrix have in common."""
         matrix = self._matrix(name)
         return None if matrix is None else matrix.form
 

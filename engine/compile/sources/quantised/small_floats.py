@@ -14,7 +14,7 @@ from engine.models.stored_codes import StoredCodes
 # E2M1 by code: sign, two bits of exponent, one of mantissa. Twice the values, so that they are integers.
 E2M1_TWICE = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 E8M0_BIAS = 127
-MX_BLOCK, NV_BLOCK = 32, 16
+MX_BLOCK = 32
 
 
 def float8(file: SafetensorsCheckpoint, module: str, stored: StoredCodes) -> FloatCodes:

@@ -54,15 +54,13 @@ class TransformedSource:
             yield TransformedCheckpoint(checkpoint, edits, self._network.details.norm_offset)
 
 
-def rotated(source: Source, network: Network, seed: int, stream: bool = True) -> Source:
+def rotated(source: Source, network: Network, seed: int) -> Source:
     """The source with rotations folded into its weights; its logits stay what they are.
 
     The head of one that is tied gets weights of its own, and the config says so: read the network from it anew.
-    stream: False for what ends at the final norm (vectors), which a turned stream would turn. Adapters made for the
-    checkpoint do not fit it any more.
+    Adapters made for the checkpoint do not fit it any more.
     """
-    config = _untied(source.config) if stream else source.config
-    return TransformedSource(source, network, lambda named: rotation_edits(named, seed, stream), config)
+    return TransformedSource(source, network, lambda named: rotation_edits(named, seed), _untied(source.config))
 
 
 def _untied(config: Mapping[str, object]) -> dict[str, object]:
